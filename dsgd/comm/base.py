@@ -1,0 +1,122 @@
+"""The one interface of every wire, and the flag that stops everybody who waits on one."""
+
+from __future__ import annotations
+
+import threading
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import final
+
+from dsgd.errors import AbortedError
+from dsgd.ledger import RankLedger
+from dsgd.types import AnyArray
+
+__all__ = ["AbortFlag", "AbstractTransport"]
+
+
+class AbortFlag:
+    """Tells a rank that its job has stopped; set from any thread, once.
+
+    A rank reads it between slices of work with `check`. A transport that blocks registers a callback that wakes it.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._reason: str | None = None
+        self._callbacks: list[Callable[[], None]] = []
+
+    @property
+    def is_set(self) -> bool:
+        """Whether the job has stopped."""
+        return self._reason is not None
+
+    @property
+    def reason(self) -> str:
+        """Why the job has stopped; empty while it has not."""
+        return self._reason or ""
+
+    def set(self, reason: str) -> None:
+        """Stop the job. The first reason stays; later calls do nothing."""
+        with self._lock:
+            if self._reason is not None:
+                return
+            self._reason = reason
+            callbacks, self._callbacks = self._callbacks, []
+        for wake in callbacks:
+            wake()
+
+    def on_set(self, wake: Callable[[], None]) -> None:
+        """Call `wake` when the flag is set, at once if it already is."""
+        with self._lock:
+            if self._reason is None:
+                self._callbacks.append(wake)
+                return
+        wake()
+
+    def check(self) -> None:
+        """Raise `AbortedError` if the job has stopped."""
+        if self._reason is not None:
+            raise AbortedError(self._reason)
+
+
+class AbstractTransport(ABC):
+    """Moves arrays between the ranks of one gang.
+
+    Buffers belong to the caller and are reused from round to round: a transport neither keeps nor copies them beyond
+    the call. Every frame says which job, sequence number, operation and dtype it belongs to, so that ranks which are
+    not at the same point fail loudly (`ProtocolError`) and do not add up the wrong numbers.
+
+    Attributes
+    ----------
+    rank : int
+        This rank, from 0.
+    size : int
+        How many ranks the gang has.
+    ledger : RankLedger
+        Charged with wire and wait seconds, bytes and messages.
+    """
+
+    rank: int
+    size: int
+    ledger: RankLedger
+
+    @abstractmethod
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send `outgoing` to rank `to` while receiving `incoming` from rank `source`; either half may be None.
+
+        Both directions proceed at once: two ranks that exchange large arrays never wait for each other's buffers.
+
+        Parameters
+        ----------
+        to, source : int or None
+            The peers; they may differ (a ring) or be the same (a pair).
+        outgoing, incoming : array or None
+            C-contiguous; `incoming` is filled in place and must have the dtype and size that the peer sends.
+        op : int
+            Code of the operation, checked against the peer's.
+
+        Raises
+        ------
+        AbortedError
+            The job stopped, or the peer went away.
+        GangTimeoutError
+            Nothing came within the deadline; names the peer.
+        ProtocolError
+            The frame that came is not the one expected.
+        """
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of sockets and buffers; may be called more than once."""
+
+    @final
+    def send(self, to: int, outgoing: AnyArray, op: int = 0) -> None:
+        """Send an array to a peer."""
+        self.exchange(to, outgoing, None, None, op)
+
+    @final
+    def recv(self, source: int, incoming: AnyArray, op: int = 0) -> None:
+        """Fill an array with what a peer sends."""
+        self.exchange(None, None, source, incoming, op)

@@ -1,0 +1,171 @@
+"""The errors dsgd raises.
+
+::
+
+    DsgdError
+    ├── InvalidDataError (ValueError)          what was passed cannot be trained on
+    │   ├── PartitionMismatchError             X, y and sample_weight are cut differently
+    │   └── ParseError                         a file does not read as what it claims to be
+    ├── InvalidParameterError (ValueError)     a parameter has a value it cannot have
+    │   └── IncompatiblePartsError             two parts, each valid, do not go together
+    ├── DatasetError                           a dataset is unknown or cannot be had
+    ├── ClusterError (RuntimeError)            the cluster cannot run the job
+    │   ├── ClusterUnreachableError            no scheduler answers
+    │   └── VersionMismatchError               a worker has no dsgd, or another one
+    └── GangError (RuntimeError)               a running gang stopped
+        ├── RankError                          a rank raised; carries rank, worker, host and cause
+        ├── WorkerLostError                    the process of a rank went away
+        ├── GangTimeoutError (TimeoutError)    a wait outlived its deadline
+        ├── ProtocolError                      a peer sent what was not agreed
+        └── AbortedError                       this rank stopped because the job did
+
+Every error pickles, so that what a rank raises arrives on the client as it was raised.
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AbortedError",
+    "ClusterError",
+    "ClusterUnreachableError",
+    "DatasetError",
+    "DsgdError",
+    "GangError",
+    "GangTimeoutError",
+    "IncompatiblePartsError",
+    "InvalidDataError",
+    "InvalidParameterError",
+    "ParseError",
+    "PartitionMismatchError",
+    "ProtocolError",
+    "RankError",
+    "VersionMismatchError",
+    "WorkerLostError",
+]
+
+
+class DsgdError(Exception):
+    """Any error of this library."""
+
+
+class InvalidDataError(DsgdError, ValueError):
+    """The data passed cannot be trained on or predicted."""
+
+
+class PartitionMismatchError(InvalidDataError):
+    """X, y and sample_weight are not cut into the same partitions."""
+
+
+class ParseError(InvalidDataError):
+    """A file does not follow its format.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    line : int
+        The line, counted from 1.
+    problem : str
+        What is wrong with it.
+    """
+
+    def __init__(self, path: str, line: int, problem: str) -> None:
+        super().__init__(path, line, problem)
+        self.path = path
+        self.line = line
+        self.problem = problem
+
+    def __str__(self) -> str:
+        return f"{self.path}, line {self.line}: {self.problem}"
+
+
+class InvalidParameterError(DsgdError, ValueError):
+    """A parameter has a value it cannot have."""
+
+
+class IncompatiblePartsError(InvalidParameterError):
+    """Two parts that are valid by themselves do not go together."""
+
+
+class DatasetError(DsgdError):
+    """A dataset is unknown, or can be neither found, downloaded nor made."""
+
+
+class ClusterError(DsgdError, RuntimeError):
+    """The cluster cannot run the job."""
+
+
+class ClusterUnreachableError(ClusterError):
+    """No scheduler answers at the address given."""
+
+
+class VersionMismatchError(ClusterError):
+    """A worker cannot import dsgd, or has another version than the client."""
+
+
+class GangError(DsgdError, RuntimeError):
+    """A gang that was running has stopped."""
+
+
+class RankError(GangError):
+    """A rank program raised.
+
+    Parameters
+    ----------
+    rank : int
+        The rank that raised first.
+    worker : str
+        Its worker: a Dask worker address, or the name of a thread.
+    host : str
+        The host the worker runs on.
+    cause : str
+        The error and its traceback as text.
+    """
+
+    def __init__(self, rank: int, worker: str, host: str, cause: str) -> None:
+        super().__init__(rank, worker, host, cause)
+        self.rank = rank
+        self.worker = worker
+        self.host = host
+        self.cause = cause
+
+    def __str__(self) -> str:
+        return f"rank {self.rank} on worker {self.worker} (host {self.host}) raised:\n{self.cause}"
+
+
+class WorkerLostError(GangError):
+    """The worker process of a rank went away while its gang was running.
+
+    Parameters
+    ----------
+    rank : int
+        The rank that was lost.
+    worker : str
+        Address of its worker.
+    host : str
+        The host the worker ran on.
+    """
+
+    def __init__(self, rank: int, worker: str, host: str) -> None:
+        super().__init__(rank, worker, host)
+        self.rank = rank
+        self.worker = worker
+        self.host = host
+
+    def __str__(self) -> str:
+        return (
+            f"rank {self.rank} was lost: worker {self.worker} (host {self.host}) left the cluster during the job. "
+            "Fit again; if it was killed for memory, give workers more of it or use more workers."
+        )
+
+
+class GangTimeoutError(GangError, TimeoutError):
+    """A rank waited for something longer than its deadline allows."""
+
+
+class ProtocolError(GangError):
+    """A peer sent a frame that does not belong to this job, round or operation."""
+
+
+class AbortedError(GangError):
+    """This rank stopped because its job was aborted; the reason is elsewhere."""

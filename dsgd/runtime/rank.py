@@ -1,0 +1,82 @@
+"""What a rank program is given, and what a gang gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from dsgd.collectives.group import Group
+from dsgd.comm.base import AbortFlag
+from dsgd.ledger import Ledger, RankLedger
+
+__all__ = ["GangResult", "Rank", "RankProgram"]
+
+
+def _say_nothing(event: Mapping[str, Any]) -> None:
+    """Drop a progress event: nobody listens."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One member of a gang, as its program sees it.
+
+    Parameters
+    ----------
+    group : Group
+        The collectives that join it with the other ranks.
+    abort : AbortFlag
+        Set when the job stops; programs call `check` between slices of work of at most about a second.
+    publish : callable
+        Takes a small mapping of plain numbers and strings and shows it to whoever watches the job; rank 0 only.
+    """
+
+    group: Group
+    abort: AbortFlag
+    publish: Callable[[Mapping[str, Any]], None] = field(default=_say_nothing)
+
+    @property
+    def number(self) -> int:
+        """This rank, from 0."""
+        return self.group.rank
+
+    @property
+    def size(self) -> int:
+        """How many ranks the gang has."""
+        return self.group.size
+
+    @property
+    def ledger(self) -> RankLedger:
+        """The ledger of this rank."""
+        return self.group.ledger
+
+    def check(self) -> None:
+        """Raise `AbortedError` if the job has stopped."""
+        self.abort.check()
+
+
+class RankProgram(Protocol):
+    """A function that every rank of a gang runs on its own data."""
+
+    def __call__(self, rank: Rank, data: Any, *args: Any) -> Any:
+        """Run on `rank` with its `data`; what rank 0 returns is the result of the job."""
+        ...
+
+
+@dataclass(frozen=True)
+class GangResult:
+    """What a gang brings home.
+
+    Parameters
+    ----------
+    value : object
+        What the program returned on rank 0.
+    stats : sequence of dict
+        One entry per rank: ``rank``, ``worker``, ``host``, ``rows``, ``peak_rss_bytes`` and the like.
+    ledger : Ledger
+        Seconds and bytes of every rank.
+    """
+
+    value: Any
+    stats: Sequence[dict[str, Any]]
+    ledger: Ledger

@@ -1,0 +1,17 @@
+"""Array aliases. The name says the shape; docstrings say the meaning."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["AnyArray", "FloatMatrix", "FloatVector", "IndexVector", "IntVector", "PointerVector"]
+
+AnyArray: TypeAlias = NDArray[Any]
+FloatVector: TypeAlias = NDArray[np.floating[Any]]  # (n,), float32 or float64
+FloatMatrix: TypeAlias = NDArray[np.floating[Any]]  # (n, m), float32 or float64, C-contiguous
+IntVector: TypeAlias = NDArray[np.int64]  # (n,)
+IndexVector: TypeAlias = NDArray[np.uint32]  # (nnz,), column numbers of a CSR shard
+PointerVector: TypeAlias = NDArray[np.uint64]  # (n_rows + 1,), row starts of a CSR shard
