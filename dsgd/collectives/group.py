@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, get_args
 
+import numpy as np
+
+from dsgd.collectives.cost import Algorithm, choose_algorithm
+from dsgd.collectives.recursive_doubling import recursive_doubling
+from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
+from dsgd.collectives.tree import binomial_broadcast, dissemination_barrier
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.wire import check_array
+from dsgd.errors import InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["Algorithm", "Group"]
-
-Algorithm = Literal["auto", "recursive_doubling", "ring"]
 
 
 class Group:
@@ -29,15 +35,31 @@ class Group:
         This rank, and how many there are.
     ledger : RankLedger
         The ledger of this rank.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such algorithm.
+
+    Notes
+    -----
+    Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.wire.DTYPE_CODES`. Scratch memory is kept
+    from call to call, one buffer per dtype, so that rounds of equal size allocate nothing. Every method raises what
+    `AbstractTransport.exchange` raises.
     """
 
     def __init__(self, transport: AbstractTransport, algorithm: Algorithm = "auto") -> None:
+        if algorithm not in get_args(Algorithm):
+            choices = ", ".join(repr(name) for name in get_args(Algorithm))
+            raise InvalidParameterError(f"Group(algorithm=...) must be one of {choices}. Got {algorithm!r}.")
         self.transport = transport
         self.algorithm = algorithm
+        self._scratch: dict[np.dtype[Any], AnyArray] = {}
+        self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
 
     @property
     def rank(self) -> int:
-        """This rank, from 0."""
+        """Number of this rank, from 0."""
         return self.transport.rank
 
     @property
@@ -52,16 +74,47 @@ class Group:
 
     def allreduce(self, vector: AnyArray) -> None:
         """Replace `vector` by the sum over ranks, bitwise equal on all of them."""
-        raise NotImplementedError
+        size = self.transport.size
+        if size == 1:
+            return
+        flat = _flat(vector)
+        n = flat.shape[0]
+        algorithm = self.algorithm
+        if algorithm == "auto":
+            algorithm = choose_algorithm(n, flat.itemsize, size)
+        if algorithm == "ring":
+            ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
+        else:
+            recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n))
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""
-        raise NotImplementedError
+        if not 0 <= root < self.size:
+            raise InvalidParameterError(f"broadcast(root=...) must be a rank from 0 to {self.size - 1}. Got {root}.")
+        if self.size > 1:
+            binomial_broadcast(self.transport, _flat(vector), root)
 
     def allgather(self, vector: AnyArray) -> AnyArray:
-        """Return the vectors of all ranks, shape (size, n)."""
-        raise NotImplementedError
+        """Return the vectors of all ranks, shape (size, n); they all have the same length."""
+        flat = _flat(vector)
+        gathered = np.empty((self.size, flat.shape[0]), dtype=flat.dtype)
+        gathered[self.rank] = flat
+        if self.size > 1:
+            ring_allgather(self.transport, gathered)
+        return gathered
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        raise NotImplementedError
+        dissemination_barrier(self.transport, *self._nothing)
+
+    def _borrow(self, dtype: np.dtype[Any], n: int) -> AnyArray:
+        scratch = self._scratch.get(dtype)
+        if scratch is None or scratch.shape[0] < n:
+            scratch = self._scratch[dtype] = np.empty(n, dtype=dtype)
+        return scratch[:n]
+
+
+def _flat(vector: AnyArray) -> AnyArray:
+    # A view, never a copy: the result must land in the caller's memory.
+    check_array(vector)
+    return vector if vector.ndim == 1 else vector.reshape(-1)

@@ -1,0 +1,135 @@
+"""What a collective costs each rank, in closed form.
+
+Problem: the price of a round must be known before it is run (to choose an algorithm, to simulate) and checked after it
+was (the ledger's counts are held to these numbers by a test).
+
+With P ranks, L = ceil(log2 P), n elements of s bytes and a header of h bytes per message, a rank sends
+
+======================  ====================  =====================================================
+collective              messages              bytes
+======================  ====================  =====================================================
+recursive doubling      L                     L (n s + h)                        P = 2**q
+recursive doubling      fold: q + 1 | 1 | q   (n s + h) per message              P > 2**q, see below
+ring                    2 (P - 1)             (2 n - |c_(r+1)| - |c_(r+2)|) s + 2 (P - 1) h
+broadcast               children in the tree  (n s + h) per child
+all-gather (ring)       P - 1                 (P - 1) (n s + h)
+barrier                 L                     L h
+======================  ====================  =====================================================
+
+where chunk c_k of a ring holds elements ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks send
+their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
+
+Source: specs/methods.md, section 11 (ring: Patarasuk and Yuan 2009; the others: Thakur, Rabenseifner and Gropp 2005).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dsgd.comm.wire import HEADER_BYTES
+
+__all__ = [
+    "RING_FROM_BYTES",
+    "Algorithm",
+    "Cost",
+    "allgather_cost",
+    "allreduce_cost",
+    "barrier_cost",
+    "broadcast_cost",
+    "choose_algorithm",
+    "n_levels",
+    "ring_bounds",
+]
+
+Algorithm = Literal["auto", "recursive_doubling", "ring"]
+
+# Up to here a message is mostly latency, so the algorithm with fewer messages wins.
+RING_FROM_BYTES: Final = 64 * 1024
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one rank sends in one collective.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Bytes sent, headers included.
+    messages : int
+        Messages sent.
+    """
+
+    n_bytes: int
+    messages: int
+
+
+def n_levels(size: int) -> int:
+    """Return ``ceil(log2(size))``."""
+    return (size - 1).bit_length()
+
+
+def ring_bounds(n: int, size: int) -> list[int]:
+    """Return where the chunks of a ring over n elements begin; size + 1 numbers."""
+    return [n * chunk // size for chunk in range(size + 1)]
+
+
+def choose_algorithm(n: int, itemsize: int, size: int) -> Literal["recursive_doubling", "ring"]:
+    """Return what ``"auto"`` means for n elements of `itemsize` bytes on `size` ranks."""
+    if n < size or n * itemsize <= RING_FROM_BYTES:
+        return "recursive_doubling"
+    return "ring"
+
+
+def allreduce_cost(rank: int, size: int, n: int, itemsize: int, algorithm: Algorithm = "auto") -> Cost:
+    """Return what `rank` sends in an all-reduce of n elements.
+
+    Parameters
+    ----------
+    rank, size : int
+        The rank, and how many there are.
+    n, itemsize : int
+        Elements of the vector, and bytes of each.
+    algorithm : {"auto", "recursive_doubling", "ring"}, default "auto"
+        How it is done.
+
+    Returns
+    -------
+    Cost
+        Bytes and messages.
+    """
+    if size == 1:
+        return Cost(0, 0)
+    if algorithm == "auto":
+        algorithm = choose_algorithm(n, itemsize, size)
+    if algorithm == "ring":
+        bounds = ring_bounds(n, size)
+        first, second = (rank + 1) % size, (rank + 2) % size
+        kept = bounds[first + 1] - bounds[first] + bounds[second + 1] - bounds[second]
+        messages = 2 * (size - 1)
+        return Cost((2 * n - kept) * itemsize + messages * HEADER_BYTES, messages)
+    core = 1 << (size.bit_length() - 1)
+    extra = size - core
+    if rank >= core:
+        messages = 1
+    else:
+        messages = n_levels(core) + (rank < extra)
+    return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
+
+
+def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -> Cost:
+    """Return what `rank` sends in a broadcast of n elements from `root` down a binomial tree."""
+    relative = (rank - root) % size
+    # A rank is reached at the level of its highest bit and sends at every level after it.
+    messages = sum(relative + (1 << level) < size for level in range(relative.bit_length(), n_levels(size)))
+    return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
+
+
+def allgather_cost(size: int, n: int, itemsize: int) -> Cost:
+    """Return what every rank sends when all gather n elements from each."""
+    return Cost((size - 1) * (n * itemsize + HEADER_BYTES), size - 1)
+
+
+def barrier_cost(size: int) -> Cost:
+    """Return what every rank sends in a barrier."""
+    return Cost(n_levels(size) * HEADER_BYTES, n_levels(size))

@@ -1,0 +1,203 @@
+"""The frames that ranks send each other.
+
+Problem: two ranks that are not at the same point of the same job must notice it before they add up wrong numbers, and
+nothing that arrives from a socket may be believed, let alone unpickled.
+
+A frame is a header of `HEADER_BYTES` bytes, little-endian, and the raw bytes of one array::
+
+    offset  0  magic     4 bytes   b"dsgd"
+    offset  4  version   uint8     of this layout
+    offset  5  dtype     uint8     code of the element type, `DTYPE_CODES`
+    offset  6  op        uint16    code of the operation, `OP_NAMES`
+    offset  8  job       uint64    hash of the job's name
+    offset 16  epoch     uint32    incarnation of the gang: a restarted gang has the next one
+    offset 20  flags     uint32    zero in this version
+    offset 24  sequence  uint64    frames sent before this one in this direction between these two ranks
+    offset 32  nbytes    uint64    bytes of the array
+
+The receiver knows what must come, so it packs the header it expects and compares 40 bytes; only a difference is taken
+apart, to say what it is.
+
+Source: the frame of the data plane in specs/dask-runtime.md, section 3.2.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import struct
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from dsgd.errors import InvalidParameterError, ProtocolError
+from dsgd.types import AnyArray
+
+__all__ = [
+    "DTYPE_CODES",
+    "HEADER_BYTES",
+    "MAX_FRAME_BYTES",
+    "OP_ALLGATHER",
+    "OP_ALLREDUCE",
+    "OP_BARRIER",
+    "OP_BROADCAST",
+    "OP_NAMES",
+    "OP_SEND",
+    "Header",
+    "check_array",
+    "describe_mismatch",
+    "job_code",
+    "op_name",
+    "pack_into",
+    "unpack_from",
+]
+
+MAGIC: Final = b"dsgd"
+VERSION: Final = 1
+_LAYOUT: Final = struct.Struct("<4sBBHQIIQQ")
+HEADER_BYTES: Final = _LAYOUT.size
+# A model of 2**40 bytes does not fit a worker; a length beyond it is noise read as a number.
+MAX_FRAME_BYTES: Final = 2**40
+
+DTYPE_CODES: Final[dict[np.dtype[np.generic], int]] = {
+    np.dtype(np.float32): 1,
+    np.dtype(np.float64): 2,
+    np.dtype(np.int64): 3,
+    np.dtype(np.int32): 4,
+    np.dtype(np.uint64): 5,
+    np.dtype(np.uint32): 6,
+    np.dtype(np.uint8): 7,
+}
+_DTYPE_NAMES: Final = {code: dtype.name for dtype, code in DTYPE_CODES.items()}
+
+OP_SEND: Final = 0
+OP_ALLREDUCE: Final = 1
+OP_BROADCAST: Final = 2
+OP_ALLGATHER: Final = 3
+OP_BARRIER: Final = 4
+OP_NAMES: Final = {
+    OP_SEND: "send",
+    OP_ALLREDUCE: "allreduce",
+    OP_BROADCAST: "broadcast",
+    OP_ALLGATHER: "allgather",
+    OP_BARRIER: "barrier",
+}
+
+
+@dataclass(frozen=True)
+class Header:
+    """What the header of a frame says.
+
+    Parameters
+    ----------
+    job : int
+        Hash of the job's name, 64 bits.
+    epoch : int
+        Incarnation of the gang, 32 bits.
+    sequence : int
+        Frames sent before this one in this direction.
+    op : int
+        Code of the operation, 16 bits.
+    dtype : int
+        Code of the element type.
+    nbytes : int
+        Bytes of the array that follows.
+    flags : int, default 0
+        Reserved.
+    """
+
+    job: int
+    epoch: int
+    sequence: int
+    op: int
+    dtype: int
+    nbytes: int
+    flags: int = 0
+
+
+def job_code(job_id: bytes | str) -> int:
+    """Return the 64-bit code of a job's name that its frames carry."""
+    name = job_id.encode() if isinstance(job_id, str) else job_id
+    return int.from_bytes(hashlib.blake2b(name, digest_size=8).digest(), "little")
+
+
+def op_name(op: int) -> str:
+    """Return the name of an operation, or its number where it has none."""
+    return OP_NAMES.get(op, f"operation {op}")
+
+
+def check_array(array: AnyArray) -> int:
+    """Return the dtype code of an array that can travel as it lies in memory.
+
+    Raises
+    ------
+    InvalidParameterError
+        Its dtype has no code, or it is not C-contiguous.
+    """
+    code = DTYPE_CODES.get(array.dtype)
+    if code is None:
+        known = ", ".join(_DTYPE_NAMES.values())
+        raise InvalidParameterError(f"A rank can send arrays of dtype {known}. Got {array.dtype}.")
+    if not array.flags.c_contiguous:
+        raise InvalidParameterError(
+            f"A rank can send C-contiguous arrays only. Got strides {array.strides} for shape {array.shape}; "
+            "pass numpy.ascontiguousarray(...) of it."
+        )
+    return code
+
+
+def pack_into(
+    buffer: bytearray, job: int, epoch: int, sequence: int, op: int, dtype: int, nbytes: int, flags: int = 0
+) -> None:
+    """Write a header over the first `HEADER_BYTES` bytes of a buffer; see `Header` for the fields."""
+    _LAYOUT.pack_into(buffer, 0, MAGIC, VERSION, dtype, op, job, epoch, flags, sequence, nbytes)
+
+
+def unpack_from(buffer: bytes | bytearray | memoryview) -> Header:
+    """Read a header, believing nothing.
+
+    Parameters
+    ----------
+    buffer : bytes-like
+        At least `HEADER_BYTES` bytes.
+
+    Returns
+    -------
+    Header
+        The fields.
+
+    Raises
+    ------
+    ProtocolError
+        These bytes are no header of this version, or claim an impossible type or length.
+    """
+    if len(buffer) < HEADER_BYTES:
+        raise ProtocolError(f"Expected a frame header of {HEADER_BYTES} bytes, got {len(buffer)} bytes.")
+    magic, version, dtype, op, job, epoch, flags, sequence, nbytes = _LAYOUT.unpack_from(buffer, 0)
+    if magic != MAGIC:
+        raise ProtocolError(
+            f"Expected a frame that starts with {MAGIC!r}, got {magic!r}: the peer does not speak dsgd."
+        )
+    if version != VERSION:
+        raise ProtocolError(
+            f"Expected frames of version {VERSION}, got version {version}: install one dsgd everywhere."
+        )
+    if dtype not in _DTYPE_NAMES:
+        raise ProtocolError(f"Expected a dtype code in {sorted(_DTYPE_NAMES)}, got {dtype}.")
+    if nbytes > MAX_FRAME_BYTES:
+        raise ProtocolError(f"Expected at most {MAX_FRAME_BYTES} bytes in a frame, got a header that claims {nbytes}.")
+    return Header(job, epoch, sequence, op, dtype, nbytes, flags)
+
+
+def describe_mismatch(expected: Header, got: Header) -> str:
+    """Return what differs between two headers in words, empty if nothing does."""
+    pairs = [
+        ("job", f"{expected.job:016x}", f"{got.job:016x}"),
+        ("epoch", str(expected.epoch), str(got.epoch)),
+        ("frame number", str(expected.sequence), str(got.sequence)),
+        ("operation", op_name(expected.op), op_name(got.op)),
+        ("dtype", _DTYPE_NAMES.get(expected.dtype, "?"), _DTYPE_NAMES.get(got.dtype, "?")),
+        ("size", f"{expected.nbytes} bytes", f"{got.nbytes} bytes"),
+        ("flags", str(expected.flags), str(got.flags)),
+    ]
+    return "; ".join(f"expected {name} {want}, got {have}" for name, want, have in pairs if want != have)

@@ -1,0 +1,47 @@
+"""The weighted mean over ranks, which every synchronous strategy ends in.
+
+Problem: ranks own different numbers of rows, some none, so a plain mean of their vectors is biased.
+
+Update: ``v <- sum_r w_r v_r`` with ``w_r`` the share of rank r, by one all-reduce.
+
+Cost per round: that of `dsgd.collectives.allreduce_cost` for the length of the vector.
+
+Source: specs/methods.md, section 1.1 (a mean of means is biased where shards are uneven).
+"""
+
+from __future__ import annotations
+
+from dsgd.collectives.group import Group
+from dsgd.ledger import ENCODE
+from dsgd.types import FloatVector
+
+__all__ = ["weighted_mean"]
+
+
+def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
+    """Replace `vector` by its weighted mean over ranks, in place; bitwise equal on all of them.
+
+    A rank of weight zero adds exact zeros, whatever its vector holds. A rank that is alone with weight one keeps its
+    vector bit for bit, so that training on one rank is plain SGD.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks of the gang.
+    vector : array, shape (n,)
+        This rank's vector.
+    weight : float
+        Its share; the shares of a gang add up to one.
+    """
+    ledger = group.ledger
+    start = ledger.clock() if ledger.timing else 0.0
+    if weight == 0.0:
+        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
+        vector.fill(0.0)
+    elif weight != 1.0:
+        vector *= weight
+    if group.size == 1:
+        return
+    if ledger.timing:
+        ledger.charge(ENCODE, ledger.clock() - start)
+    group.allreduce(vector)

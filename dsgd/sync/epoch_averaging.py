@@ -1,0 +1,41 @@
+"""Averaging per epoch: local SGD with the longest period that still scores an averaged model every epoch.
+
+Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring.
+
+Update: every rank walks all its rows, then ``x_p <- sum_q (n_q / n) x_q``.
+
+Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; one round per epoch.
+
+Source: McDonald, Hall and Mann 2010 (iterative parameter mixing); specs/methods.md, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.types import FloatVector
+
+__all__ = ["EpochAveraging"]
+
+
+@dataclass(frozen=True)
+class EpochAveraging(AbstractStrategy):
+    """Average the models at the end of every epoch."""
+
+    exchanges: ClassVar[Exchange] = "model"
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return one: an epoch is one round."""
+        return 1
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true: every round is an epoch."""
+        return True
+
+    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
+        weighted_mean(group, vector, weight)

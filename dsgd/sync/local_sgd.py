@@ -1,0 +1,67 @@
+"""Local SGD: ranks step on their own and average their models every so many samples.
+
+Problem: averaging after every step costs a message per sample; averaging rarely lets the replicas drift apart. How
+often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.
+
+Update: every rank takes sequential SGD steps on its rows; after `every` samples of the rank with the most rows (and in
+proportion on the others) ``x_p <- sum_q (n_q / n) x_q``. An epoch always ends in an average.
+
+Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
+epoch.
+
+Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; specs/methods.md, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.errors import InvalidParameterError
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.types import FloatVector
+
+__all__ = ["LocalSGD"]
+
+
+@dataclass(frozen=True)
+class LocalSGD(AbstractStrategy):
+    """Average the models every `every` samples.
+
+    Parameters
+    ----------
+    every : int, default 1024
+        Samples that the rank with the most rows works on between two averages. A number beyond its rows means one
+        average per epoch.
+
+    Raises
+    ------
+    InvalidParameterError
+        `every` is not a positive integer.
+    """
+
+    every: int = 1024
+    exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        """Refuse a period that is not a positive number of samples."""
+        if isinstance(self.every, bool) or not isinstance(self.every, (int, np.integer)) or self.every < 1:
+            raise InvalidParameterError(
+                f"LocalSGD(every=...) must be a positive number of samples. Got {self.every!r}."
+            )
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return ``ceil(max(rows) / every)``, at least one."""
+        return max(1, -(-max(rows) // int(self.every)))
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true: every round ends in an average, the last of an epoch too."""
+        return True
+
+    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
+        weighted_mean(group, vector, weight)

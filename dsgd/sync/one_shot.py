@@ -1,0 +1,42 @@
+"""One-shot averaging: ranks train alone and average once, at the end.
+
+Problem: where ranks cannot talk while they train, or a message costs as much as a training run.
+
+Update: every rank runs SGD on its rows to the end; then, once, ``x_p <- sum_q (n_q / n) x_q``. Until then the models
+of the ranks differ, so a score or an objective taken before the end is that of a rank's own model.
+
+Cost: one all-reduce of the model per training, `dsgd.collectives.allreduce_cost`.
+
+Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3; specs/methods.md, section 2.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.types import FloatVector
+
+__all__ = ["OneShotAveraging"]
+
+
+@dataclass(frozen=True)
+class OneShotAveraging(AbstractStrategy):
+    """Average the models once, after the last epoch."""
+
+    exchanges: ClassVar[Exchange] = "model"
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return one: an epoch is one round."""
+        return 1
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return whether training ends with this round."""
+        return clock.is_last
+
+    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
+        weighted_mean(group, vector, weight)
