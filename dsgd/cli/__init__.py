@@ -1,1 +1,52 @@
-"""cli."""
+"""The command line: one module per command.
+
+Modules of commands import what they run with inside their functions, so that ``dsgd --help`` answers at once; a test
+holds that.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from importlib.util import find_spec
+from typing import Annotated
+
+import typer
+
+from dsgd import __version__
+from dsgd.cli import fit, info, predict
+
+__all__ = ["app"]
+
+app = typer.Typer(
+    name="dsgd",
+    help="Train linear models and SVMs by parallel SGD on a Dask cluster, with a tunable synchronisation frequency.",
+    epilog="Every command has --help with an example. Add --debug to any of them to see the traceback of an error.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"dsgd {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and leave.")
+    ] = False,
+) -> None:
+    del version
+
+
+app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
+app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
+app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
+for _name, _help in (("study", "Reproduce published studies."), ("datasets", "List, fetch and make datasets.")):
+    if find_spec(f"dsgd.cli.{_name}") is not None:
+        app.add_typer(import_module(f"dsgd.cli.{_name}").app, name=_name, help=_help)
+app.command("info", epilog=info.EXAMPLES)(info.info)

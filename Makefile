@@ -1,0 +1,115 @@
+# Everything a developer runs. A machine needs only make and Python 3.11 or newer: the first target that needs an
+# environment creates it. What is installed is remembered in .stamps/, so a second call starts at once, and a change of
+# pyproject.toml installs again.
+
+PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
+	if $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null; then echo $$p; break; fi; done)
+
+VENV := .venv
+BIN := $(VENV)/bin
+STAMPS := .stamps
+PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input --progress-bar off
+
+# The wheel is checked in an environment of its own. Sharing one with the editable install would mix two copies: compiled
+# numba kernels that pip does not remove make a leftover folder, which then hides the editable package.
+WHEEL_VENV := build/wheel-venv
+WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
+SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name py.typed)
+
+BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test lint types docs bench wheel clean
+
+help: ## show this list
+	@echo "make targets:"
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report with pictures in demo/
+	$(BIN)/dsgd study msf --demo --out demo/
+
+test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
+	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+lint: $(STAMPS)/lint ## check style and formatting
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+# Static tools do not see the import hook of an editable install, so they run on the built wheel; and from a neutral
+# folder, because ./dsgd without svm/ and datasets/ would hide the installed package.
+types: $(STAMPS)/wheel-env ## check types, import contracts and doctests on the built wheel
+	@mkdir -p build/neutral
+	cd build/neutral && $(WHEEL_BIN)/python -m mypy --config-file $(CURDIR)/pyproject.toml --strict -p dsgd
+	cd build/neutral && $(WHEEL_BIN)/lint-imports --config $(CURDIR)/pyproject.toml
+	cd build/neutral && $(WHEEL_BIN)/python -P $(CURDIR)/.ci/doctests.py
+
+docs: $(STAMPS)/docs ## build the documentation, warnings are errors
+	$(BIN)/sphinx-build --quiet --nitpicky --fail-on-warning --keep-going -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+bench: $(STAMPS)/bench ## run every benchmark in its quick form; rows go to build/benchmarks/
+	@mkdir -p build/benchmarks
+	@set -e; for script in $(BENCHMARKS); do \
+		echo "$$script"; \
+		$(BIN)/python $$script --quick --out build/benchmarks/$$(basename $$script .py).jsonl; \
+	done
+
+wheel: $(STAMPS)/wheel ## build the wheel into dist/
+	@ls dist/*.whl
+
+clean: ## remove everything make has made, environments included
+	rm -rf $(VENV) $(STAMPS) build dist demo docs/_build docs/api/generated *.egg-info
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .hypothesis .import_linter_cache
+	find dsgd svm datasets tests benchmarks docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# ---------------------------------------------------------------------------------------------------- environments
+
+$(VENV)/pyvenv.cfg:
+	@test -n "$(PYTHON)" || { echo "make: no Python 3.11 or newer found; install one, or say make PYTHON=/path/to/python" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# Dependency groups need pip 25.1.
+$(STAMPS)/pip: $(VENV)/pyvenv.cfg
+	@mkdir -p $(STAMPS)
+	$(BIN)/python $(PIP_INSTALL) --upgrade "pip>=25.1"
+	@touch $@
+
+$(STAMPS)/demo: pyproject.toml $(STAMPS)/pip
+	$(BIN)/python $(PIP_INSTALL) -e ".[study]"
+	@touch $@
+
+$(STAMPS)/test: pyproject.toml $(STAMPS)/pip
+	$(BIN)/python $(PIP_INSTALL) -e ".[dataframe,study]" --group test
+	@touch $@
+
+$(STAMPS)/lint: pyproject.toml $(STAMPS)/pip
+	$(BIN)/python $(PIP_INSTALL) --group lint
+	@touch $@
+
+$(STAMPS)/docs: pyproject.toml $(STAMPS)/pip
+	$(BIN)/python $(PIP_INSTALL) -e ".[dataframe,study]" --group docs
+	@touch $@
+
+$(STAMPS)/bench: pyproject.toml $(STAMPS)/pip
+	$(BIN)/python $(PIP_INSTALL) -e ".[dataframe,study]" --group bench
+	@touch $@
+
+# setuptools copies into build/lib and never deletes there: without the rm a module removed from the tree would ship.
+$(STAMPS)/wheel: pyproject.toml README.md LICENSE $(SOURCES) | $(STAMPS)/pip
+	rm -rf build/lib build/bdist.* dist
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-input --progress-bar off --no-deps -w dist .
+	@touch $@
+
+$(WHEEL_VENV)/pyvenv.cfg: | $(STAMPS)/pip
+	$(BIN)/python -m venv $(WHEEL_VENV)
+
+$(STAMPS)/wheel-tools: pyproject.toml $(WHEEL_VENV)/pyvenv.cfg
+	$(WHEEL_BIN)/python $(PIP_INSTALL) --upgrade "pip>=25.1"
+	$(WHEEL_BIN)/python $(PIP_INSTALL) --group lint
+	@touch $@
+
+# The old package goes first, together with the compiled kernels that pip would leave behind.
+$(STAMPS)/wheel-env: $(STAMPS)/wheel $(STAMPS)/wheel-tools
+	rm -rf $(WHEEL_VENV)/lib/python*/site-packages/dsgd $(WHEEL_VENV)/lib/python*/site-packages/dsgd-*.dist-info
+	wheel=$$(ls $(CURDIR)/dist/*.whl) && $(WHEEL_BIN)/python $(PIP_INSTALL) "$$wheel[dataframe,study]"
+	@touch $@

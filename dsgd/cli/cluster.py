@@ -1,0 +1,70 @@
+"""The cluster a command runs on: worker processes it starts and closes again, one that is there already, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dsgd.errors import ClusterUnreachableError, InvalidParameterError
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["connected"]
+
+_CONNECT_TIMEOUT_S = 10
+
+
+@contextmanager
+def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
+    """Give a client for the time of a command.
+
+    Parameters
+    ----------
+    workers : int
+        Worker processes to start on this machine, one thread each; 0 starts none.
+    scheduler : str or None
+        Address of a scheduler that runs already, such as ``tcp://10.0.0.5:8786``.
+
+    Yields
+    ------
+    distributed.Client or None
+        None when neither was asked for: train in this process.
+
+    Raises
+    ------
+    InvalidParameterError
+        Both were asked for.
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    """
+    if workers and scheduler:
+        raise InvalidParameterError(
+            f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one of them out"
+        )
+    if scheduler:
+        with _join(scheduler) as client:
+            yield client
+    elif workers:
+        from distributed import Client, LocalCluster
+
+        with (
+            LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
+            Client(cluster) as client,
+        ):
+            yield client
+    else:
+        yield None
+
+
+def _join(scheduler: str) -> Client:
+    from distributed import Client
+
+    try:
+        return Client(scheduler, timeout=_CONNECT_TIMEOUT_S)
+    except (OSError, ValueError) as error:
+        raise ClusterUnreachableError(
+            f"no scheduler answers at {scheduler} within {_CONNECT_TIMEOUT_S} s ({error}): check the address, that "
+            "`dask scheduler` runs there and that its port is open; or use --workers to start workers here"
+        ) from error

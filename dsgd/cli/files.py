@@ -1,0 +1,169 @@
+"""The files a command reads and writes: rows, and models."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+
+__all__ = ["check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
+
+_TABLE_SUFFIXES = (".npz",)
+
+
+def is_svmlight(path: str) -> bool:
+    """Return whether a file is read as svmlight: every name that does not say it is something else."""
+    return not path.lower().endswith(_TABLE_SUFFIXES)
+
+
+def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any, Any]:
+    """Read files into one matrix and its targets.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        svmlight files (plain, ``.gz`` or ``.bz2``) or ``.npz`` archives, not both.
+    n_features : int, optional
+        Columns the matrix must have; by default as many as the files name.
+
+    Returns
+    -------
+    X : CSR matrix or array, shape (n_rows, n_features)
+        The rows.
+    y : array, shape (n_rows,)
+        Their targets.
+
+    Raises
+    ------
+    InvalidParameterError
+        Files of different formats.
+    InvalidDataError
+        A file that does not hold what its name says, or rows with other columns than the model has.
+    """
+    kinds = {is_svmlight(path) for path in paths}
+    if len(kinds) > 1:
+        raise InvalidParameterError("--data mixes svmlight files and .npz archives: give files of one format")
+    if kinds == {True}:
+        from dsgd.datasets import read_svmlight
+
+        X, y = read_svmlight(list(paths), n_features=n_features)
+        return X, y
+    import numpy as np
+    from scipy import sparse
+
+    blocks = [_read_npz(path) for path in paths]
+    widths = {block.shape[1] for block, _ in blocks}
+    if len(widths) > 1 or (n_features is not None and widths != {n_features}):
+        wanted = f"{n_features} features" if n_features is not None else "files with the same number of features"
+        raise InvalidDataError(f"--data has {sorted(widths)} features where the command needs {wanted}")
+    stack = sparse.vstack if sparse.issparse(blocks[0][0]) else np.concatenate
+    return stack([block for block, _ in blocks]), np.concatenate([targets for _, targets in blocks])
+
+
+def _read_npz(path: str) -> tuple[Any, Any]:
+    import zipfile
+
+    import numpy as np
+    from scipy import sparse
+
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            names = set(archive.files)
+            if {"X", "y"} <= names:
+                return archive["X"], archive["y"]
+            if {"data", "indices", "indptr", "shape", "y"} <= names:
+                parts = (archive["data"], archive["indices"], archive["indptr"])
+                return sparse.csr_matrix(parts, shape=tuple(archive["shape"])), archive["y"]
+    except (ValueError, zipfile.BadZipFile) as error:
+        raise InvalidDataError(f"{path}: not a readable .npz archive ({error})") from error
+    raise InvalidDataError(
+        f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; it has {', '.join(sorted(names))}"
+    )
+
+
+def check_model_path(path: Path) -> None:
+    """Refuse a place where the model could not be written, before time is spent on training it.
+
+    Parameters
+    ----------
+    path : Path
+        Where the model is to go.
+
+    Raises
+    ------
+    InvalidParameterError
+        The folder is not there or cannot be written to, or the path is itself a folder.
+    """
+    folder = path.parent
+    if path.is_dir():
+        raise InvalidParameterError(f"--model {path} is a folder: name a file, such as {path / 'model.joblib'}")
+    if not folder.is_dir():
+        raise InvalidParameterError(f"--model {path}: there is no folder {folder}: create it first")
+    if not os.access(folder, os.W_OK):
+        raise InvalidParameterError(f"--model {path}: the folder {folder} cannot be written to")
+
+
+def save_model(model: Any, path: Path) -> None:
+    """Write a model so that the file is the old one or the new one, never half of one.
+
+    Parameters
+    ----------
+    model : estimator
+        The fitted model.
+    path : Path
+        Where it goes; a model that is there is replaced.
+    """
+    import joblib
+
+    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            joblib.dump(model, file)
+        # mkstemp makes files that only their owner reads; a model gets the rights any new file has.
+        mask = os.umask(0)
+        os.umask(mask)
+        os.chmod(temporary, 0o666 & ~mask)
+        os.replace(temporary, path)
+    except BaseException:
+        os.unlink(temporary)
+        raise
+
+
+def load_model(path: Path) -> Any:
+    """Read a model that ``dsgd fit`` or `joblib.dump` wrote.
+
+    Parameters
+    ----------
+    path : Path
+        The file. It is a pickle: reading it runs what is inside, so read only models you trust.
+
+    Returns
+    -------
+    estimator
+        The model.
+
+    Raises
+    ------
+    FileNotFoundError
+        There is no such file.
+    InvalidDataError
+        The file holds something else.
+    """
+    import joblib
+    from sklearn.base import BaseEstimator
+
+    try:
+        model = joblib.load(path)
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # a pickle of something else may raise anything at all
+        raise InvalidDataError(
+            f"{path}: not a model ({type(error).__name__}: {error}); `dsgd fit --model` writes one"
+        ) from error
+    if not isinstance(model, BaseEstimator):
+        raise InvalidDataError(f"{path}: holds a {type(model).__name__}, not an estimator; `dsgd fit --model` writes one")
+    return model

@@ -1,0 +1,239 @@
+"""``dsgd fit``: train a model on files and write it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.cluster import connected
+from dsgd.cli.files import check_model_path, is_svmlight, read_rows, save_model
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["EXAMPLES", "fit", "make_estimator", "parse_sync"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib
+
+  dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json
+"""
+
+_REGRESSION_LOSSES: Final = frozenset(
+    {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"}
+)
+_TASKS: Final = ("auto", "classification", "regression")
+_MODEL: Final = "The objective"
+_TRAINING: Final = "Training"
+_PLACE: Final = "Where it runs"
+
+
+def fit(
+    data: Annotated[
+        list[str],
+        typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
+    ],
+    model: Annotated[Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")],
+    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further training files.")] = None,
+    task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
+    loss: Annotated[
+        str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=_MODEL)
+    ] = None,
+    penalty: Annotated[str, typer.Option(help="l2, l1, elasticnet or none.", rich_help_panel=_MODEL)] = "l2",
+    alpha: Annotated[float, typer.Option(help="Weight of the penalty.", rich_help_panel=_MODEL)] = 1e-4,
+    l1_ratio: Annotated[float, typer.Option(help="Share of l1 in elasticnet.", rich_help_panel=_MODEL)] = 0.15,
+    sync: Annotated[
+        str,
+        typer.Option(
+            help="How often ranks average their models: every N samples (larger is rarer), epoch, one-shot, or "
+            "minibatch:N for averaged gradients of N rows.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = "1024",
+    max_iter: Annotated[int, typer.Option(help="Epochs at most.", rich_help_panel=_TRAINING)] = 1000,
+    tol: Annotated[
+        float, typer.Option(help="Stop when the loss falls by less; 0 runs all epochs.", rich_help_panel=_TRAINING)
+    ] = 1e-3,
+    learning_rate: Annotated[
+        str | None,
+        typer.Option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.", rich_help_panel=_TRAINING),
+    ] = None,
+    eta0: Annotated[float | None, typer.Option(help="First step size.", rich_help_panel=_TRAINING)] = None,
+    average: Annotated[bool, typer.Option("--average", help="Average the steps.", rich_help_panel=_TRAINING)] = False,
+    seed: Annotated[int, typer.Option(help="Seed of the row order.", rich_help_panel=_TRAINING)] = 0,
+    workers: Annotated[
+        int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)
+    ] = 0,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=_PLACE)
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=_PLACE)
+    ] = 1,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+) -> None:
+    """Train a linear model on files and write it with joblib.
+
+    Files are read in parallel on the workers when there are any. Without --workers and --scheduler the model is
+    trained in this process.
+    """
+    paths = [*data, *(more or [])]
+    check_model_path(model)
+    _check_inputs(paths)
+    parameters: dict[str, Any] = {
+        "penalty": None if penalty == "none" else penalty,
+        "alpha": alpha,
+        "l1_ratio": l1_ratio,
+        "max_iter": max_iter,
+        "tol": tol or None,
+        "average": average,
+        "random_state": seed,
+        "n_jobs": None if workers or scheduler else jobs,
+        "sync": parse_sync(sync),
+    }
+    parameters |= {
+        name: value for name, value in (("learning_rate", learning_rate), ("eta0", eta0)) if value is not None
+    }
+    with connected(workers, scheduler) as client:
+        estimator = make_estimator(task, loss, {**parameters, "client": client})
+        X, y = (paths, None) if client is not None and is_svmlight(paths[0]) else read_rows(paths)
+        _train(estimator, X, y, show=not (quiet or as_json))
+        # The model outlives the cluster it was trained on.
+        estimator.set_params(client=None)
+    save_model(estimator, model)
+    report = _report(estimator, model)
+    if as_json:
+        typer.echo(json.dumps(report))
+    elif not quiet:
+        _show(estimator, report)
+
+
+def parse_sync(text: str) -> Any:
+    """Return the strategy that a text names.
+
+    Parameters
+    ----------
+    text : str
+        A number of samples, ``epoch``, ``one-shot``, or ``minibatch:N``.
+
+    Returns
+    -------
+    int, str or AbstractStrategy
+        What the estimators take as ``sync``.
+
+    Raises
+    ------
+    InvalidParameterError
+        The text is none of these.
+    """
+    name, _, size = text.partition(":")
+    if name == "minibatch" and size.isdigit() and int(size) > 0:
+        from dsgd.sync import MinibatchSGD
+
+        return MinibatchSGD(batch=int(size))
+    if text in ("epoch", "one-shot"):
+        return text
+    if text.isdigit() and int(text) > 0:
+        return int(text)
+    raise InvalidParameterError(
+        f"--sync {text!r}: give a number of samples (256), epoch, one-shot, or minibatch:N (minibatch:64)"
+    )
+
+
+def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -> Any:
+    """Return the classifier or the regressor for a task.
+
+    Parameters
+    ----------
+    task : {"auto", "classification", "regression"}
+        ``"auto"`` goes by the loss.
+    loss : str or None
+        The loss; None takes the default of the estimator.
+    parameters : mapping
+        The other parameters of the estimator.
+
+    Returns
+    -------
+    SGDClassifier or SGDRegressor
+        Not fitted.
+
+    Raises
+    ------
+    InvalidParameterError
+        The task is unknown.
+    """
+    if task not in _TASKS:
+        raise InvalidParameterError(f"--task {task!r}: choose {', '.join(_TASKS)}")
+    if task == "auto":
+        task = "regression" if loss in _REGRESSION_LOSSES else "classification"
+    from dsgd import SGDClassifier, SGDRegressor
+
+    kind = SGDRegressor if task == "regression" else SGDClassifier
+    return kind(**parameters) if loss is None else kind(loss=loss, **parameters)
+
+
+def _check_inputs(paths: list[str]) -> None:
+    """Find a missing file before a cluster is started for it."""
+    for path in paths:
+        if "://" not in path and not Path(path).exists():
+            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
+
+
+def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    if not (show and console.is_terminal):
+        estimator.fit(X, y)
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TextColumn("training"), TimeElapsedColumn())
+    with Progress(*columns, console=console, transient=True) as progress:
+        progress.add_task("training", total=None)
+        estimator.fit(X, y)
+
+
+def _report(estimator: Any, path: Path) -> dict[str, Any]:
+    """Return what happened, as plain numbers and strings."""
+    report: dict[str, Any] = {
+        "model": str(path),
+        "estimator": type(estimator).__name__,
+        "loss": estimator.loss,
+        "features": int(estimator.n_features_in_),
+        "epochs": int(estimator.n_iter_),
+        "ledger": {name: float(value) for name, value in estimator.ledger_.totals().items()},
+    }
+    if hasattr(estimator, "classes_"):
+        report["classes"] = estimator.classes_.tolist()
+    return report | {name: value for name, value in _plain(estimator.fit_report_).items() if name not in report}
+
+
+def _plain(record: Any) -> dict[str, Any]:
+    from dataclasses import asdict, is_dataclass
+
+    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else dict(record)
+    return {name: value for name, value in fields.items() if isinstance(value, (int, float, str, bool))}
+
+
+def _show(estimator: Any, report: Mapping[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(show_header=False, box=None, pad_edge=False)
+    for name, value in report.items():
+        if name in ("ledger", "model"):
+            continue
+        text = f"{value:.6g}" if isinstance(value, float) else str(value)
+        if name == "classes" and len(value) > 10:
+            text = f"{len(value)}: {value[0]} ... {value[-1]}"
+        table.add_row(name, text)
+    console = Console(highlight=False)
+    console.print(table)
+    console.print(f"\n{estimator.ledger_.summary()}\n", markup=False, soft_wrap=True)
+    console.print(f"model written to {report['model']}", markup=False, soft_wrap=True)

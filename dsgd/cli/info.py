@@ -1,0 +1,111 @@
+"""``dsgd info``: what is installed, what the machine has, and where things are kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from importlib.metadata import PackageNotFoundError, version
+from typing import Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.cluster import connected
+
+__all__ = ["EXAMPLES", "collect", "info"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd info
+
+  dsgd info --scheduler tcp://10.0.0.5:8786 --json
+"""
+
+_PACKAGES: Final = ("dsgd", "numpy", "scipy", "scikit-learn", "numba", "dask", "distributed", "pandas", "torch")
+_THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
+
+
+def info(
+    scheduler: Annotated[str | None, typer.Option(help="Describe the cluster at this address too.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
+) -> None:
+    """Print versions, threads, memory, the cluster and cache folders: what to put into a bug report."""
+    facts = collect(scheduler)
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    for section, entries in facts.items():
+        typer.echo(section)
+        for name, value in entries.items():
+            typer.echo(f"  {name:<22} {'not set' if value is None else value}")
+
+
+def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
+    """Return the facts by section.
+
+    Parameters
+    ----------
+    scheduler : str, optional
+        Address of a cluster to describe.
+
+    Returns
+    -------
+    dict of str to dict
+        ``versions``, ``threads``, ``machine``, ``folders`` and, with a scheduler, ``cluster``.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    """
+    facts: dict[str, dict[str, Any]] = {
+        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "threads": {"cpus": _n_cpus(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
+        "machine": {"platform": platform.platform(), "memory_bytes": _memory_bytes()},
+        "folders": _folders(),
+    }
+    if scheduler is not None:
+        facts["cluster"] = _cluster(scheduler)
+    return facts
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return "not installed"
+
+
+def _n_cpus() -> int:
+    # What this process may use, which in a container or under taskset is less than what the machine has.
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _memory_bytes() -> int:
+    from distributed.system import MEMORY_LIMIT  # respects the limits of a container
+
+    return int(MEMORY_LIMIT)
+
+
+def _folders() -> dict[str, Any]:
+    from dsgd.datasets import cache_folder
+
+    return {
+        "DSGD_DATA": os.environ.get("DSGD_DATA"),
+        "datasets": str(cache_folder()),
+        "numba cache": os.environ.get("NUMBA_CACHE_DIR", "__pycache__ beside each module, or the user's cache folder"),
+    }
+
+
+def _cluster(scheduler: str) -> dict[str, Any]:
+    with connected(0, scheduler) as client:
+        assert client is not None
+        workers = client.scheduler_info(n_workers=-1)["workers"].values()
+        return {
+            "scheduler": scheduler,
+            "workers": len(workers),
+            "threads": sum(worker["nthreads"] for worker in workers),
+            "memory_bytes": sum(worker["memory_limit"] or 0 for worker in workers),
+            "hosts": len({worker["host"] for worker in workers}),
+        }

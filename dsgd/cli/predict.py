@@ -1,0 +1,100 @@
+"""``dsgd predict`` and ``dsgd score``: use a model on files."""
+
+from __future__ import annotations
+
+import csv
+import json
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated, Any, Final, TextIO
+
+import typer
+
+from dsgd.cli.files import load_model, read_rows
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["PREDICT_EXAMPLES", "SCORE_EXAMPLES", "predict", "score"]
+
+PREDICT_EXAMPLES: Final = """\
+Examples:
+
+  dsgd predict --model model.joblib --data test.svm --out predictions.csv
+
+  dsgd predict --model model.joblib --data test.svm --proba --out - | head
+"""
+SCORE_EXAMPLES: Final = """\
+Examples:
+
+  dsgd score --model model.joblib --data test.svm
+
+  dsgd score --model model.joblib --data test.svm --json
+"""
+
+_Model = Annotated[Path, typer.Option("--model", "-m", help="A model of dsgd fit. It is a pickle: use only your own.")]
+_Data = Annotated[list[str], typer.Option("--data", "-d", help="Files, svmlight (plain, .gz, .bz2) or .npz.")]
+_More = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")]
+
+
+def predict(
+    model: _Model,
+    data: _Data,
+    out: Annotated[str, typer.Option("--out", "-o", help="CSV file to write; - is standard output.")],
+    more: _More = None,
+    proba: Annotated[bool, typer.Option("--proba", help="Add the probability of each class.")] = False,
+) -> None:
+    """Predict the rows of files, one line of CSV per row."""
+    estimator = load_model(model)
+    if proba and not hasattr(estimator, "predict_proba"):
+        raise InvalidParameterError(
+            f"--proba: {type(estimator).__name__} with loss={estimator.loss!r} gives no probabilities; "
+            "fit with --loss log_loss or modified_huber"
+        )
+    X, _ = read_rows([*data, *(more or [])], n_features=estimator.n_features_in_)
+    predictions = _labels(estimator.predict(X))
+    with _opened(out) as file:
+        writer = csv.writer(file, lineterminator="\n")
+        if proba:
+            writer.writerow(["prediction", *(f"proba_{label}" for label in _labels(estimator.classes_))])
+            rows: Iterable[Sequence[Any]] = (
+                [label, *row] for label, row in zip(predictions, estimator.predict_proba(X).tolist(), strict=True)
+            )
+        else:
+            writer.writerow(["prediction"])
+            rows = ([label] for label in predictions)
+        writer.writerows(rows)
+
+
+def score(
+    model: _Model,
+    data: _Data,
+    more: _More = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object: metric, value, rows.")] = False,
+) -> None:
+    """Print the accuracy of a classifier, or R2 of a regressor, on files."""
+    estimator = load_model(model)
+    X, y = read_rows([*data, *(more or [])], n_features=estimator.n_features_in_)
+    value = float(estimator.score(X, y))
+    if as_json:
+        metric = "accuracy" if hasattr(estimator, "classes_") else "r2"
+        typer.echo(json.dumps({"metric": metric, "value": value, "rows": int(X.shape[0])}))
+    else:
+        typer.echo(f"{value:.6f}")
+
+
+def _labels(values: Any) -> list[Any]:
+    """Return a vector as Python values; whole numbers lose the .0 that svmlight files do not have either."""
+    if values.dtype.kind == "f" and (values == values.round()).all():
+        values = values.astype("int64")
+    plain: list[Any] = values.tolist()
+    return plain
+
+
+@contextmanager
+def _opened(out: str) -> Iterator[TextIO]:
+    if out == "-":
+        yield sys.stdout
+    else:
+        with open(out, "w", encoding="utf-8", newline="") as file:
+            yield file
