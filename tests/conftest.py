@@ -1,0 +1,187 @@
+"""What every test gets: a machine like any other, and a check that it leaves nothing behind.
+
+A test fails when a thread, a child process, an internet socket or a shared-memory file of ours is there after it that
+was not there before. What belongs to a fixture of wider scope (a cluster for a whole module) was there before; while
+such a cluster lives its own sockets come and go, so they are counted when its module ends.
+"""
+
+from __future__ import annotations
+
+import os
+
+# One thread per library: tests start processes of their own, and sums in a fixed order make results repeat.
+# Set before numpy is loaded, and inherited by worker processes.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+os.environ.setdefault("MKL_NUM_THREADS", "1")
+os.environ.setdefault("NUMBA_NUM_THREADS", "2")
+os.environ.setdefault("MPLBACKEND", "agg")
+
+import gc
+import random
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import hypothesis
+import numpy as np
+import psutil
+import pytest
+
+# Examples are the same in every run, and a slow machine is not a failure.
+hypothesis.settings.register_profile(
+    "ci",
+    derandomize=True,
+    deadline=None,
+    database=None,
+    suppress_health_check=[hypothesis.HealthCheck.too_slow, hypothesis.HealthCheck.function_scoped_fixture],
+)
+# Looks for new counterexamples: HYPOTHESIS_PROFILE=explore make test.
+hypothesis.settings.register_profile("explore", parent=hypothesis.settings.get_profile("ci"), derandomize=False)
+hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
+
+_GRACE_S = 5.0
+_SHARED_MEMORY = Path("/dev/shm")
+_SHARED_MEMORY_PREFIX = "dsgd"
+# Helpers of the standard library and joblib that serve the whole session once they run.
+_HELPER_PROCESSES = ("resource_tracker", "forkserver", "semaphore_tracker")
+# Pools that libraries keep for the life of the process.
+_LIBRARY_THREADS = ("Dask-Offload", "asyncio_", "TMonitor", "tqdm_monitor", "Profile", "pydevd", "pytest_timeout")
+
+
+@dataclass(frozen=True)
+class _Holdings:
+    """What this process holds that outlives a function: each a set of names that mean something to a reader."""
+
+    threads: frozenset[str]
+    processes: frozenset[str]
+    sockets: frozenset[str]
+    shared_memory: frozenset[str]
+
+    @classmethod
+    def now(cls) -> _Holdings:
+        return cls(_threads(), _processes(), _sockets(), _shared_memory())
+
+    def beyond(self, before: _Holdings, *, sockets: bool) -> list[str]:
+        """Return what is here and was not there before."""
+        found = [
+            *(f"thread {name}" for name in self.threads - before.threads),
+            *(f"process {name}" for name in self.processes - before.processes),
+            *(f"shared memory {name}" for name in self.shared_memory - before.shared_memory),
+        ]
+        if sockets:
+            found += [f"socket {name}" for name in self.sockets - before.sockets]
+        return sorted(found)
+
+
+def _threads() -> frozenset[str]:
+    threaded = sys.modules.get("dask.threaded")
+    pool = getattr(threaded, "default_pool", None)
+    kept = getattr(pool, "_threads", set())
+    return frozenset(
+        f"{thread.name} ({thread.ident})"
+        for thread in threading.enumerate()
+        if thread not in kept and not thread.name.startswith(_LIBRARY_THREADS)
+    )
+
+
+def _processes() -> frozenset[str]:
+    found = set()
+    for child in psutil.Process().children(recursive=True):
+        try:
+            command = " ".join(child.cmdline())
+            if child.status() != psutil.STATUS_ZOMBIE and not any(helper in command for helper in _HELPER_PROCESSES):
+                found.add(f"{child.pid} ({command[:120]})")
+        except psutil.NoSuchProcess:
+            continue
+    return frozenset(found)
+
+
+def _sockets() -> frozenset[str]:
+    return frozenset(
+        f"{connection.laddr} -> {connection.raddr or 'listening'}"
+        for connection in psutil.Process().net_connections(kind="inet")
+    )
+
+
+def _shared_memory() -> frozenset[str]:
+    if not _SHARED_MEMORY.is_dir():
+        return frozenset()
+    return frozenset(path.name for path in _SHARED_MEMORY.iterdir() if path.name.startswith(_SHARED_MEMORY_PREFIX))
+
+
+def _lives_cluster() -> bool:
+    """Return whether a Dask scheduler runs in this process."""
+    module = sys.modules.get("distributed.scheduler")
+    if module is None:
+        return False
+    return any(scheduler.status.name == "running" for scheduler in list(module.Scheduler._instances))
+
+
+def _left_behind(before: _Holdings, *, sockets: bool) -> list[str]:
+    """Return what is left once it had time to go: threads end and sockets close a moment after their owner."""
+    deadline = time.monotonic() + _GRACE_S
+    left = _Holdings.now().beyond(before, sockets=sockets)
+    while left and time.monotonic() < deadline:
+        gc.collect()
+        time.sleep(0.02)
+        left = _Holdings.now().beyond(before, sockets=sockets)
+    return left
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _module_leaves_nothing_behind() -> Iterator[None]:
+    before = _Holdings.now()
+    outer = _lives_cluster()
+    yield
+    left = [] if outer else _left_behind(before, sockets=True)
+    assert not left, "the module left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
+    cluster_fixture = _lives_cluster()
+    before = _Holdings.now()
+    yield
+    if cluster_fixture:  # its nannies restart workers and its comms open sockets at any time; the module check counts
+        return
+    left = _left_behind(before, sockets=True)
+    assert not left, f"{request.node.name} left behind: " + "; ".join(left)
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seeds() -> None:
+    """Seed the global generators, which only other people's code draws from; ours never does."""
+    random.seed(0)
+    np.random.seed(0)  # noqa: NPY002
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    """Return a generator that gives every test the same numbers."""
+    return np.random.default_rng(0)
+
+
+@pytest.fixture(scope="session")
+def data_home() -> Path:
+    """Return the folder with real data sets, or skip the test: DSGD_DATA names it."""
+    folder = os.environ.get("DSGD_DATA", "")
+    if not folder or not Path(folder).is_dir():
+        pytest.skip("needs real data sets: set DSGD_DATA to the folder that holds them")
+    return Path(folder)
+
+
+@pytest.fixture(scope="session")
+def real_file(data_home: Path) -> Callable[[str], Path]:
+    """Return a function that gives the path of a real file by name, or skips the test."""
+
+    def find(name: str) -> Path:
+        path = data_home / name
+        if not path.exists():
+            pytest.skip(f"needs the real data file {name} in DSGD_DATA ({data_home})")
+        return path
+
+    return find
