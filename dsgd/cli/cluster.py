@@ -41,7 +41,7 @@ def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
     """
     if workers and scheduler:
         raise InvalidParameterError(
-            f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one of them out"
+            f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one out"
         )
     if scheduler:
         with _join(scheduler) as client:

@@ -81,7 +81,8 @@ def _read_npz(path: str) -> tuple[Any, Any]:
     except (ValueError, zipfile.BadZipFile) as error:
         raise InvalidDataError(f"{path}: not a readable .npz archive ({error})") from error
     raise InvalidDataError(
-        f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; it has {', '.join(sorted(names))}"
+        f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; "
+        f"it has {', '.join(sorted(names))}"
     )
 
 
@@ -165,5 +166,7 @@ def load_model(path: Path) -> Any:
             f"{path}: not a model ({type(error).__name__}: {error}); `dsgd fit --model` writes one"
         ) from error
     if not isinstance(model, BaseEstimator):
-        raise InvalidDataError(f"{path}: holds a {type(model).__name__}, not an estimator; `dsgd fit --model` writes one")
+        raise InvalidDataError(
+            f"{path}: holds a {type(model).__name__}, not an estimator; `dsgd fit --model` writes one"
+        )
     return model

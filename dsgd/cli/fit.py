@@ -23,9 +23,7 @@ Examples:
   dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json
 """
 
-_REGRESSION_LOSSES: Final = frozenset(
-    {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"}
-)
+_REGRESSION_LOSSES: Final = frozenset({"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"})
 _TASKS: Final = ("auto", "classification", "regression")
 _MODEL: Final = "The objective"
 _TRAINING: Final = "Training"
@@ -38,7 +36,7 @@ def fit(
         typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
     ],
     model: Annotated[Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further training files.")] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")] = None,
     task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
     loss: Annotated[
         str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=_MODEL)
@@ -65,9 +63,7 @@ def fit(
     eta0: Annotated[float | None, typer.Option(help="First step size.", rich_help_panel=_TRAINING)] = None,
     average: Annotated[bool, typer.Option("--average", help="Average the steps.", rich_help_panel=_TRAINING)] = False,
     seed: Annotated[int, typer.Option(help="Seed of the row order.", rich_help_panel=_TRAINING)] = 0,
-    workers: Annotated[
-        int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)
-    ] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)] = 0,
     scheduler: Annotated[
         str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=_PLACE)
     ] = None,

@@ -34,7 +34,7 @@ Examples:
 
 _Model = Annotated[Path, typer.Option("--model", "-m", help="A model of dsgd fit. It is a pickle: use only your own.")]
 _Data = Annotated[list[str], typer.Option("--data", "-d", help="Files, svmlight (plain, .gz, .bz2) or .npz.")]
-_More = Annotated[list[str] | None, typer.Argument(metavar="[FILE]...", help="Further files.")]
+_More = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further files.")]
 
 
 def predict(
