@@ -1,1 +1,6 @@
-"""estimators."""
+"""scikit-learn-compatible estimators."""
+
+from dsgd.estimators.classifier import SGDClassifier
+from dsgd.estimators.regressor import SGDRegressor
+
+__all__ = ["SGDClassifier", "SGDRegressor"]

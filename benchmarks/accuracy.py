@@ -1,0 +1,114 @@
+"""Test accuracy beside scikit-learn's SGD with the same hyper-parameters, in process and on worker processes.
+
+Prints one line per dataset: the mean over seeds of scikit-learn's score, of ours in this process and of ours on two
+workers (R2 for the regression set), and writes one row per run. Sets that are not found are skipped and named.
+
+    python benchmarks/accuracy.py --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from typing import Any
+
+import numpy as np
+from common import Rows
+from distributed import Client, LocalCluster
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import SGDClassifier as PlainClassifier
+from sklearn.linear_model import SGDRegressor as PlainRegressor
+from sklearn.preprocessing import StandardScaler
+
+from dsgd import SGDClassifier, SGDRegressor
+from dsgd.datasets import load
+from dsgd.errors import DatasetError
+
+#: Name, and what differs from the defaults; the same for both libraries.
+CASES: dict[str, dict[str, Any]] = {
+    "ijcnn1": {"alpha": 1e-4, "average": True},
+    "a9a": {"alpha": 1e-4, "average": True},
+    "w8a": {"alpha": 1e-4, "average": True},
+    "usps": {"alpha": 1e-4, "average": True},
+    "news20": {"alpha": 1e-5, "average": True},
+    "covtype-subset": {"alpha": 1e-5, "average": True},
+    "cadata": {"alpha": 1e-4, "average": True},
+}
+EPOCHS = 20
+
+
+def split(name: str) -> tuple[Any, Any, Any, Any]:
+    """Return training and test data; the regression set is standardised, as SGD needs."""
+    train, test = load(name, split="train"), load(name, split="test")
+    X, y, X_test, y_test = train.X, train.y, test.X, test.y
+    if name == "cadata":
+        scaler = StandardScaler().fit(X)
+        spread = y.std()
+        return scaler.transform(X), y / spread, scaler.transform(X_test), y_test / spread
+    return X, y, X_test, y_test
+
+
+def as_plain(X: Any) -> Any:
+    """Return CSR with the 32-bit indices that scikit-learn's SGD needs."""
+    if hasattr(X, "indices"):
+        X = X.copy()
+        X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    return X
+
+
+def compare(name: str, seeds: range, client: Client, rows: Rows) -> str:
+    """Run one dataset; return its line of the table."""
+    X, y, X_test, y_test = split(name)
+    options = {"max_iter": EPOCHS, "tol": None, **CASES[name]}
+    regression = name == "cadata"
+    plain, ours = (PlainRegressor, SGDRegressor) if regression else (PlainClassifier, SGDClassifier)
+    X_plain, X_test_plain = as_plain(X), as_plain(X_test)
+    methods = {
+        "scikit-learn": lambda seed: plain(**options, random_state=seed).fit(X_plain, y).score(X_test_plain, y_test),
+        "in process": lambda seed: ours(**options, random_state=seed).fit(X, y).score(X_test, y_test),
+        "2 workers": lambda seed: (
+            ours(**options, random_state=seed, sync=256, client=client).fit(X, y).score(X_test, y_test)
+        ),
+    }
+    scores: dict[str, list[float]] = {}
+    for method, run in methods.items():
+        for seed in seeds:
+            begin = time.perf_counter()
+            score = run(seed)
+            scores.setdefault(method, []).append(score)
+            rows.add(case=name, method=method, seed=seed, score=score, seconds=time.perf_counter() - begin)
+    majority = float("nan") if regression else np.unique(y_test, return_counts=True)[1].max() / len(y_test)
+    means = [100 * np.mean(scores[method]) for method in methods]
+    gaps = [mean - means[0] for mean in means[1:]]
+    verdict = "yes" if min(gaps) >= -0.5 else "NO"
+    cells = " ".join(f"{mean:12.2f}" for mean in means)
+    return f"{name:>16} {100 * majority:9.2f} {cells} {min(gaps):+11.2f} {verdict:>8}"
+
+
+def main() -> None:
+    """Run all cases and print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="append one JSON row per run to this file")
+    parser.add_argument("--quick", action="store_true", help="one seed")
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--dataset", action="append", choices=list(CASES), help="only these")
+    arguments = parser.parse_args()
+    seeds = range(1 if arguments.quick else arguments.seeds)
+    warnings.simplefilter("ignore", ConvergenceWarning)
+    rows = Rows("accuracy", arguments.out)
+    print(f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD")
+    print(f"{'':>16} {'majority':>9} {'scikit-learn':>12} {'in process':>12} {'2 workers':>12} {'worst gap':>11} {'<= 0.5?':>8}")
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        for name in arguments.dataset or CASES:
+            try:
+                print(compare(name, seeds, client, rows), flush=True)
+            except DatasetError as error:
+                print(f"{name:>16} skipped: {error}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,470 @@
+"""What the classifier and the regressor share: from a user's data to a trained model, in process or on a cluster.
+
+There is one path: data become row blocks, each block is looked at where it lies, the blocks of a rank are packed into
+its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads; anything else
+is many blocks and a gang of worker processes.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.estimators import lazy
+from dsgd.estimators.blocks import BlockSummary, Packer, check_summaries, summarise
+from dsgd.estimators.inputs import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
+from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
+from dsgd.local import SGD, Objective, pack, split, unpack
+from dsgd.runtime.rank import GangResult
+from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.sync import resolve
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["AbstractSGD"]
+
+
+@dataclass(frozen=True)
+class _Start:
+    """Where training begins: a model, and the counters of earlier calls of ``partial_fit``."""
+
+    coef: AnyArray | None = None
+    intercept: AnyArray | None = None
+    t: float = 1.0
+    averaged: tuple[AnyArray, AnyArray] | None = None
+    n_averaged: int = 0
+
+
+class AbstractSGD(BaseEstimator):  # type: ignore[misc]
+    """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    loss: str
+    penalty: str | None
+    alpha: float
+    l1_ratio: float
+    fit_intercept: bool
+    max_iter: int
+    tol: float | None
+    shuffle: bool
+    verbose: int
+    epsilon: float
+    n_jobs: int | None
+    random_state: Any
+    learning_rate: str
+    eta0: float
+    power_t: float
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
+    warm_start: bool
+    average: bool | int
+    sync: Any
+    client: Any
+
+    @property
+    @abstractmethod
+    def _is_classification(self) -> bool:
+        """Whether targets are classes."""
+
+    @abstractmethod
+    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+        """Return the objective for data that look like `summaries`."""
+
+    @abstractmethod
+    def _classes(self) -> AnyArray | None:
+        """Return the classes, sorted; None for regression."""
+
+    @abstractmethod
+    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+        """Take in the targets that the blocks hold; on a later ``partial_fit`` only check them."""
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _train(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        start: _Start,
+        first: bool = True,
+        max_iter: int | None = None,
+    ) -> None:
+        """Train on whatever X is, and set the fitted attributes."""
+        self._check_parameters()
+        begin = time.perf_counter()
+        if is_distributed(X) or self.client is not None:
+            trained = self._train_on_cluster(X, y, sample_weight, start, first=first, max_iter=max_iter)
+        else:
+            trained = self._train_in_process(X, y, sample_weight, start, first=first, max_iter=max_iter)
+        gang, sparse = trained
+        self._take_in(gang, sparse=sparse, start=start, elapsed_s=time.perf_counter() - begin)
+
+    def _train_in_process(
+        self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
+    ) -> tuple[GangResult, bool]:
+        block = self._check_rows(X, y, sample_weight, first=first)
+        summaries = [summarise(block, classification=self._is_classification)]
+        packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
+        data = packer([block], 0)
+        n_threads = _n_threads(self.n_jobs)
+        shares = [
+            TrainData(
+                data.shard.rows(*split(data.shard.n_rows, n_threads, k)),
+                data.validation and data.validation.rows(*split(data.validation.n_rows, n_threads, k)),
+            )
+            for k in range(n_threads)
+        ]
+        return run_on_threads(train, shares, (job,), on_event=self._listener()), packer.sparse
+
+    def _train_on_cluster(
+        self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
+    ) -> tuple[GangResult, bool]:
+        from dsgd.runtime import client_for, run_on_cluster
+
+        with client_for(self.client) as client, _released([]) as held:
+            if is_distributed(X):
+                futures = client.compute(to_delayed_blocks(X, y, sample_weight))
+            else:
+                block = self._check_rows(X, y, sample_weight, first=first)
+                n_blocks = self._n_ranks() or len(client.scheduler_info(n_workers=-1)["workers"])
+                futures = scatter_rows(client, *block, n_blocks)
+            held += futures
+            looks = client.map(summarise, futures, classification=self._is_classification, pure=False)
+            held += looks
+            summaries: list[BlockSummary] = client.gather(looks)
+            check_summaries(summaries)
+            if is_distributed(X):
+                self._check_width(summaries, feature_names(X), first=first)
+            packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
+            gang = run_on_cluster(
+                train,
+                futures,
+                client=client,
+                pack=packer,
+                args=(job,),
+                n_ranks=self._n_ranks(),
+                block_rows=[s.rows for s in summaries],
+                block_nbytes=[s.nbytes for s in summaries],
+                on_event=self._listener(),
+            )
+        return gang, packer.sparse
+
+    def _plan(
+        self, summaries: Sequence[BlockSummary], start: _Start, *, first: bool, max_iter: int | None
+    ) -> tuple[Packer, TrainJob]:
+        """Return what packs the rows and what trains on them."""
+        check_summaries(summaries)
+        self._learn_targets(summaries, first=first)
+        objective = self._objective(summaries)
+        sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
+        dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
+        early = self.early_stopping and max_iter is None
+        packer = Packer(
+            classes=self._classes(),
+            n_features=d,
+            dtype=dtype,
+            sparse=sparse,
+            shuffle=bool(self.shuffle),
+            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            validation_fraction=float(self.validation_fraction) if early else 0.0,
+        )
+        optimizer = SGD(
+            objective=objective,
+            schedule=self.learning_rate,
+            eta0=float(self.eta0),
+            power_t=float(self.power_t),
+            average=int(self.average),
+        )
+
+        def flat(coef: Any, intercept: Any) -> FloatVector:
+            return pack(coef, intercept, dtype=dtype, sparse=sparse)
+
+        k = objective.n_outputs
+        coef = _initial(start.coef, (k, d), "coef_init", dtype)
+        intercept = _initial(start.intercept, (k,), "intercept_init", dtype)
+        job = TrainJob(
+            optimizer=optimizer,
+            strategy=resolve(self.sync),
+            initial=flat(coef, intercept),
+            max_iter=max_iter or self.max_iter,
+            tol=None if max_iter else self.tol,
+            n_iter_no_change=self.n_iter_no_change,
+            early_stopping=early,
+            t_start=start.t,
+            average_start=None if start.averaged is None else flat(*start.averaged),
+            n_averaged=start.n_averaged,
+        )
+        return packer, job
+
+    def _take_in(self, gang: GangResult, *, sparse: bool, start: _Start, elapsed_s: float) -> None:
+        """Set the fitted attributes from what the gang brought home."""
+        result: TrainResult = gang.value
+        d = int(self.n_features_in_)
+        k = len(result.params) // (d + 1)
+        coef, intercept = unpack(result.params, n_features=d, n_outputs=k, sparse=sparse)
+        self._standard = (coef, intercept)
+        self._averaged, self._n_averaged = None, result.n_averaged
+        if result.averaged is not None:
+            self._averaged = unpack(result.averaged, n_features=d, n_outputs=k, sparse=sparse)
+            if result.n_averaged:
+                coef, intercept = self._averaged
+        self.coef_, self.intercept_ = self._shape_model(coef, intercept)
+        self.n_iter_ = result.n_iter
+        size = max(1, len(gang.stats))
+        # Every rank counts its own steps, so a later call goes on from the mean count; with one rank this is scikit-learn's.
+        self.t_ = start.t + result.n_steps / size
+        self.loss_curve_ = [record.train_loss for record in result.history]
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            "ranks": len(gang.stats),
+            "strategy": repr(resolve(self.sync)),
+            "elapsed_s": elapsed_s,
+            "epochs": [dict(vars(record)) for record in result.history],
+            "converged": result.converged,
+            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
+            "stats": [dict(s) for s in gang.stats],
+        }
+
+    def _warn_if_not_converged(self) -> None:
+        if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
+            warnings.warn(
+                "Maximum number of iteration reached before convergence. Consider increasing max_iter to improve the fit.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    @abstractmethod
+    def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
+        """Return coef and intercept in scikit-learn's shapes."""
+
+    def _resume(self, coef_init: Any = None, intercept_init: Any = None) -> _Start:
+        """Return where a later ``partial_fit`` goes on."""
+        coef, intercept = self._standard if hasattr(self, "_standard") else (None, None)
+        return _Start(
+            coef=coef if coef_init is None else coef_init,
+            intercept=intercept if intercept_init is None else intercept_init,
+            t=getattr(self, "t_", 1.0),
+            averaged=getattr(self, "_averaged", None),
+            n_averaged=getattr(self, "_n_averaged", 0),
+        )
+
+    def _restart(self, coef_init: Any, intercept_init: Any) -> _Start:
+        """Return where ``fit`` begins: at zero, at what was passed, or with ``warm_start`` at the fitted model."""
+        warm = self.warm_start and hasattr(self, "coef_")
+        return _Start(
+            coef=self.coef_ if warm and coef_init is None else coef_init,
+            intercept=self.intercept_ if warm and intercept_init is None else intercept_init,
+        )
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        task = "classification" if self._is_classification else "regression"
+        check_choice(f"{name}(loss=...)", self.loss, [n for n, row in LOSSES.items() if task in row.tasks])
+        check_choice(f"{name}(penalty=...)", self.penalty, [*(p for p in PENALTIES if p != "none"), None])
+        check_choice(f"{name}(learning_rate=...)", self.learning_rate, SCHEDULES)
+        check_number(f"{name}(alpha=...)", self.alpha, low=0)
+        if self.penalty == "elasticnet" or self.l1_ratio is not None:
+            check_number(f"{name}(l1_ratio=...)", self.l1_ratio, low=0, high=1)
+        for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start"):
+            check_bool(f"{name}({flag}=...)", getattr(self, flag))
+        check_number(f"{name}(max_iter=...)", self.max_iter, low=1, integer=True)
+        if self.tol is not None:
+            check_number(f"{name}(tol=...)", self.tol)
+        check_number(f"{name}(epsilon=...)", self.epsilon, low=0)
+        check_number(f"{name}(eta0=...)", self.eta0, low=0, open_low=True)
+        check_number(f"{name}(power_t=...)", self.power_t)
+        check_number(f"{name}(n_iter_no_change=...)", self.n_iter_no_change, low=1, integer=True)
+        check_number(
+            f"{name}(validation_fraction=...)", self.validation_fraction, low=0, high=1, open_low=True, open_high=True
+        )
+        if not isinstance(self.average, (bool, np.bool_)):
+            check_number(f"{name}(average=...)", self.average, low=0, integer=True)
+        if self.n_jobs is not None:
+            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
+            if self.n_jobs == 0:
+                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        if self.learning_rate in {"optimal", "pegasos", "per_epoch"} and self.alpha == 0:
+            raise InvalidParameterError(
+                f"{name}(alpha=...) must be greater than zero since learning_rate={self.learning_rate!r} divides by it. "
+                "Got 0."
+            )
+        resolve(self.sync)
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+        X, y = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse="csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            y_numeric=not self._is_classification,
+            reset=first,
+        )
+        return X, y, _check_sample_weight(sample_weight, X)
+
+    def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
+        """Take the number of features from the blocks, or hold them to that of the first call."""
+        width = max(s.n_features for s in summaries)
+        if first:
+            self.n_features_in_ = width
+            if names is not None:
+                self.feature_names_in_ = names
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif width != self.n_features_in_:
+            raise InvalidDataError(
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+            )
+
+    def _n_ranks(self) -> int | None:
+        return self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
+
+    def _listener(self) -> Any:
+        if not self.verbose:
+            return None
+
+        def say(event: Mapping[str, Any]) -> None:
+            sys.stdout.write(
+                f"epoch {event['epoch']}: training loss {event['train_loss']:.6g}, {event['seconds']:.2f} s\n"
+            )
+
+        return say
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def _scores(self, X: Any) -> AnyArray:
+        """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        coef = np.atleast_2d(self.coef_) if not sp.issparse(self.coef_) else self.coef_
+        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+
+    def _apply(self, method: str, X: Any, n_columns: int | None, dtype: Any) -> Any:
+        """Run a method of the plain model on every block of a dask collection, lazily."""
+        check_is_fitted(self)
+        return lazy.apply(self._without_client(), method, X, n_columns, np.dtype(dtype))
+
+    def _is_lazy(self, X: Any) -> bool:
+        return is_collection(X)
+
+    def _without_client(self) -> Self:
+        state = self.__getstate__()
+        for name in ("ledger_", "fit_report_", "_standard", "_averaged"):
+            state.pop(name, None)
+        model = type(self).__new__(type(self))
+        model.__dict__.update(state)
+        return model
+
+    # -- scikit-learn plumbing -----------------------------------------------------------------------------------
+
+    def __sklearn_clone__(self) -> Self:
+        """Clone with the client carried by reference: a live client cannot be copied."""
+        from sklearn.base import clone
+
+        params = self.get_params(deep=False)
+        client = params.pop("client")
+        fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
+        fresh.client = client
+        return fresh
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state["client"] = None
+        return state
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def densify(self) -> Self:
+        """Turn `coef_` into a dense array; the default.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if sp.issparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self
+
+    def sparsify(self) -> Self:
+        """Turn `coef_` into a CSR matrix: smaller for models with many zeros (L1).
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        self.coef_ = sp.csr_matrix(np.atleast_2d(self.coef_))
+        return self
+
+
+def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:
+    if value is None:
+        return np.zeros(shape, dtype=dtype)
+    array = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=dtype)
+    if array.size != int(np.prod(shape)):
+        raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
+    return array.reshape(shape)
+
+
+def _check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
+    """Return weights of shape (n,) or None; a number stands for equal weights."""
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=X.dtype)
+    if weights.ndim == 0:
+        weights = np.full(X.shape[0], weights)
+    if weights.ndim != 1:
+        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+    if weights.shape[0] != X.shape[0]:
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
+    if (weights < 0).any():
+        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
+    if not weights.any():
+        raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+    return weights
+
+
+def _n_threads(n_jobs: int | None) -> int:
+    if n_jobs is None:
+        return 1
+    cores = os.cpu_count() or 1
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+@contextlib.contextmanager
+def _released(held: list[Any]) -> Iterator[list[Any]]:
+    """Release futures when the block ends, however it ends."""
+    try:
+        yield held
+    finally:
+        for future in held:
+            future.release()

@@ -1,0 +1,454 @@
+"""Linear classifiers trained by parallel SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+import scipy.special
+from sklearn.base import ClassifierMixin
+from sklearn.utils import compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.estimators import lazy
+from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.blocks import BlockSummary
+from dsgd.local import Objective
+from dsgd.types import AnyArray
+from dsgd.validation import check_number
+
+__all__ = ["SGDClassifier"]
+
+
+def _has_probabilities(model: SGDClassifier) -> bool:
+    if model.loss not in {"log_loss", "modified_huber"}:
+        raise AttributeError(f"probability estimates are not available for loss={model.loss!r}")
+    return True
+
+
+class SGDClassifier(ClassifierMixin, AbstractSGD):  # type: ignore[misc]
+    """Linear classifier (SVM, logistic regression, ...) trained by parallel SGD.
+
+    Minimises over w and b::
+
+        (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
+
+    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDClassifier`; three parameters say
+    who computes and how often the models are averaged.
+
+    Parameters
+    ----------
+    loss : {"hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron", "squared_error", "huber", \
+"epsilon_insensitive", "squared_epsilon_insensitive"}, default "hinge"
+        The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression.
+    penalty : {"l2", "l1", "elasticnet"} or None, default "l2"
+        The penalty R.
+    alpha : float, default 0.0001
+        Its strength.
+    l1_ratio : float, default 0.15
+        Share of L1 in the elastic net, in [0, 1].
+    fit_intercept : bool, default True
+        Whether b is learned.
+    max_iter : int, default 1000
+        Epochs at most.
+    tol : float or None, default 1e-3
+        Stop once the training loss, or with `early_stopping` the validation score, has not improved by `tol` for
+        `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
+    shuffle : bool, default True
+        Walk the rows in an order drawn once from `random_state`; False keeps the order given.
+    verbose : int, default 0
+        Above 0 prints a line per epoch, at most five a second.
+    epsilon : float, default 0.1
+        Threshold of the huber and epsilon-insensitive losses.
+    n_jobs : int or None, default None
+        Ranks: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster, worker
+        processes (None or -1: all).
+    random_state : int, RandomState or None, default None
+        Seeds the order of rows and the validation split.
+    learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"
+        Step size: 1/(alpha (t0 + t)), eta0, eta0/t^power_t, eta0 divided by 5 on plateaus, 1/(alpha t), and
+        1/(alpha epoch) of the synchronisation-frequency study. t counts the samples of the rank.
+    eta0 : float, default 0.01
+        Initial step size.
+    power_t : float, default 0.5
+        Exponent of ``"invscaling"``.
+    early_stopping : bool, default False
+        Hold rows out and stop when their score no longer improves.
+    validation_fraction : float, default 0.1
+        Share of rows held out.
+    n_iter_no_change : int, default 5
+        See `tol`.
+    class_weight : dict, "balanced" or None, default None
+        Weight of each class; ``"balanced"`` uses the counts over all data.
+    warm_start : bool, default False
+        Begin ``fit`` at the fitted model.
+    average : bool or int, default False
+        Return the mean of the iterates; an integer starts the mean after so many samples.
+    sync : int, {"epoch", "one-shot"}, strategy or None, default None
+        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. None
+        averages every 1024 samples. Of no effect on a single rank.
+    client : distributed.Client or None, default None
+        The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
+        a local cluster that is closed afterwards.
+
+    Attributes
+    ----------
+    coef_ : array, shape (1, n_features) or (n_classes, n_features)
+        Weights; one row per class against the rest when there are more than two.
+    intercept_ : array, shape (1,) or (n_classes,)
+        Intercepts.
+    classes_ : array, shape (n_classes,)
+        The labels, sorted.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Epochs run.
+    t_ : float
+        Step counter: one plus the samples that a rank has visited.
+    loss_curve_ : list of float
+        Training loss of every epoch.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank.
+    fit_report_ : dict
+        Ranks, strategy, seconds, history by epoch, peak memory.
+
+    See Also
+    --------
+    dsgd.sync.LocalSGD : The synchronisation frequency.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd import SGDClassifier
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> model = SGDClassifier(random_state=0).fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[-0.8, -1.0]]).tolist()
+    ['no']
+    """
+
+    def __init__(
+        self,
+        loss: str = "hinge",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int = 0,
+        epsilon: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        learning_rate: str = "optimal",
+        eta0: float = 0.01,
+        power_t: float = 0.5,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        class_weight: Any = None,
+        warm_start: bool = False,
+        average: bool | int = False,
+        sync: Any = None,
+        client: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.class_weight = class_weight
+        self.warm_start = warm_start
+        self.average = average
+        self.sync = sync
+        self.client = client
+
+    def fit(
+        self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Labels of any kind; None where blocks or files hold them.
+        coef_init, intercept_init : array or None
+            Where to begin.
+        sample_weight : array-like, dask array or None, shape (n_samples,)
+            Weights. A whole number stands for that many copies of the row, zero for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+        self._train(X, y, sample_weight, start=self._restart(coef_init, intercept_init))
+        self._warn_if_not_converged()
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on these rows, going on from where the last call ended.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`; `class_weight` must be given as a dictionary or None.
+        classes : array-like or None
+            All labels there will ever be; needed on the first call.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            ``class_weight="balanced"``: the class counts of later calls are not known yet.
+        """
+        if isinstance(self.class_weight, str):
+            raise InvalidParameterError(
+                f"class_weight '{self.class_weight}' is not supported for partial_fit. Compute the weights on all "
+                "labels with sklearn.utils.compute_class_weight and pass them as a dictionary."
+            )
+        first = not hasattr(self, "classes_")
+        if first:
+            if classes is None:
+                raise InvalidDataError("classes must be passed on the first call to partial_fit.")
+            self.classes_ = np.unique(classes)
+        elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
+            raise InvalidDataError(f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}")
+        self._given_classes = True
+        try:
+            start = self._resume()
+            self._train(X, y, sample_weight, start=start, first=not hasattr(self, "coef_"), max_iter=1)
+        except BaseException:
+            if first:
+                del self.classes_
+            raise
+        finally:
+            del self._given_classes
+        return self
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the signed distances to the hyperplanes, up to scale.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,) or (n, n_classes)
+            One column per class when there are more than two.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            return self._apply("decision_function", X, None if k == 2 else k, self.coef_.dtype)
+        scores = self._scores(X)
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted labels.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.classes_.dtype)
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[codes]
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; for ``loss="log_loss"`` and ``"modified_huber"``.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            One-versus-rest probabilities, normalised. Zadrozny and Elkan, SIGKDD 2002.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict_proba", X, len(self.classes_), self.coef_.dtype)
+        scores = self.decision_function(X)
+        positive = scipy.special.expit(scores) if self.loss == "log_loss" else (np.clip(scores, -1, 1) + 1) / 2
+        if positive.ndim == 1:
+            return np.column_stack([1 - positive, positive])
+        totals = positive.sum(axis=1, keepdims=True)
+        # Every class may have been refused (modified Huber); all are then as likely.
+        return np.where(totals == 0, 1 / len(self.classes_), positive / np.where(totals == 0, 1, totals))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Log-probabilities.
+        """
+        return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(right / total)
+        return float(super().score(X, y, sample_weight))
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same coefficients.
+
+        Returns
+        -------
+        sklearn.linear_model.SGDClassifier
+            Fitted; predicts without dsgd.
+        """
+        from sklearn.linear_model import SGDClassifier as Plain
+
+        check_is_fitted(self)
+        return _to_plain(self, Plain, ("classes_",))
+
+    # -- hooks of the base ---------------------------------------------------------------------------------------
+
+    @property
+    def _is_classification(self) -> bool:
+        return True
+
+    def _classes(self) -> AnyArray:
+        return np.asarray(self.classes_)
+
+    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+        found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
+        labels = np.unique(np.concatenate(found))
+        check_classification_targets(labels)
+        if hasattr(self, "_given_classes"):
+            unknown = np.setdiff1d(labels, self.classes_)
+            if len(unknown):
+                raise InvalidDataError(f"y holds labels that are not in classes={self.classes_!r}: {unknown!r}.")
+        else:
+            self.classes_ = labels
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                f"The number of classes has to be greater than one; got {len(self.classes_)} class ({self.classes_!r})."
+            )
+
+    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+        weights = self._class_weights(summaries)
+        binary = len(self.classes_) == 2
+        positive = (float(weights[1]),) if binary else tuple(float(w) for w in weights)
+        negative = (float(weights[0]),) if binary else (1.0,) * len(weights)
+        return Objective(
+            loss=self.loss,
+            penalty=self.penalty,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio or 0.0),
+            epsilon=float(self.epsilon),
+            fit_intercept=bool(self.fit_intercept),
+            n_outputs=len(positive),
+            positive_weights=positive,
+            negative_weights=negative,
+        )
+
+    def _class_weights(self, summaries: Sequence[BlockSummary]) -> AnyArray:
+        """Return the weight of each class, shape (n_classes,); counts are over all blocks."""
+        name = f"{type(self).__name__}(class_weight=...)"
+        if self.class_weight is None:
+            return np.ones(len(self.classes_))
+        if isinstance(self.class_weight, dict):
+            for label, weight in self.class_weight.items():
+                check_number(f"{name} of {label!r}", weight, low=0)
+            present: AnyArray = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_)
+            return present
+        if not isinstance(self.class_weight, str) or self.class_weight != "balanced":
+            raise InvalidParameterError(f"{name} must be a dict, 'balanced' or None. Got {self.class_weight!r}.")
+        counts = np.zeros(len(self.classes_))
+        for s in summaries:
+            if s.classes is not None and s.counts is not None:
+                counts[np.searchsorted(self.classes_, s.classes)] += s.counts
+        return counts.sum() / (len(counts) * np.maximum(counts, 1))
+
+    def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
+        return coef, intercept
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
+        return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)
+
+
+def _to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
+    """Return a fitted estimator of scikit-learn with the coefficients of `model`."""
+    ours = model.get_params(deep=False)
+    theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
+    if theirs["learning_rate"] in {"pegasos", "per_epoch"}:
+        theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
+    estimator = plain(**theirs)
+    for name in ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_", *extra):
+        if hasattr(model, name):
+            value = getattr(model, name)
+            setattr(estimator, name, value.copy() if isinstance(value, np.ndarray) else value)
+    return estimator

@@ -1,0 +1,180 @@
+"""Turn what a user passes into row blocks on the cluster.
+
+Dask arrays, dataframes, lists of delayed blocks, futures and svmlight files become one future per block, each a tuple
+(X, y, sample_weight) on the worker that made it. Arrays of this process are cut by rows and sent straight to the
+workers; nothing passes through the scheduler where the workers can be reached.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError, PartitionMismatchError
+from dsgd.estimators.blocks import make_block
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["feature_names", "is_collection", "is_distributed", "scatter_rows", "to_delayed_blocks"]
+
+
+def is_collection(X: Any) -> bool:
+    """Return whether X is a dask collection."""
+    return hasattr(X, "__dask_graph__") and hasattr(X, "dtype" if not hasattr(X, "columns") else "columns")
+
+
+def is_distributed(X: Any) -> bool:
+    """Return whether X lives, or can be made, on a cluster: dask collection, list of blocks, or svmlight file(s)."""
+    return is_collection(X) or _is_path(X) or (isinstance(X, (list, tuple)) and bool(X) and _is_block(X[0]))
+
+
+def feature_names(X: Any) -> Any:
+    """Return the column names of a dask dataframe if all are strings, else None."""
+    columns = getattr(X, "columns", None)
+    if columns is None or not all(isinstance(c, str) for c in columns):
+        return None
+    return np.asarray(columns, dtype=object)
+
+
+def to_delayed_blocks(X: Any, y: Any, sample_weight: Any) -> list[Any]:
+    """Return one delayed (X, y, sample_weight) per row block.
+
+    Parameters
+    ----------
+    X : dask array, dask dataframe, list of delayed or futures, path or list of paths
+        The rows. A delayed block or a future is a tuple (X, y) or (X, y, sample_weight).
+    y, sample_weight : dask array, dask series, array, or None
+        Cut like X; None where the blocks or files carry them.
+
+    Returns
+    -------
+    list of dask.delayed.Delayed
+        In row order.
+
+    Raises
+    ------
+    PartitionMismatchError
+        X, y and sample_weight are cut differently; gives the counts.
+    InvalidDataError
+        Columns are chunked, or targets are missing or given twice.
+    """
+    import dask
+
+    build = dask.delayed(make_block, pure=False)
+    if is_collection(X):
+        if y is None:
+            raise InvalidDataError("requires y to be passed, but the target y is None.")
+        parts = _row_parts(X, "X")
+        rows = _known_rows(X)
+        targets = _parts_like(y, "y", len(parts), rows)
+        weights = _parts_like(sample_weight, "sample_weight", len(parts), rows)
+        return [build(*block) for block in zip(parts, targets, weights, strict=True)]
+    if y is not None or sample_weight is not None:
+        raise InvalidDataError(
+            "y and sample_weight must be None when X is a list of blocks or files: "
+            "a block is a tuple (X, y) or (X, y, sample_weight), a svmlight file holds its targets."
+        )
+    if _is_path(X) or _is_path(X[0]):
+        from dsgd.datasets import read_svmlight
+
+        return [build(block) for block in read_svmlight(X)]
+    return [build(block) for block in X]
+
+
+def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: int) -> list[Any]:
+    """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Its cluster receives the blocks, spread over the workers.
+    X : array or CSR matrix, shape (n, d)
+        The rows.
+    y, sample_weight : array, shape (n,), or None
+        Targets and weights.
+    n_blocks : int
+        How many blocks; one per rank.
+
+    Returns
+    -------
+    list of Future
+        Blocks in row order.
+    """
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    n_rows = X.shape[0]
+    futures = []
+    for k in range(n_blocks):
+        rows = slice(n_rows * k // n_blocks, n_rows * (k + 1) // n_blocks)
+        block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
+        target = [workers[k % len(workers)]]
+        futures += client.scatter([block], workers=target, direct=_reaches_workers(client), hash=False)
+    return futures
+
+
+def _reaches_workers(client: Client) -> bool:
+    # A cluster in this process or on this host is reachable; through a gateway or proxy only the scheduler is.
+    return not type(client.cluster).__name__.startswith("Gateway")
+
+
+def _is_path(X: Any) -> bool:
+    if isinstance(X, (str, os.PathLike)):
+        return True
+    return isinstance(X, (list, tuple)) and bool(X) and isinstance(X[0], (str, os.PathLike))
+
+
+def _is_block(item: Any) -> bool:
+    return isinstance(item, (str, os.PathLike)) or (
+        hasattr(item, "key") and (hasattr(item, "__dask_graph__") or hasattr(item, "client"))
+    )
+
+
+def _row_parts(X: Any, name: str) -> list[Any]:
+    """Return the row blocks of a collection as delayed objects."""
+    if hasattr(X, "chunks") and X.ndim == 2:
+        if X.numblocks[1] > 1:
+            raise InvalidDataError(
+                f"{name} is chunked along its columns ({X.numblocks[1]} column blocks); a rank needs whole rows. "
+                f"Use {name}.rechunk({{1: -1}})."
+            )
+        return list(X.to_delayed(optimize_graph=True)[:, 0])
+    parts = X.to_delayed(optimize_graph=True)
+    return list(parts.ravel() if hasattr(parts, "ravel") else parts)
+
+
+def _known_rows(X: Any) -> list[int] | None:
+    chunks = getattr(X, "chunks", None)
+    if chunks is None or any(np.isnan(n) for n in chunks[0]):
+        return None
+    return [int(n) for n in chunks[0]]
+
+
+def _parts_like(values: Any, name: str, n_parts: int, rows: Sequence[int] | None) -> list[Any]:
+    """Cut `values` like X: dask collections must already be, arrays are cut where X's row counts are known."""
+    if values is None:
+        return [None] * n_parts
+    if is_collection(values):
+        parts = _row_parts(values, name)
+        theirs = _known_rows(values)
+        if len(parts) != n_parts or (rows is not None and theirs is not None and list(rows) != theirs):
+            ours = f"{n_parts} blocks" + (f" of {_short(rows)} rows" if rows is not None else "")
+            got = f"{len(parts)} blocks" + (f" of {_short(theirs)} rows" if theirs is not None else "")
+            raise PartitionMismatchError(f"X has {ours} and {name} has {got}. Rechunk or repartition them alike.")
+        return parts
+    if rows is None:
+        raise PartitionMismatchError(
+            f"{name} is a {type(values).__name__} but the row counts of X's blocks are unknown. "
+            f"Pass {name} as a dask collection, or call X.compute_chunk_sizes() first."
+        )
+    values = np.asarray(values)
+    if len(values) != sum(rows):
+        raise PartitionMismatchError(f"X has {sum(rows)} rows and {name} has {len(values)}.")
+    return np.split(values, np.cumsum(rows)[:-1])
+
+
+def _short(rows: Sequence[int]) -> str:
+    head = ", ".join(str(n) for n in rows[:6])
+    return f"[{head}{', ...' if len(rows) > 6 else ''}]"

@@ -1,0 +1,108 @@
+"""Prediction and scoring on dask collections: lazy, block by block, the model in the graph once."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.estimators.blocks import make_block
+from dsgd.estimators.inputs import to_delayed_blocks
+from dsgd.types import AnyArray
+
+__all__ = ["apply", "score_sums"]
+
+
+def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
+    """Return the lazy result of ``model.method`` on every block of X.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted, without a client.
+    method : str
+        Name of the method.
+    X : dask array or dataframe, shape (n, d)
+        Chunked by rows only.
+    n_columns : int or None
+        Columns of the result; None for one value per row.
+    dtype : numpy.dtype
+        Of the result.
+
+    Returns
+    -------
+    dask array, series or dataframe
+        With the row chunks, divisions and index of X.
+
+    Raises
+    ------
+    InvalidDataError
+        X is chunked along its columns.
+    """
+    import dask
+
+    shared = dask.delayed(model, pure=False)
+    if hasattr(X, "map_partitions"):
+        return X.map_partitions(_on_frame, shared, method, meta=_frame_meta(X, n_columns, dtype))
+    if X.numblocks[1] > 1:
+        raise InvalidDataError(
+            f"X is chunked along its columns ({X.numblocks[1]} column blocks). Use X.rechunk({{1: -1}})."
+        )
+    shape = (0,) if n_columns is None else (0, 0)
+    options: dict[str, Any] = {"drop_axis": 1} if n_columns is None else {"chunks": (X.chunks[0], (n_columns,))}
+    return X.map_blocks(_on_array, shared, method, dtype=dtype, meta=np.empty(shape, dtype=dtype), **options)
+
+
+def score_sums(model: Any, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+    """Return the sums over all rows that a score is made of; computes.
+
+    Parameters
+    ----------
+    model : estimator
+        Has ``_score_sums(X, y, sample_weight)``, which returns an array of plain sums.
+    X, y, sample_weight : dask collections
+        As for ``fit``.
+
+    Returns
+    -------
+    array
+        Added up over blocks; no row leaves its worker.
+    """
+    import dask
+
+    shared = dask.delayed(model, pure=False)
+    sums = dask.delayed(_block_sums, pure=False)
+    parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight)]
+    return np.sum(dask.compute(*parts), axis=0)  # type: ignore[no-any-return]
+
+
+def _block_sums(model: Any, block: Any) -> AnyArray:
+    X, y, sample_weight = make_block(block)
+    sums: AnyArray = model._score_sums(X, y, sample_weight)
+    return sums
+
+
+def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:
+    # dask probes functions with empty blocks, which scikit-learn's validation refuses
+    if chunk.shape[0] == 0:
+        one = getattr(model, method)(np.zeros((1, chunk.shape[1]), dtype=chunk.dtype))
+        return np.asarray(one)[:0]
+    return np.asarray(getattr(model, method)(chunk))
+
+
+def _on_frame(part: Any, model: Any, method: str) -> Any:
+    import pandas as pd
+
+    values = getattr(model, method)(part) if len(part) else _on_array(np.zeros((0, part.shape[1])), model, method)
+    kind = pd.Series if np.ndim(values) == 1 else pd.DataFrame
+    return kind(values, index=part.index)
+
+
+def _frame_meta(X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
+    import pandas as pd
+
+    index = X._meta.index
+    if n_columns is None:
+        return pd.Series(np.empty(0, dtype=dtype), index=index)
+    return pd.DataFrame(np.empty((0, n_columns), dtype=dtype), index=index)

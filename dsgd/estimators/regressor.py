@@ -1,0 +1,298 @@
+"""Linear regression trained by parallel SGD."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.estimators import lazy
+from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.blocks import BlockSummary
+from dsgd.estimators.classifier import _to_plain
+from dsgd.local import Objective
+from dsgd.types import AnyArray
+
+__all__ = ["SGDRegressor"]
+
+
+class SGDRegressor(RegressorMixin, AbstractSGD):  # type: ignore[misc]
+    """Linear regression (least squares, Huber, support vector regression) trained by parallel SGD.
+
+    Minimises over w and b::
+
+        (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
+
+    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDRegressor`; three parameters say
+    who computes and how often the models are averaged. Scale the features first: SGD is sensitive to it.
+
+    Parameters
+    ----------
+    loss : {"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"}, default "squared_error"
+        The loss.
+    penalty : {"l2", "l1", "elasticnet"} or None, default "l2"
+        The penalty R.
+    alpha : float, default 0.0001
+        Its strength.
+    l1_ratio : float, default 0.15
+        Share of L1 in the elastic net, in [0, 1].
+    fit_intercept : bool, default True
+        Whether b is learned.
+    max_iter : int, default 1000
+        Epochs at most.
+    tol : float or None, default 1e-3
+        Stop once the training loss, or with `early_stopping` the validation score, has not improved by `tol` for
+        `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
+    shuffle : bool, default True
+        Walk the rows in an order drawn once from `random_state`; False keeps the order given.
+    verbose : int, default 0
+        Above 0 prints a line per epoch, at most five a second.
+    epsilon : float, default 0.1
+        Threshold of the huber and epsilon-insensitive losses.
+    n_jobs : int or None, default None
+        Ranks: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster, worker
+        processes (None or -1: all).
+    random_state : int, RandomState or None, default None
+        Seeds the order of rows and the validation split.
+    learning_rate : {"invscaling", "constant", "optimal", "adaptive", "pegasos", "per_epoch"}, default "invscaling"
+        Step size: eta0/t^power_t, eta0, 1/(alpha (t0 + t)), eta0 divided by 5 on plateaus, 1/(alpha t), and
+        1/(alpha epoch). t counts the samples of the rank.
+    eta0 : float, default 0.01
+        Initial step size.
+    power_t : float, default 0.25
+        Exponent of ``"invscaling"``.
+    early_stopping : bool, default False
+        Hold rows out and stop when their score no longer improves.
+    validation_fraction : float, default 0.1
+        Share of rows held out.
+    n_iter_no_change : int, default 5
+        See `tol`.
+    warm_start : bool, default False
+        Begin ``fit`` at the fitted model.
+    average : bool or int, default False
+        Return the mean of the iterates; an integer starts the mean after so many samples.
+    sync : int, {"epoch", "one-shot"}, strategy or None, default None
+        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. None
+        averages every 1024 samples. Of no effect on a single rank.
+    client : distributed.Client or None, default None
+        The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
+        a local cluster that is closed afterwards.
+
+    Attributes
+    ----------
+    coef_ : array, shape (n_features,)
+        Weights.
+    intercept_ : array, shape (1,)
+        Intercept.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Epochs run.
+    t_ : float
+        Step counter: one plus the samples that a rank has visited.
+    loss_curve_ : list of float
+        Training loss of every epoch.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank.
+    fit_report_ : dict
+        Ranks, strategy, seconds, history by epoch, peak memory.
+
+    See Also
+    --------
+    dsgd.sync.LocalSGD : The synchronisation frequency.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd import SGDRegressor
+    >>> X = np.linspace(-1, 1, 200)[:, None]
+    >>> model = SGDRegressor(random_state=0).fit(X, 2 * X.ravel())
+    >>> round(model.score(X, 2 * X.ravel()), 2)
+    1.0
+    """
+
+    def __init__(
+        self,
+        loss: str = "squared_error",
+        *,
+        penalty: str | None = "l2",
+        alpha: float = 0.0001,
+        l1_ratio: float = 0.15,
+        fit_intercept: bool = True,
+        max_iter: int = 1000,
+        tol: float | None = 1e-3,
+        shuffle: bool = True,
+        verbose: int = 0,
+        epsilon: float = 0.1,
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        learning_rate: str = "invscaling",
+        eta0: float = 0.01,
+        power_t: float = 0.25,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        warm_start: bool = False,
+        average: bool | int = False,
+        sync: Any = None,
+        client: Any = None,
+    ) -> None:
+        self.loss = loss
+        self.penalty = penalty
+        self.alpha = alpha
+        self.l1_ratio = l1_ratio
+        self.fit_intercept = fit_intercept
+        self.max_iter = max_iter
+        self.tol = tol
+        self.shuffle = shuffle
+        self.verbose = verbose
+        self.epsilon = epsilon
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.learning_rate = learning_rate
+        self.eta0 = eta0
+        self.power_t = power_t
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.warm_start = warm_start
+        self.average = average
+        self.sync = sync
+        self.client = client
+
+    def fit(
+        self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+        coef_init, intercept_init : array or None
+            Where to begin.
+        sample_weight : array-like, dask array or None, shape (n_samples,)
+            Weights. A whole number stands for that many copies of the row, zero for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+        self._train(X, y, sample_weight, start=self._restart(coef_init, intercept_init))
+        self._warn_if_not_converged()
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train for one epoch on these rows, going on from where the last call ended.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        self
+        """
+        self._train(X, y, sample_weight, start=self._resume(), first=not hasattr(self, "coef_"), max_iter=1)
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predictions.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.coef_.dtype)
+        return self._scores(X).ravel()
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+        return float(super().score(X, y, sample_weight))
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same coefficients.
+
+        Returns
+        -------
+        sklearn.linear_model.SGDRegressor
+            Fitted; predicts without dsgd.
+        """
+        from sklearn.linear_model import SGDRegressor as Plain
+
+        check_is_fitted(self)
+        return _to_plain(self, Plain, ())
+
+    # -- hooks of the base ---------------------------------------------------------------------------------------
+
+    @property
+    def _is_classification(self) -> bool:
+        return False
+
+    def _classes(self) -> None:
+        return None
+
+    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+        """Regression targets are taken as they are."""
+
+    def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:
+        return Objective(
+            loss=self.loss,
+            penalty=self.penalty,
+            alpha=float(self.alpha),
+            l1_ratio=float(self.l1_ratio or 0.0),
+            epsilon=float(self.epsilon),
+            fit_intercept=bool(self.fit_intercept),
+            n_outputs=1,
+            positive_weights=(1.0,),
+            negative_weights=(1.0,),
+        )
+
+    def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
+        return coef.ravel(), intercept
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        predicted = self.predict(X) if len(y) else np.zeros(0)
+        y = np.asarray(y, dtype=np.float64)
+        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

@@ -1,0 +1,127 @@
+"""A gang of threads in this process, over one copy of the data."""
+
+from __future__ import annotations
+
+import platform
+import resource
+import sys
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from dsgd.collectives import Algorithm, Group
+from dsgd.comm import AbortFlag, AbstractTransport, inproc
+from dsgd.errors import AbortedError
+from dsgd.ledger import Ledger, RankLedger
+from dsgd.runtime.rank import GangResult, Rank, RankProgram
+
+__all__ = ["peak_rss_bytes", "run_on_threads"]
+
+_JOIN_SLICE_S: Final = 0.1  # how long the main thread is deaf to ctrl-C
+
+
+def run_on_threads(
+    program: RankProgram,
+    data: Sequence[Any],
+    args: tuple[Any, ...] = (),
+    *,
+    timeout_s: float = 300.0,
+    algorithm: Algorithm = "auto",
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+) -> GangResult:
+    """Run a rank program on threads of this process, one rank per entry of `data`.
+
+    One rank runs in the calling thread. Several run in threads of their own while the caller waits; ctrl-C stops them.
+
+    Parameters
+    ----------
+    program : RankProgram
+        Called as ``program(rank, data[r], *args)``.
+    data : sequence
+        What each rank works on, by rank; usually views of one array.
+    args : tuple
+        Further arguments, the same objects for every rank.
+    timeout_s : float, default 300
+        How long a rank waits for a peer.
+    algorithm : {"auto", "recursive_doubling", "ring"}
+        How vectors are summed.
+    on_event : callable, optional
+        Receives what rank 0 publishes, in the thread of rank 0.
+
+    Returns
+    -------
+    GangResult
+        With what rank 0 returned.
+
+    Raises
+    ------
+    Exception
+        Whatever the first rank that failed has raised.
+    """
+    size = len(data)
+    begin = time.perf_counter()
+    abort = AbortFlag()
+    ledgers = [RankLedger(r) for r in range(size)]
+    transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers, aborts=[abort] * size)
+    values: list[Any] = [None] * size
+    errors: list[tuple[int, BaseException]] = []
+
+    def work(number: int, transport: AbstractTransport) -> None:
+        listeners = {"publish": on_event} if on_event and number == 0 else {}
+        try:
+            rank = Rank(Group(transport, algorithm), abort, **listeners)
+            values[number] = program(rank, data[number], *args)
+        except BaseException as error:
+            errors.append((number, error))
+            abort.set(f"rank {number} raised {type(error).__name__}: {error}")
+        finally:
+            transport.close()
+
+    if size == 1:
+        work(0, transports[0])
+    else:
+        threads = [
+            threading.Thread(target=work, args=(r, t), name=f"dsgd-rank-{r}", daemon=True)
+            for r, t in enumerate(transports)
+        ]
+        _run_all(threads, abort)
+    if errors:
+        raise _root_cause(errors)
+    stats = [
+        {
+            "rank": r,
+            "worker": f"thread {r}",
+            "host": platform.node(),
+            "rows": getattr(data[r], "n_rows", None),
+            "peak_rss_bytes": peak_rss_bytes(),
+        }
+        for r in range(size)
+    ]
+    ledger = Ledger([keeper.records() for keeper in ledgers], elapsed_s=time.perf_counter() - begin)
+    return GangResult(values[0], stats, ledger)
+
+
+def peak_rss_bytes() -> int:
+    """Return the largest resident memory this process has had, in bytes."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak) if sys.platform == "darwin" else int(peak) * 1024  # kilobytes everywhere but on macOS
+
+
+def _run_all(threads: list[threading.Thread], abort: AbortFlag) -> None:
+    for thread in threads:
+        thread.start()
+    try:
+        for thread in threads:
+            while thread.is_alive():
+                thread.join(_JOIN_SLICE_S)
+    except BaseException as error:
+        abort.set(f"interrupted by {type(error).__name__}")
+        for thread in threads:
+            thread.join()
+        raise
+
+
+def _root_cause(errors: list[tuple[int, BaseException]]) -> BaseException:
+    """Return the error that came first and is not the echo of another rank's."""
+    return next((e for _, e in errors if not isinstance(e, AbortedError)), errors[0][1])

@@ -1,0 +1,83 @@
+"""Checks of parameters, with one wording for all errors: what, where, what was got."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from numbers import Integral, Real
+from typing import Any
+
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["check_bool", "check_choice", "check_number"]
+
+
+def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:
+    """Raise unless `value` is one of `choices`.
+
+    Parameters
+    ----------
+    where : str
+        The parameter as the user wrote it, e.g. ``"SGDClassifier(loss=...)"``.
+    value : object
+        What was got.
+    choices : iterable
+        What is allowed.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names all choices.
+    """
+    allowed = list(choices)
+    if not any(value is choice or (isinstance(value, str) and value == choice) for choice in allowed):
+        names = ", ".join(repr(choice) for choice in allowed)
+        raise InvalidParameterError(f"{where} must be one of {names}. Got {value!r}.")
+
+
+def check_bool(where: str, value: Any) -> None:
+    """Raise unless `value` is a boolean (Python's or NumPy's)."""
+    if type(value).__name__ not in {"bool", "bool_"}:
+        raise InvalidParameterError(f"{where} must be True or False. Got {value!r}.")
+
+
+def check_number(
+    where: str,
+    value: Any,
+    *,
+    low: float = -math.inf,
+    high: float = math.inf,
+    open_low: bool = False,
+    open_high: bool = False,
+    integer: bool = False,
+) -> None:
+    """Raise unless `value` is a number in the range.
+
+    Parameters
+    ----------
+    where : str
+        The parameter as the user wrote it.
+    value : object
+        What was got; booleans are not numbers here.
+    low, high : float
+        The range.
+    open_low, open_high : bool
+        Whether the end itself is excluded.
+    integer : bool
+        Whether only whole numbers are allowed.
+
+    Raises
+    ------
+    InvalidParameterError
+        States the range.
+    """
+    kind = Integral if integer else Real
+    good = isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(float(value))
+    if good:
+        number = float(value)
+        good = (number > low if open_low else number >= low) and (number < high if open_high else number <= high)
+    if not good:
+        noun = "an integer" if integer else "a number"
+        left = "(" if open_low or low == -math.inf else "["
+        right = ")" if open_high or high == math.inf else "]"
+        raise InvalidParameterError(f"{where} must be {noun} in the range {left}{low:g}, {high:g}{right}. Got {value!r}.")
