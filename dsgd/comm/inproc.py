@@ -10,8 +10,6 @@ wait on.
 
 Cost per message: one copy of the payload. Bytes and messages are counted as the same frames would have on a wire, so
 that a run on threads predicts the traffic of a run on processes.
-
-`queue.SimpleQueue` waits in C and is measured at half the latency of `threading.Condition`.
 """
 
 from __future__ import annotations

@@ -1,0 +1,215 @@
+"""How ranks find out that they belong together, before the first frame.
+
+Problem: a port is open to whoever can reach it. A health check, a scanner, a rank of yesterday's job or of another
+version may connect, and none of them may get in, stop the gang, or learn its secret.
+
+The rank with the higher number connects. Four records of `RECORD_BYTES` bytes go to and fro::
+
+    connector -> acceptor   hello:   job, epoch, who I am, whom I want, world size, digest of the settings, nonce
+    acceptor  -> connector  welcome: the same from its side, and HMAC(token, "accept" + hello + welcome)
+    connector -> acceptor   proof:   HMAC(token, "connect" + hello + welcome)
+    acceptor  -> connector  verdict: joined, or why not, and HMAC(token, "verdict" + ...)
+
+The token never travels. What is wrong before the proof (garbage, another job, a wrong token) is dropped and counted and
+the acceptor goes on waiting: a stranger must not be able to stop a gang. What is wrong after it (other settings, a rank
+that has already joined) is an error on both sides.
+
+Source: challenge and response after RFC 2104 and `multiprocessing.connection`, with both nonces in either proof.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import secrets
+import socket
+import struct
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dsgd.comm.wire import job_code
+from dsgd.errors import InvalidParameterError, ProtocolError
+
+__all__ = ["RECORD_BYTES", "Credentials", "Record", "receive_exactly", "refusal_text"]
+
+_MAGIC: Final = b"dsgH"
+_VERSION: Final = 1
+_LAYOUT: Final = struct.Struct("<4sBBxxQIIII32s32s32s")
+RECORD_BYTES: Final = _LAYOUT.size
+_DIGEST_BYTES: Final = 32
+_MIN_TOKEN_BYTES: Final = 16
+
+OK: Final = 0
+WRONG_VERSION: Final = 1
+WRONG_JOB: Final = 2
+WRONG_EPOCH: Final = 3
+WRONG_TOKEN: Final = 4
+WRONG_CONFIG: Final = 5
+WRONG_SIZE: Final = 6
+WRONG_RANK: Final = 7
+_REASONS: Final = {
+    WRONG_VERSION: "it speaks another version of the handshake: install one dsgd on all workers",
+    WRONG_JOB: "it belongs to another job",
+    WRONG_EPOCH: "it belongs to another incarnation (epoch) of this job",
+    WRONG_TOKEN: "the token of the job is not the same",
+    WRONG_CONFIG: "the settings of the job (versions, dtype, number of features, ...) are not the same",
+    WRONG_SIZE: "the number of ranks is not the same",
+    WRONG_RANK: "it names a rank that has already joined or is not expected here",
+}
+
+
+def refusal_text(status: int) -> str:
+    """Return in words why a handshake was refused."""
+    return _REASONS.get(status, f"unknown reason {status}")
+
+
+@dataclass(frozen=True)
+class Record:
+    """One record of a handshake.
+
+    Parameters
+    ----------
+    job, epoch : int
+        Code of the job's name, and incarnation of the gang.
+    rank, peer, size : int
+        Who speaks, to whom, and out of how many ranks.
+    config : bytes, length 32
+        Digest of what all ranks must agree on.
+    nonce : bytes, length 32
+        Random, new in every handshake.
+    proof : bytes, length 32
+        What shows that the speaker holds the token; zeros in a hello.
+    status : int
+        Zero, or why the handshake is refused.
+    """
+
+    job: int
+    epoch: int
+    rank: int
+    peer: int
+    size: int
+    config: bytes
+    nonce: bytes
+    proof: bytes = bytes(_DIGEST_BYTES)
+    status: int = OK
+
+    def pack(self) -> bytes:
+        """Return the record as bytes."""
+        return _LAYOUT.pack(
+            _MAGIC,
+            _VERSION,
+            self.status,
+            self.job,
+            self.epoch,
+            self.rank,
+            self.peer,
+            self.size,
+            self.config,
+            self.nonce,
+            self.proof,
+        )
+
+    @staticmethod
+    def may_start(data: bytes) -> bool:
+        """Return whether a record can begin with these bytes."""
+        return _MAGIC.startswith(data[: len(_MAGIC)])
+
+    @classmethod
+    def unpack(cls, data: bytes) -> Record:
+        """Read a record.
+
+        Raises
+        ------
+        ProtocolError
+            These bytes are no record of this version.
+        """
+        if len(data) != RECORD_BYTES:
+            raise ProtocolError(f"Expected a handshake record of {RECORD_BYTES} bytes, got {len(data)} bytes.")
+        magic, version, status, job, epoch, rank, peer, size, config, nonce, proof = _LAYOUT.unpack(data)
+        if magic != _MAGIC:
+            raise ProtocolError(f"Expected a handshake that starts with {_MAGIC!r}, got {magic!r}.")
+        if version != _VERSION:
+            raise ProtocolError(f"Expected a handshake of version {_VERSION}, got version {version}.")
+        return cls(job, epoch, rank, peer, size, config, nonce, proof, status)
+
+
+class Credentials:
+    """What a rank shows to its peers, and demands of them.
+
+    Parameters
+    ----------
+    rank, size : int
+        This rank, and how many there are.
+    job_id : bytes or str
+        Name of the job.
+    epoch : int
+        Incarnation of the gang.
+    token : bytes, length 16 or more
+        Secret of the job.
+    config : bytes
+        Anything that all ranks must agree on; only its digest travels.
+
+    Raises
+    ------
+    InvalidParameterError
+        The token is too short, or the epoch is negative or beyond 32 bits.
+    """
+
+    def __init__(self, rank: int, size: int, job_id: bytes | str, epoch: int, token: bytes, config: bytes) -> None:
+        if len(token) < _MIN_TOKEN_BYTES:
+            raise InvalidParameterError(
+                f"connect(token=...) must have at least {_MIN_TOKEN_BYTES} bytes (secrets.token_bytes(32)). "
+                f"Got {len(token)}."
+            )
+        if not 0 <= epoch < 2**32:
+            raise InvalidParameterError(f"connect(epoch=...) must be from 0 to 2**32 - 1. Got {epoch}.")
+        self.rank = rank
+        self.size = size
+        self.job = job_code(job_id)
+        self.epoch = epoch
+        self._token = token
+        self._config = hashlib.sha256(config).digest()
+
+    def hello(self, peer: int, status: int = OK) -> Record:
+        """Return a record from this rank to `peer`, without a proof."""
+        nonce = secrets.token_bytes(_DIGEST_BYTES)
+        return Record(self.job, self.epoch, self.rank, peer, self.size, self._config, nonce, status=status)
+
+    def sign(self, record: Record, label: bytes, *before: Record) -> Record:
+        """Return `record` with the proof that this rank holds the token."""
+        return replace(record, proof=self._proof(label, *before, record))
+
+    def verifies(self, record: Record, label: bytes, *before: Record) -> bool:
+        """Return whether the proof in `record` shows that its speaker holds the token."""
+        return hmac.compare_digest(record.proof, self._proof(label, *before, record))
+
+    def fence(self, hello: Record) -> int:
+        """Return why a peer that has proved nothing yet cannot belong to this gang; zero if it may."""
+        if hello.job != self.job:
+            return WRONG_JOB
+        return OK if hello.epoch == self.epoch else WRONG_EPOCH
+
+    def compare(self, hello: Record) -> int:
+        """Return why a peer that holds the token does not fit all the same; zero if it does."""
+        if hello.size != self.size:
+            return WRONG_SIZE
+        if hello.config != self._config:
+            return WRONG_CONFIG
+        return OK if hello.peer == self.rank else WRONG_RANK
+
+    def _proof(self, label: bytes, *records: Record) -> bytes:
+        digest = hmac.new(self._token, label, hashlib.sha256)
+        for record in records:
+            digest.update(replace(record, proof=bytes(_DIGEST_BYTES)).pack())
+        return digest.digest()
+
+
+def receive_exactly(sock: socket.socket, n_bytes: int) -> bytes:
+    """Return the next bytes of a blocking socket; fewer only where the peer has closed it."""
+    data = b""
+    while len(data) < n_bytes:
+        more = sock.recv(n_bytes - len(data))
+        if not more:
+            break
+        data += more
+    return data

@@ -1,0 +1,279 @@
+"""One end of a connection between two ranks: a blocking socket and the headers of its frames.
+
+Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once, straight
+between the callers' arrays and the kernel.
+
+The socket blocks, with its deadline kept by the kernel (``SO_RCVTIMEO``, ``SO_SNDTIMEO``): `socket.settimeout` would
+add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of header and array and comes in with one
+``recvmsg`` into both: the receiver knows the size that must come.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import struct
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+import numpy as np
+
+from dsgd.comm.wire import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
+from dsgd.errors import ProtocolError
+from dsgd.types import AnyArray
+
+__all__ = ["SEGMENT_BYTES", "Link", "PeerGoneError", "as_bytes", "duplex", "shut_down"]
+
+# Large enough to be worth a system call, small enough to stay in the cache between the two directions.
+SEGMENT_BYTES: Final = 256 * 1024
+_KEEPALIVE_IDLE_S: Final = 10
+_KEEPALIVE_INTERVAL_S: Final = 5
+_BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
+
+
+class PeerGoneError(OSError):
+    """The peer has closed the connection, or the connection broke.
+
+    Parameters
+    ----------
+    problem : str
+        What happened.
+    link : Link
+        The connection.
+    """
+
+    def __init__(self, problem: str, link: Link) -> None:
+        super().__init__(problem)
+        self.link = link
+
+
+class Link:
+    """A connection to one peer.
+
+    Parameters
+    ----------
+    sock : socket
+        Connected.
+    rank : int
+        The peer.
+    address : str
+        Where it listens or connected from, for messages.
+    job, epoch : int
+        What every frame carries.
+    latency_s : float
+        Half of the shortest round trip seen, in seconds.
+
+    Attributes
+    ----------
+    is_plain : bool
+        Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
+    """
+
+    __slots__ = (
+        "_epoch",
+        "_job",
+        "_n_received",
+        "_n_sent",
+        "address",
+        "header_in",
+        "header_out",
+        "header_wanted",
+        "is_plain",
+        "latency_s",
+        "rank",
+        "sock",
+    )
+
+    def __init__(
+        self, sock: socket.socket, rank: int, address: str, *, job: int, epoch: int, latency_s: float = 0.0
+    ) -> None:
+        self.sock = sock
+        self.rank = rank
+        self.address = address
+        self.latency_s = latency_s
+        self.is_plain = type(sock) is socket.socket
+        self.header_in = bytearray(HEADER_BYTES)
+        self.header_out = bytearray(HEADER_BYTES)
+        self.header_wanted = bytearray(HEADER_BYTES)
+        self._job = job
+        self._epoch = epoch
+        self._n_sent = 0
+        self._n_received = 0
+
+    def configure(self, timeout_s: float) -> None:
+        """Set deadlines and options for the data path."""
+        sock = self.sock
+        # A wrapped socket may have done this before it was wrapped, or have no such options.
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+        for name, value in (
+            ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
+            ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
+            ("TCP_USER_TIMEOUT", int(timeout_s * 1000)),
+        ):
+            if hasattr(socket, name):
+                with suppress(OSError):
+                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        if not self.is_plain:
+            sock.settimeout(timeout_s)
+            return
+        sock.settimeout(None)
+        whole, part = divmod(timeout_s, 1.0)
+        limit = struct.pack("@ll", int(whole), int(part * 1e6))
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
+
+    def pack_out(self, dtype: int, nbytes: int, op: int) -> None:
+        """Write the header of the next frame to send."""
+        pack_into(self.header_out, self._job, self._epoch, self._n_sent, op, dtype, nbytes)
+        self._n_sent += 1
+
+    def pack_wanted(self, dtype: int, nbytes: int, op: int) -> None:
+        """Write the header that the next frame to receive must have."""
+        pack_into(self.header_wanted, self._job, self._epoch, self._n_received, op, dtype, nbytes)
+        self._n_received += 1
+
+    def check_header(self) -> None:
+        """Raise `ProtocolError` unless the header that came is the one wanted."""
+        if self.header_in == self.header_wanted:
+            return
+        try:
+            text = describe_mismatch(unpack_from(self.header_wanted), unpack_from(self.header_in))
+        except ProtocolError as error:
+            text = str(error)
+        raise ProtocolError(f"A frame from rank {self.rank} at {self.address} is not the one due here: {text}")
+
+    def send_rest(self, payload: AnyArray, sent: int) -> None:
+        """Send a frame from byte `sent` on; `payload` is a vector of uint8."""
+        sock, total = self.sock, HEADER_BYTES + payload.shape[0]
+        if sent < HEADER_BYTES:
+            sent += sock.sendmsg((memoryview(self.header_out)[sent:], payload))
+        while sent < total:
+            sent += sock.send(payload[sent - HEADER_BYTES :])
+
+    def receive_rest(self, payload: AnyArray, got: int) -> None:
+        """Receive a frame from byte `got` on; `payload` is a vector of uint8."""
+        sock, total = self.sock, HEADER_BYTES + payload.shape[0]
+        while got < HEADER_BYTES:
+            more = sock.recvmsg_into((memoryview(self.header_in)[got:], payload))[0]
+            if not more:
+                raise PeerGoneError("it closed the connection", self)
+            got += more
+        self.check_header()
+        while got < total:
+            more = sock.recv_into(payload[got - HEADER_BYTES :], 0, socket.MSG_WAITALL)
+            if not more:
+                raise PeerGoneError("it closed the connection", self)
+            got += more
+
+
+def shut_down(sock: socket.socket) -> None:
+    """Wake whoever blocks on a socket, from any thread; the peer sees the end of the stream."""
+    with suppress(OSError):
+        # Not the method of a wrapped socket: that one would touch the state of the thread that reads.
+        socket.socket.shutdown(sock, socket.SHUT_RDWR)
+
+
+def duplex(
+    out: Link,
+    outgoing: AnyArray,
+    sent: int,
+    source: Link,
+    incoming: AnyArray,
+    timeout_s: float,
+    on_first: Callable[[], None] | None,
+) -> Link | None:
+    """Move two frames at once, each as fast as its peer lets it.
+
+    Parameters
+    ----------
+    out, source : Link
+        Where the frames go and come from; may be the same.
+    outgoing, incoming : array of uint8
+        The payloads.
+    sent : int
+        Bytes of the outgoing frame already sent.
+    timeout_s : float
+        Longest time without progress in either direction, in seconds.
+    on_first : callable, optional
+        Called when the first bytes of the incoming frame are there.
+
+    Returns
+    -------
+    Link or None
+        The link that made no progress in time; None when both frames are through.
+
+    Raises
+    ------
+    ProtocolError
+        The frame that came is not the one due.
+    PeerGoneError
+        A connection broke; says which.
+    """
+    got = 0
+    out_total, in_total = HEADER_BYTES + outgoing.shape[0], HEADER_BYTES + incoming.shape[0]
+    out_fd, in_fd = out.sock.fileno(), source.sock.fileno()
+    poller = select.poll()
+    watched: tuple[bool, bool] | None = None
+    while sent < out_total or got < in_total:
+        sending, receiving = sent < out_total, got < in_total
+        if watched != (sending, receiving):
+            watched = (sending, receiving)
+            for fd in {out_fd, in_fd}:
+                wanted = (select.POLLOUT if sending and fd == out_fd else 0) | (
+                    select.POLLIN if receiving and fd == in_fd else 0
+                )
+                if wanted:
+                    poller.register(fd, wanted)
+                else:
+                    with suppress(KeyError):
+                        poller.unregister(fd)
+        events = dict(poller.poll(timeout_s * 1000))
+        if not events:
+            return source if receiving else out
+        if receiving and events.get(in_fd, 0) & (select.POLLIN | _BROKEN):
+            if got == 0 and on_first is not None:
+                on_first()
+            got += _receive_some(source, incoming, got)
+        if sending and events.get(out_fd, 0) & (select.POLLOUT | _BROKEN):
+            sent += _send_some(out, outgoing, sent)
+    return None
+
+
+def _receive_some(link: Link, payload: AnyArray, got: int) -> int:
+    try:
+        if got < HEADER_BYTES:
+            buffers = (memoryview(link.header_in)[got:], payload[:SEGMENT_BYTES])
+            more = link.sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
+        else:
+            start = got - HEADER_BYTES
+            more = link.sock.recv_into(payload[start : start + SEGMENT_BYTES], 0, socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    if not more:
+        raise PeerGoneError("it closed the connection", link)
+    if got < HEADER_BYTES <= got + more:
+        link.check_header()
+    return more
+
+
+def _send_some(link: Link, payload: AnyArray, sent: int) -> int:
+    try:
+        if sent < HEADER_BYTES:
+            buffers = (memoryview(link.header_out)[sent:], payload[:SEGMENT_BYTES])
+            return link.sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
+        start = sent - HEADER_BYTES
+        return link.sock.send(payload[start : start + SEGMENT_BYTES], socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+
+
+def as_bytes(array: AnyArray) -> AnyArray:
+    """Return a C-contiguous array as a vector of its bytes, without a copy."""
+    return array.reshape(-1).view(np.uint8)
