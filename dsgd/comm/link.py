@@ -145,17 +145,17 @@ class Link:
             text = str(error)
         raise ProtocolError(f"A frame from rank {self.rank} at {self.address} is not the one due here: {text}")
 
-    def send_rest(self, payload: AnyArray, sent: int) -> None:
-        """Send a frame from byte `sent` on; `payload` is a vector of uint8."""
-        sock, total = self.sock, HEADER_BYTES + payload.shape[0]
+    def send_rest(self, payload: memoryview, sent: int) -> None:
+        """Send a frame from byte `sent` on; `payload` is the bytes of the array."""
+        sock, total = self.sock, HEADER_BYTES + payload.nbytes
         if sent < HEADER_BYTES:
             sent += sock.sendmsg((memoryview(self.header_out)[sent:], payload))
         while sent < total:
             sent += sock.send(payload[sent - HEADER_BYTES :])
 
-    def receive_rest(self, payload: AnyArray, got: int) -> None:
-        """Receive a frame from byte `got` on; `payload` is a vector of uint8."""
-        sock, total = self.sock, HEADER_BYTES + payload.shape[0]
+    def receive_rest(self, payload: memoryview, got: int) -> None:
+        """Receive a frame from byte `got` on; `payload` is the bytes of the array."""
+        sock, total = self.sock, HEADER_BYTES + payload.nbytes
         while got < HEADER_BYTES:
             more = sock.recvmsg_into((memoryview(self.header_in)[got:], payload))[0]
             if not more:
@@ -178,10 +178,10 @@ def shut_down(sock: socket.socket) -> None:
 
 def duplex(
     out: Link,
-    outgoing: AnyArray,
+    outgoing: memoryview,
     sent: int,
     source: Link,
-    incoming: AnyArray,
+    incoming: memoryview,
     timeout_s: float,
     on_first: Callable[[], None] | None,
 ) -> Link | None:
@@ -191,8 +191,8 @@ def duplex(
     ----------
     out, source : Link
         Where the frames go and come from; may be the same.
-    outgoing, incoming : array of uint8
-        The payloads.
+    outgoing, incoming : memoryview of bytes
+        The payloads, as `as_bytes` makes them.
     sent : int
         Bytes of the outgoing frame already sent.
     timeout_s : float
@@ -213,7 +213,7 @@ def duplex(
         A connection broke; says which.
     """
     got = 0
-    out_total, in_total = HEADER_BYTES + outgoing.shape[0], HEADER_BYTES + incoming.shape[0]
+    out_total, in_total = HEADER_BYTES + outgoing.nbytes, HEADER_BYTES + incoming.nbytes
     out_fd, in_fd = out.sock.fileno(), source.sock.fileno()
     poller = select.poll()
     watched: tuple[bool, bool] | None = None
@@ -242,7 +242,7 @@ def duplex(
     return None
 
 
-def _receive_some(link: Link, payload: AnyArray, got: int) -> int:
+def _receive_some(link: Link, payload: memoryview, got: int) -> int:
     try:
         if got < HEADER_BYTES:
             buffers = (memoryview(link.header_in)[got:], payload[:SEGMENT_BYTES])
@@ -261,7 +261,7 @@ def _receive_some(link: Link, payload: AnyArray, got: int) -> int:
     return more
 
 
-def _send_some(link: Link, payload: AnyArray, sent: int) -> int:
+def _send_some(link: Link, payload: memoryview, sent: int) -> int:
     try:
         if sent < HEADER_BYTES:
             buffers = (memoryview(link.header_out)[sent:], payload[:SEGMENT_BYTES])
@@ -274,6 +274,7 @@ def _send_some(link: Link, payload: AnyArray, sent: int) -> int:
         raise PeerGoneError(str(error), link) from error
 
 
-def as_bytes(array: AnyArray) -> AnyArray:
-    """Return a C-contiguous array as a vector of its bytes, without a copy."""
-    return array.reshape(-1).view(np.uint8)
+def as_bytes(array: AnyArray) -> memoryview:
+    """Return the bytes of a C-contiguous array, without a copy."""
+    # memoryview.cast refuses arrays without elements, hence the view.
+    return array.reshape(-1).view(np.uint8).data

@@ -124,7 +124,7 @@ class TCPTransport(AbstractTransport):
                     out.send_rest(as_bytes(outgoing), 0)
                     return
                 # Whatever fits the socket's buffer leaves before anything is waited for: a short frame, all of it.
-                first = outgoing if total <= SEGMENT_BYTES else as_bytes(outgoing)[:SEGMENT_BYTES]
+                first = outgoing.data if total <= SEGMENT_BYTES else as_bytes(outgoing)[:SEGMENT_BYTES]
                 with suppress(BlockingIOError):
                     sent = out.sock.sendmsg((out.header_out, first), (), socket.MSG_DONTWAIT)
                 if sent < total and incoming is not None:
@@ -134,7 +134,7 @@ class TCPTransport(AbstractTransport):
                     return
             at = source
             if source is not None and incoming is not None:
-                got = source.sock.recvmsg_into((source.header_in, incoming))[0]
+                got = source.sock.recvmsg_into((source.header_in, incoming.data))[0]
                 if not got:
                     raise PeerGoneError("it closed the connection", source)
                 if on_first is not None:
@@ -156,27 +156,25 @@ class TCPTransport(AbstractTransport):
         # waits for the peer to read, sent and received in turn.
         at = out
         try:
-            n_out = n_in = 0
+            out_bytes = in_bytes = memoryview(b"")
             if out is not None and outgoing is not None:
                 out.sock.sendall(out.header_out)
-                n_out = outgoing.nbytes
-                outgoing = as_bytes(outgoing)
+                out_bytes = as_bytes(outgoing)
             if source is not None and incoming is not None:
                 at = source
-                n_in = incoming.nbytes
-                incoming = as_bytes(incoming)
-            for start in range(0, max(n_out, n_in, 1), _STREAM_SEGMENT_BYTES):
+                in_bytes = as_bytes(incoming)
+            for start in range(0, max(out_bytes.nbytes, in_bytes.nbytes, 1), _STREAM_SEGMENT_BYTES):
                 stop = start + _STREAM_SEGMENT_BYTES
-                if out is not None and outgoing is not None and start < n_out:
+                if out is not None and start < out_bytes.nbytes:
                     at = out
-                    out.sock.sendall(outgoing[start:stop])
-                if source is not None and incoming is not None:
+                    out.sock.sendall(out_bytes[start:stop])
+                if source is not None:
                     at = source
                     if start == 0:
                         _fill(source, memoryview(source.header_in), on_first)
                         source.check_header()
-                    if start < n_in:
-                        _fill(source, memoryview(incoming[start:stop]), None)
+                    if start < in_bytes.nbytes:
+                        _fill(source, in_bytes[start:stop], None)
         except OSError as error:
             self._raise_for(error, at, source)
 
