@@ -5,9 +5,9 @@ wait (a peer not there yet), with bytes and messages, for every round. A round i
 next. When a job ends the rank ledgers are put together into a `Ledger`, the ``ledger_`` of a fitted estimator.
 
 Bytes and messages are always exact. Seconds are exact while rounds are long; when a round is so short that reading
-the clock would cost more than one per cent of it, one round in `stride` is timed and stands for the others. Records
-are kept in a fixed number of slots: when they are full every second one is dropped, so memory is bounded however
-long the run is, and totals stay exact.
+the clock would cost more than one per cent of it, one round in a few is timed and stands for those up to the next
+timed one. Records are kept in a fixed number of slots: when they are full every second one is dropped, so memory is
+bounded however long the run is, and totals stay exact.
 
 The model is the context meter of `distributed.metrics`, smaller.
 """
@@ -104,8 +104,11 @@ class RankLedger:
         "_begin",
         "_bytes",
         "_keep_every",
+        "_last_seconds",
         "_messages",
         "_n_records",
+        "_n_timed",
+        "_next_timed",
         "_op",
         "_records",
         "_round_number",
@@ -129,6 +132,9 @@ class RankLedger:
         self._round_number = 0
         self._begin = 0.0
         self._stride = 1
+        self._next_timed = 0  # the synchronisation that is timed next, counted as `rounds` counts
+        self._n_timed = 0
+        self._last_seconds = [0.0, 0.0, 0.0, 0.0]
         self._seconds = [0.0, 0.0, 0.0, 0.0]
         self._bytes = 0
         self._messages = 0
@@ -150,13 +156,14 @@ class RankLedger:
         """
         self._op = op
         # Rounds that are not synchronisations are few; timing all of them keeps the sampling of the others unbiased.
-        self.timing = op != "sync" or self.rounds % self._stride == 0
+        self.timing = op != "sync" or self.rounds >= self._next_timed
         if self.timing:
             self._begin = self.clock()
 
     def charge(self, phase: int, seconds: float) -> None:
-        """Add seconds to a phase of the present round."""
-        self._seconds[phase] += seconds
+        """Add seconds to a phase of the present round; left out where the round is not timed."""
+        if self.timing:
+            self._seconds[phase] += seconds
 
     def count(self, n_bytes: int, messages: int = 1) -> None:
         """Add bytes and messages sent in the present round."""
@@ -169,12 +176,16 @@ class RankLedger:
         self._total_bytes += self._bytes
         self._total_messages += self._messages
         if self.timing:
+            # A timed synchronisation stands for those up to the next timed one.
             scale = self._stride if is_sync else 1
             for phase, seconds in enumerate(self._seconds):
                 self._total_seconds[phase] += seconds * scale
-            if self._round_number % self._keep_every == 0:
+            if self._n_timed % self._keep_every == 0:
                 self._store()
+            self._n_timed += 1
             if is_sync:
+                self._last_seconds = self._seconds
+                self._next_timed = self.rounds + scale
                 self._choose_stride(self.clock() - self._begin)
             self._seconds = [0.0, 0.0, 0.0, 0.0]
         self.rounds += is_sync
@@ -184,8 +195,11 @@ class RankLedger:
 
     def records(self) -> RankRecords:
         """Return the account so far."""
+        # The last timed round may stand for rounds that never came.
+        surplus = max(self._next_timed - self.rounds, 0)
         totals: dict[str, float] = {
-            f"{name}_s": seconds for name, seconds in zip(PHASES, self._total_seconds, strict=True)
+            f"{name}_s": max(total - last * surplus, 0.0)
+            for name, total, last in zip(PHASES, self._total_seconds, self._last_seconds, strict=True)
         }
         totals |= {"bytes_sent": self._total_bytes, "messages": self._total_messages, "rounds": self.rounds}
         return RankRecords(self.rank, totals, self._records[: self._n_records].copy())
@@ -195,7 +209,7 @@ class RankLedger:
         wanted = _TIMING_COST_S / (_TIMING_SHARE * max(round_s, 1e-9))
         if wanted > self._stride and self._stride < _MAX_STRIDE and self.rounds >= 2 * self._stride:
             self._stride *= 2
-        elif wanted < self._stride / 4:
+        elif self._stride > 1 and wanted < self._stride / 4:
             self._stride //= 2
 
     def _store(self) -> None:
@@ -279,7 +293,9 @@ class Ledger:
         spent = sum(totals[f"{phase}_s"] for phase in PHASES)
         if spent > 0:
             share = (totals["wire_s"] + totals["wait_s"]) / spent
-            lines.append(f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed")
+            lines.append(
+                f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed"
+            )
         return "\n".join(lines)
 
     def __str__(self) -> str:
