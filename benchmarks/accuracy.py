@@ -98,7 +98,9 @@ def main() -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     rows = Rows("accuracy", arguments.out)
     print(f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD")
-    print(f"{'':>16} {'majority':>9} {'scikit-learn':>12} {'in process':>12} {'2 workers':>12} {'worst gap':>11} {'<= 0.5?':>8}")
+    print(
+        f"{'':>16} {'majority':>9} {'scikit-learn':>12} {'in process':>12} {'2 workers':>12} {'worst gap':>11} {'<= 0.5?':>8}"
+    )
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
         Client(cluster) as client,

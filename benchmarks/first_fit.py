@@ -1,6 +1,6 @@
 """How long a new user waits: importing dsgd, and the first fit of a fresh process with a cold and a warm kernel cache.
 
-    python benchmarks/first_fit.py
+python benchmarks/first_fit.py
 """
 
 from __future__ import annotations
@@ -24,16 +24,18 @@ import time; t = time.perf_counter()
 SGDClassifier(random_state=0).fit({wrap}(X), y)
 print(time.perf_counter() - t)
 """
-SCRIPTS = {"import dsgd": IMPORT, "first fit, dense": FIT.format(wrap=""), "first fit, sparse": FIT.format(wrap="sp.csr_matrix")}
+SCRIPTS = {
+    "import dsgd": IMPORT,
+    "first fit, dense": FIT.format(wrap=""),
+    "first fit, sparse": FIT.format(wrap="sp.csr_matrix"),
+}
 
 
 def seconds(script: str, cache: str) -> tuple[float, float]:
     """Return what the script printed, and the seconds of the whole process."""
     begin = time.perf_counter()
     environment = {**os.environ, "NUMBA_CACHE_DIR": cache}
-    result = subprocess.run(
-        [sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True
-    )
+    result = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     return float(result.stdout), time.perf_counter() - begin
 
 

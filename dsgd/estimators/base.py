@@ -52,7 +52,7 @@ class _Start:
     n_averaged: int = 0
 
 
-class AbstractSGD(BaseEstimator):  # type: ignore[misc]
+class AbstractSGD(BaseEstimator):
     """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -196,7 +196,7 @@ class AbstractSGD(BaseEstimator):  # type: ignore[misc]
         )
 
         def flat(coef: Any, intercept: Any) -> FloatVector:
-            return pack(coef, intercept, dtype=dtype, sparse=sparse)
+            return pack(coef, intercept, sparse=sparse, dtype=dtype)
 
         k = objective.n_outputs
         coef = _initial(start.coef, (k, d), "coef_init", dtype)
@@ -209,6 +209,7 @@ class AbstractSGD(BaseEstimator):  # type: ignore[misc]
             tol=None if max_iter else self.tol,
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=early,
+            scoring="accuracy" if self._is_classification else "r2",
             t_start=start.t,
             average_start=None if start.averaged is None else flat(*start.averaged),
             n_averaged=start.n_averaged,
@@ -220,11 +221,11 @@ class AbstractSGD(BaseEstimator):  # type: ignore[misc]
         result: TrainResult = gang.value
         d = int(self.n_features_in_)
         k = len(result.params) // (d + 1)
-        coef, intercept = unpack(result.params, n_features=d, n_outputs=k, sparse=sparse)
+        coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._standard = (coef, intercept)
         self._averaged, self._n_averaged = None, result.n_averaged
         if result.averaged is not None:
-            self._averaged = unpack(result.averaged, n_features=d, n_outputs=k, sparse=sparse)
+            self._averaged = unpack(result.averaged, d, k, sparse=sparse)
             if result.n_averaged:
                 coef, intercept = self._averaged
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
@@ -279,9 +280,10 @@ class AbstractSGD(BaseEstimator):  # type: ignore[misc]
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
-        task = "classification" if self._is_classification else "regression"
-        check_choice(f"{name}(loss=...)", self.loss, [n for n, row in LOSSES.items() if task in row.tasks])
-        check_choice(f"{name}(penalty=...)", self.penalty, [*(p for p in PENALTIES if p != "none"), None])
+        # A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
+        losses = [n for n, row in LOSSES.items() if self._is_classification or row.task == "regression"]
+        check_choice(f"{name}(loss=...)", self.loss, losses)
+        check_choice(f"{name}(penalty=...)", self.penalty, [p for p in PENALTIES if p != "none"])
         check_choice(f"{name}(learning_rate=...)", self.learning_rate, SCHEDULES)
         check_number(f"{name}(alpha=...)", self.alpha, low=0)
         if self.penalty == "elasticnet" or self.l1_ratio is not None:
@@ -304,7 +306,7 @@ class AbstractSGD(BaseEstimator):  # type: ignore[misc]
             check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
             if self.n_jobs == 0:
                 raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
-        if self.learning_rate in {"optimal", "pegasos", "per_epoch"} and self.alpha == 0:
+        if SCHEDULES[self.learning_rate].needs_alpha and self.alpha == 0:
             raise InvalidParameterError(
                 f"{name}(alpha=...) must be greater than zero since learning_rate={self.learning_rate!r} divides by it. "
                 "Got 0."

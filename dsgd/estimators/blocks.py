@@ -14,7 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.local import Shard, pack_blocks
+from dsgd.local import Shard, concat_blocks
 from dsgd.runtime.train import TrainData
 from dsgd.types import AnyArray
 
@@ -165,11 +165,13 @@ class Packer:
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order."""
-        encoded = [(X, self.targets(y), weights) for X, y, weights in blocks]
+        encoded = [(self._widen(X), self.targets(y), weights) for X, y, weights in blocks]
         if not self.validation_fraction:
             return TrainData(self._pack(encoded))
         rng = np.random.default_rng([self.seed, rank_number])
-        held_out = [hold_out(t, self.validation_fraction, rng, stratify=self.classes is not None) for _, t, _ in encoded]
+        held_out = [
+            hold_out(t, self.validation_fraction, rng, stratify=self.classes is not None) for _, t, _ in encoded
+        ]
         kept = [_take(block, ~mask) for block, mask in zip(encoded, held_out, strict=True)]
         validation = [_take(block, mask) for block, mask in zip(encoded, held_out, strict=True)]
         return TrainData(self._pack(kept), self._pack(validation))
@@ -181,8 +183,14 @@ class Packer:
         codes = np.searchsorted(self.classes, y)
         return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
 
+    def _widen(self, X: Any) -> Any:
+        # A svmlight file does not say how many features there are, only which it uses.
+        if sp.issparse(X) and X.shape[1] < self.n_features:
+            return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], self.n_features))
+        return X
+
     def _pack(self, blocks: Sequence[Block]) -> Shard:
-        return pack_blocks(
+        return concat_blocks(
             blocks,
             n_features=self.n_features,
             dtype=self.dtype,

@@ -30,7 +30,7 @@ def _has_probabilities(model: SGDClassifier) -> bool:
     return True
 
 
-class SGDClassifier(ClassifierMixin, AbstractSGD):  # type: ignore[misc]
+class SGDClassifier(ClassifierMixin, AbstractSGD):
     """Linear classifier (SVM, logistic regression, ...) trained by parallel SGD.
 
     Minimises over w and b::
@@ -246,7 +246,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):  # type: ignore[misc]
                 raise InvalidDataError("classes must be passed on the first call to partial_fit.")
             self.classes_ = np.unique(classes)
         elif classes is not None and not np.array_equal(self.classes_, np.unique(classes)):
-            raise InvalidDataError(f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}")
+            raise InvalidDataError(
+                f"`classes={classes!r}` is not the same as on last call to partial_fit, was: {self.classes_!r}"
+            )
         self._given_classes = True
         try:
             start = self._resume()

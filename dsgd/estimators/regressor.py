@@ -19,7 +19,7 @@ from dsgd.types import AnyArray
 __all__ = ["SGDRegressor"]
 
 
-class SGDRegressor(RegressorMixin, AbstractSGD):  # type: ignore[misc]
+class SGDRegressor(RegressorMixin, AbstractSGD):
     """Linear regression (least squares, Huber, support vector regression) trained by parallel SGD.
 
     Minimises over w and b::

@@ -11,15 +11,16 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final, Literal
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGD, Evaluation, SGDState, Shard, evaluate, split
+from dsgd.local import SGD, Evaluation, SGDState, Shard, evaluate, is_finite, split
 from dsgd.runtime.rank import Rank
 from dsgd.sync import AbstractStrategy, RoundClock
+from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
@@ -71,6 +72,8 @@ class TrainJob:
         See `tol`.
     early_stopping : bool
         Whether the validation score decides, and not the training loss.
+    scoring : {"accuracy", "r2"}
+        The validation score.
     t_start : float, default 1.0
         Value of the step counter to start from, for ``partial_fit``.
     average_start : array, shape (n_params,), or None
@@ -86,6 +89,7 @@ class TrainJob:
     tol: float | None
     n_iter_no_change: int
     early_stopping: bool = False
+    scoring: Literal["accuracy", "r2"] = "accuracy"
     t_start: float = 1.0
     average_start: FloatVector | None = None
     n_averaged: int = 0
@@ -185,7 +189,7 @@ class _Trainer:
         self.before_sync = np.zeros_like(self.params)
         self.state: SGDState = job.optimizer.init(self.shard)
         self.state.t = job.t_start
-        if job.average_start is not None:
+        if job.average_start is not None and self.state.averaged is not None:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
         entries_per_row = len(self.shard.values.ravel()) // max(1, self.shard.n_rows) + 16
@@ -193,7 +197,9 @@ class _Trainer:
         self.rows = self._gather_rows()
         self.n_total = sum(self.rows)
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
-        self.rounds = job.strategy.rounds_per_epoch(self.rows)
+        # A rank that is alone has nobody to average with: it walks each epoch in one go.
+        alone = rank.size == 1 and job.strategy.exchanges == "model"
+        self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
 
     def run(self) -> TrainResult:
         job = self.job
@@ -210,7 +216,8 @@ class _Trainer:
             n_steps += seen
             stop = stop_rule.update(record, self.state)
             now = time.perf_counter()
-            if self.rank.number == 0 and (stop or now - published > _PUBLISH_EVERY_S):
+            last = stop or epoch == job.max_iter - 1
+            if self.rank.number == 0 and (last or now - published > _PUBLISH_EVERY_S):
                 published = now
                 self.rank.publish({"epoch": record.epoch, "train_loss": record.train_loss, "seconds": record.seconds})
             if stop:
@@ -271,9 +278,9 @@ class _Trainer:
         measured = exchanges_model and self.job.strategy.is_due(clock)
         dispersion = float(np.sum(np.square(self.before_sync - self.params), dtype=np.float64)) if measured else np.nan
         validation = self._evaluate_validation()
-        finite = bool(np.isfinite(self.params).all())
+        finite = is_finite(self.params)
         head = [self.state.loss_sum, self.state.n_seen, 0.0 if finite else 1.0, dispersion]
-        message = np.array([*head, *validation.as_vector()], dtype=np.float64)
+        message = np.concatenate([head, validation.as_vector()])
         self._sum_over_ranks(message)
         loss_sum, n_seen, n_broken, dispersion = message[:4]
         if n_broken:
@@ -282,7 +289,8 @@ class _Trainer:
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
         n_terms = max(1.0, n_seen) * self.job.optimizer.objective.n_outputs
-        score = Evaluation.from_vector(message[4:]).score(self.job.optimizer.objective)
+        held_out = Evaluation.from_vector(message[4:])
+        score = held_out.accuracy if self.job.scoring == "accuracy" else held_out.r2
         record = EpochRecord(
             epoch=epoch + 1,
             seconds=time.perf_counter() - begin,
@@ -296,9 +304,8 @@ class _Trainer:
         held_out = self.data.validation if self.job.early_stopping else None
         if held_out is None:
             return Evaluation()
-        params = self.params
-        if self.job.optimizer.average and self.state.n_averaged:
-            params = self.state.averaged
+        averaged = self.state.averaged
+        params = self.params if averaged is None or not self.state.n_averaged else averaged
         return evaluate(params, held_out, self.job.optimizer.objective)
 
     def _sum_over_ranks(self, message: FloatVector) -> None:
@@ -316,14 +323,13 @@ class _Trainer:
                 self.ledger.begin_round("sync")
                 strategy.sync(self.rank.group, self.params, self.weight)
                 self.ledger.end_round()
-        if not self.job.optimizer.average:
+        if self.state.averaged is None:
             return None, 0
-        averaged = self.state.averaged if self.state.n_averaged else self.params.copy()
+        n_averaged = self.state.n_averaged
+        averaged = self.state.averaged if n_averaged else self.params.copy()
         self.ledger.begin_round("collect")
-        counts = self.rank.group.allgather(np.array([self.state.n_averaged], dtype=np.int64)).ravel()
-        weight = self.state.n_averaged / counts.sum() if counts.sum() else self.weight
-        averaged = averaged * averaged.dtype.type(weight)
-        self.rank.group.allreduce(averaged)
+        counts = self.rank.group.allgather(np.array([n_averaged])).ravel()
+        weighted_mean(self.rank.group, averaged, n_averaged / counts.sum() if counts.any() else self.weight)
         self.ledger.end_round()
         return averaged, int(counts.max())
 
@@ -357,8 +363,3 @@ class _StopRule:
             return False
         self.stopped = True
         return True
-
-
-def history_rows(history: list[EpochRecord]) -> list[dict[str, Any]]:
-    """Return the history as plain dictionaries, one per epoch."""
-    return [dict(vars(record)) for record in history]

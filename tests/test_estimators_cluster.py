@@ -1,0 +1,233 @@
+"""The estimators on real worker processes: every kind of input, and the same answers as in this process."""
+
+from __future__ import annotations
+
+import itertools
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client, LocalCluster
+from sklearn.datasets import make_classification, make_regression
+
+from dsgd import SGDClassifier, SGDRegressor
+from dsgd.errors import InvalidDataError, PartitionMismatchError
+from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+
+pytestmark = pytest.mark.cluster
+
+OPTIONS = {"alpha": 1e-2, "max_iter": 8, "tol": None, "random_state": 0}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two single-threaded worker processes."""
+    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """A binary problem of 1,000 rows."""
+    return make_classification(1000, 10, n_informative=8, class_sep=1.5, random_state=0)
+
+
+def test_readme_example(client, data):
+    """The example of the README trains, and its ledger has two ranks."""
+    X, y = data
+    clf = SGDClassifier(loss="hinge", alpha=1e-4, sync=LocalSGD(every=256), client=client, tol=None, max_iter=5).fit(
+        X, y
+    )
+    assert clf.score(X, y) > 0.7
+    assert clf.fit_report_["ranks"] == 2
+    assert "wait" in clf.ledger_.summary()
+
+
+@pytest.mark.parametrize(
+    "strategy", [LocalSGD(every=50), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=20)], ids=repr
+)
+def test_processes_equal_threads_bitwise(client, data, strategy):
+    """Two worker processes over TCP give the bits of two threads that own the same rows."""
+    X, y = data
+    on_cluster = SGDClassifier(**OPTIONS, sync=strategy, client=client, shuffle=False).fit(X, y)
+    on_threads = SGDClassifier(**OPTIONS, sync=strategy, n_jobs=2, shuffle=False).fit(X, y)
+    assert np.array_equal(on_cluster.coef_, on_threads.coef_)
+    assert np.array_equal(on_cluster.intercept_, on_threads.intercept_)
+
+
+def test_rounds_and_bytes_equal_those_of_threads(client, data):
+    """The ledger of a cluster counts the rounds and bytes that the same run on threads counts."""
+    X, y = data
+    on_cluster = SGDClassifier(**OPTIONS, sync=50, client=client).fit(X, y).ledger_.totals()
+    on_threads = SGDClassifier(**OPTIONS, sync=50, n_jobs=2).fit(X, y).ledger_.totals()
+    assert on_cluster["rounds"] == on_threads["rounds"] == 8 * 10
+    assert on_cluster["bytes_sent"] == on_threads["bytes_sent"]
+
+
+def test_dask_array(client, data):
+    """A dask array trains where it lies; prediction is lazy and keeps the chunks; score is a float."""
+    X, y = data
+    dX, dy = da.from_array(X, chunks=(300, -1)), da.from_array(y, chunks=300)
+    model = SGDClassifier(**OPTIONS, loss="log_loss", client=client).fit(dX, dy)
+    predicted = model.predict(dX)
+    assert isinstance(predicted, da.Array)
+    assert predicted.chunks == dy.chunks
+    assert predicted.dtype == y.dtype
+    assert np.array_equal(predicted.compute(), model.predict(X))
+    np.testing.assert_allclose(model.predict_proba(dX).compute(), model.predict_proba(X))
+    np.testing.assert_allclose(model.decision_function(dX).compute(), model.decision_function(X))
+    assert model.score(dX, dy) == pytest.approx(model.score(X, y))
+    assert isinstance(model.score(dX, dy), float)
+
+
+def test_sparse_chunks_and_weights(client, data):
+    """Sparse chunks and a dask array of sample weights are taken; zero weights are absent rows."""
+    X, y = data
+    weights = (np.arange(len(y)) % 3 > 0).astype(float)
+    dX = da.from_array(X, chunks=(250, -1)).map_blocks(sp.csr_matrix)
+    dy, dw = da.from_array(y, chunks=250), da.from_array(weights, chunks=250)
+    model = SGDClassifier(**OPTIONS, client=client).fit(dX, dy, sample_weight=dw)
+    assert sum(s["rows"] for s in model.fit_report_["stats"]) == int(weights.sum())
+    assert model.score(X, y) > 0.7
+
+
+def test_dask_dataframe(client, data):
+    """A dask dataframe trains, its column names are kept, and predictions carry its index."""
+    dd = pytest.importorskip("dask.dataframe")
+    import pandas as pd
+
+    X, y = data
+    frame = pd.DataFrame(X, columns=[f"x{j}" for j in range(X.shape[1])])
+    dX = dd.from_pandas(frame, npartitions=3)
+    dy = dd.from_pandas(pd.Series(np.where(y == 1, "yes", "no")), npartitions=3)
+    model = SGDClassifier(**OPTIONS, client=client).fit(dX, dy)
+    assert list(model.feature_names_in_) == list(frame.columns)
+    predicted = model.predict(dX)
+    assert predicted.divisions == dX.divisions
+    assert list(predicted.compute()) == list(model.predict(frame))
+
+
+def test_delayed_blocks_and_uneven_ranks(client, data):
+    """Delayed blocks of very different sizes train; every row is used once."""
+    X, y = data
+    cuts = [0, 10, 700, 1000]
+    blocks = [dask.delayed((X[a:b], y[a:b])) for a, b in itertools.pairwise(cuts)]
+    model = SGDClassifier(**OPTIONS, client=client).fit(blocks)
+    assert sum(s["rows"] for s in model.fit_report_["stats"]) == 1000
+    assert model.score(X, y) > 0.7
+
+
+def test_an_empty_rank(client, data):
+    """With one block and two workers a rank stays empty and nothing breaks."""
+    X, y = data
+    model = SGDClassifier(**OPTIONS, client=client).fit([dask.delayed((X, y))])
+    assert model.score(X, y) > 0.7
+
+
+def test_svmlight_files(client, data, tmp_path):
+    """A list of svmlight files trains on the cluster; they may differ in their largest column."""
+    from sklearn.datasets import dump_svmlight_file
+
+    X, y = data
+    narrow = X[:400].copy()
+    narrow[:, -1] = 0
+    dump_svmlight_file(narrow, y[:400], str(tmp_path / "a.svm"))
+    dump_svmlight_file(X[400:], y[400:], str(tmp_path / "b.svm"))
+    model = SGDClassifier(**OPTIONS, client=client).fit([tmp_path / "a.svm", tmp_path / "b.svm"])
+    assert model.n_features_in_ == X.shape[1]
+    assert model.score(X, y) > 0.7
+
+
+def test_regressor(client):
+    """The regressor trains on the cluster and scores R2 on dask input as on arrays."""
+    X, y = make_regression(600, 6, noise=1.0, random_state=0)
+    y = y / y.std()
+    dX, dy = da.from_array(X, chunks=(200, -1)), da.from_array(y, chunks=200)
+    model = SGDRegressor(max_iter=20, tol=None, random_state=0, client=client).fit(dX, dy)
+    assert model.score(dX, dy) == pytest.approx(model.score(X, y))
+    assert model.score(X, y) > 0.95
+
+
+def test_several_classes_and_balanced_weights(client):
+    """Classes and their counts come from all blocks, also when a block holds one class only."""
+    rng = np.random.default_rng(0)
+    centers = np.array([[0, 6], [6, 0], [-6, -6]])
+    y = np.repeat([0, 1, 2], [600, 100, 100])
+    X = centers[y] + rng.normal(size=(800, 2))
+    dX, dy = da.from_array(X, chunks=(100, -1)), da.from_array(y, chunks=100)
+    model = SGDClassifier(**OPTIONS, class_weight="balanced", client=client).fit(dX, dy)
+    assert list(model.classes_) == [0, 1, 2]
+    assert model.coef_.shape == (3, 2)
+    assert model.score(X, y) > 0.95
+
+
+def test_early_stopping(client, data):
+    """Early stopping decides on the score over all ranks."""
+    X, y = data
+    model = SGDClassifier(early_stopping=True, max_iter=200, random_state=0, client=client).fit(X, y)
+    assert model.n_iter_ < 200
+
+
+def test_partial_fit(client, data):
+    """partial_fit on dask input is one pass over all blocks and goes on from the last call."""
+    X, y = data
+    dX, dy = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
+    model = SGDClassifier(random_state=0, alpha=1e-2, client=client)
+    for _ in range(3):
+        model.partial_fit(dX, dy, classes=[0, 1])
+    assert model.t_ == 1 + 3 * 500
+    assert model.score(X, y) > 0.7
+
+
+def test_n_jobs_limits_the_ranks(client, data):
+    """n_jobs is the number of worker processes used."""
+    assert SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(*data).fit_report_["ranks"] == 1
+
+
+def test_model_lives_without_a_cluster(client, data):
+    """A model fitted on a cluster loads and predicts in a process that never sees one."""
+    X, y = data
+    model = SGDClassifier(**OPTIONS, client=client).fit(X, y)
+    script = "import pickle, sys; m, X = pickle.load(sys.stdin.buffer); sys.stdout.write(str(int(m.predict(X).sum())))"
+    pickled = pickle.dumps((model, X))
+    result = subprocess.run([sys.executable, "-c", script], input=pickled, capture_output=True, check=True)
+    assert int(result.stdout) == int(model.predict(X).sum())
+
+
+def test_bad_input(client, data):
+    """Column chunks, mismatched partitions, NaN in a block, and one class are clear errors, and the cluster goes on."""
+    X, y = data
+    dy = da.from_array(y, chunks=250)
+    model = SGDClassifier(**OPTIONS, client=client)
+    with pytest.raises(InvalidDataError, match=r"rechunk\(\{1: -1\}\)"):
+        model.fit(da.from_array(X, chunks=(250, 5)), dy)
+    with pytest.raises(PartitionMismatchError, match="4 blocks"):
+        model.fit(da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=500))
+    broken = X.copy()
+    broken[600, 3] = np.nan
+    with pytest.raises(InvalidDataError, match="block 2 of 4: Input X contains NaN"):
+        model.fit(da.from_array(broken, chunks=(250, -1)), dy)
+    with pytest.raises(InvalidDataError, match="got 1 class"):
+        model.fit(da.from_array(X, chunks=(250, -1)), da.zeros(1000, chunks=250))
+    with pytest.raises(InvalidDataError, match="under-/overflow"):
+        SGDRegressor(learning_rate="constant", eta0=10.0, client=client).fit(X * 1e200, y.astype(float))
+    with pytest.raises(InvalidDataError, match="y must be None"):
+        model.fit([dask.delayed((X, y))], y)
+    assert model.fit(X, y).score(X, y) > 0.7
+
+
+def test_nothing_is_left_behind(client, data):
+    """After fits no task of ours is left on the scheduler."""
+    SGDClassifier(**OPTIONS, client=client).fit(*data)
+    client.run_on_scheduler(lambda dask_scheduler: None)
+    for _ in range(50):
+        left = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+        if not left:
+            break
+    assert left == 0
