@@ -3,4 +3,31 @@
 if __name__ != "dsgd.datasets":  # a folder named datasets on sys.path would hide Hugging Face's package
     raise ImportError("this folder installs as dsgd.datasets: run `pip install -e .` and `import dsgd.datasets`")
 
-__all__: list[str] = []
+from dsgd.datasets.blocks import read_svmlight
+from dsgd.datasets.fetch import cache_folder, fetch, locate
+from dsgd.datasets.generators import TWINS, GeneratedSet, Twin, make_classification_twin, make_like
+from dsgd.datasets.load import Dataset, load, load_or_generate
+from dsgd.datasets.registry import DataFile, DatasetInfo, find, names, registry
+from dsgd.datasets.svmlight import load_svmlight, write_svmlight
+
+__all__ = [
+    "TWINS",
+    "DataFile",
+    "Dataset",
+    "DatasetInfo",
+    "GeneratedSet",
+    "Twin",
+    "cache_folder",
+    "fetch",
+    "find",
+    "load",
+    "load_or_generate",
+    "load_svmlight",
+    "locate",
+    "make_classification_twin",
+    "make_like",
+    "names",
+    "read_svmlight",
+    "registry",
+    "write_svmlight",
+]

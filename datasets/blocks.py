@@ -1,0 +1,270 @@
+"""Reading svmlight files on a cluster: one lazy block per byte range.
+
+A plain file is cut into byte ranges. A line belongs to the range its first byte lies in, so each worker finds the
+ends of its own part by itself and no line is read twice or lost. A compressed file cannot be entered in the middle
+and is one block. Width and numbering of the columns, if not given, are agreed on by all blocks once they are
+parsed: nothing is read twice for it, and no row passes through the client or the scheduler.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
+from dsgd.datasets.svmlight import (
+    ZeroBased,
+    assemble,
+    check_reading,
+    column_bounds,
+    compression_of,
+    expand_paths,
+    first_column,
+    reading,
+    resolve_width,
+    whole_lines,
+)
+from fsspec.core import url_to_fs
+from numpy.typing import DTypeLike, NDArray
+
+from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
+
+if TYPE_CHECKING:
+    from dask.delayed import Delayed
+
+__all__ = ["read_svmlight"]
+
+_SEARCH_BYTES = 1 << 16  # how much is read at a time while looking for the end of a line
+_COUNT_BYTES = 16 << 20
+
+
+def read_svmlight(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    n_features: int | None = None,
+    zero_based: ZeroBased = "auto",
+    dtype: DTypeLike = np.float64,
+    blocksize: int | str | None = "64MB",
+    storage_options: dict[str, Any] | None = None,
+) -> list[Delayed]:
+    """Read svmlight files lazily, in blocks that the workers of a Dask cluster parse.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Files anywhere fsspec reaches (``s3://``, ``http://``, ...), seen from the workers under the same name; gz,
+        bz2 and xz are told by their suffix. A ``*`` stands for all that match.
+    n_features : int or None
+        Number of columns; None takes the largest column of all files. Giving it, and zero_based too, lets every
+        block go its way without waiting for the others.
+    zero_based : bool or "auto"
+        Whether columns count from 0. "auto" takes them as counted from 1 if no file has a column 0.
+    dtype : numpy dtype
+        float32 or float64, of X.
+    blocksize : int, str or None
+        Bytes of plain text per block, as a number or like "64MB"; None makes each file one block.
+    storage_options : dict or None
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    list of dask.delayed.Delayed
+        Each stands for a tuple (X, y): a csr_matrix of shape (rows of the block, n_features) and float64 labels of
+        shape (rows of the block,). The blocks follow the order of the rows; one may be empty.
+
+    Raises
+    ------
+    InvalidDataError
+        A file is missing.
+    InvalidParameterError
+        An argument is out of range.
+    ParseError
+        When a block is computed: a line is malformed; names the file and the line.
+    """
+    import dask
+
+    check_reading(n_features, zero_based, dtype)
+    step = _block_bytes(blocksize)
+    ranges = [
+        (path, start, stop)
+        for path in expand_paths(paths, storage_options)
+        for start, stop in plan_ranges(path, step, storage_options)
+    ]
+    smallest, largest = column_bounds(n_features, zero_based)
+    parse = dask.delayed(_parse_range, traverse=False)
+    raws = [parse(path, start, stop, smallest, largest, dtype, storage_options) for path, start, stop in ranges]
+    if zero_based != "auto" and n_features is not None:
+        finish = dask.delayed(_finish_alone, traverse=False)
+        return [finish(raw, zero_based, n_features, dtype) for raw in raws]
+    extent = dask.delayed(_extent, traverse=False)
+    agree = dask.delayed(_agree)([extent(raw) for raw in raws], zero_based, n_features)
+    finish = dask.delayed(_finish, traverse=False)
+    return [finish(raw, agree, dtype) for raw in raws]
+
+
+def plan_ranges(
+    path: str, step: int | None, storage_options: dict[str, Any] | None = None
+) -> list[tuple[int, int | None]]:
+    """Cut a file into byte ranges.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    step : int or None
+        Bytes per range.
+    storage_options : dict or None
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    list of (start, stop)
+        They cover the file; stop None means its end, and is all that can be said of a compressed file or of one
+        whose server does not tell the size.
+
+    Raises
+    ------
+    InvalidDataError
+        The file is missing.
+    """
+    fs, name = url_to_fs(path, **(storage_options or {}))
+    with reading(path):
+        info = fs.info(name)
+    if info.get("type") == "directory":
+        raise InvalidDataError(f"{path} is a folder; pass its files, as in {path.rstrip('/')}/*")
+    size = info.get("size")
+    if step is None or size is None or compression_of(path) is not None:
+        return [(0, None)]
+    n_ranges = max(1, -(-int(size) // step))
+    edges = [size * i // n_ranges for i in range(n_ranges + 1)]
+    return list(pairwise(edges))
+
+
+def _block_bytes(blocksize: int | str | None) -> int | None:
+    """Return a block size in bytes."""
+    from dask.utils import parse_bytes as parse_size
+
+    try:
+        size = None if blocksize is None else int(parse_size(blocksize))
+    except (ValueError, TypeError) as error:
+        raise InvalidParameterError(f"blocksize must be bytes, like 64_000_000 or '64MB', got {blocksize!r}") from error
+    if size is not None and size < 1:
+        raise InvalidParameterError(f"blocksize must be at least one byte, got {blocksize!r}")
+    return size
+
+
+def read_range(path: str, start: int, stop: int | None, storage_options: dict[str, Any] | None = None) -> bytes:
+    """Return the lines of a plain file whose first byte lies in [start, stop).
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    start, stop : int
+        The range in bytes; stop None means the end of the file.
+    storage_options : dict or None
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    bytes
+        Whole lines.
+    """
+    fs, name = url_to_fs(path, **(storage_options or {}))
+    with reading(path):
+        # The byte before the range tells whether a line starts right at its first byte.
+        data: bytes = fs.cat_file(name, start=max(0, start - 1), end=stop)
+        if start > 0:
+            cut = data.find(b"\n") + 1
+            if cut == 0:
+                return b""  # one line runs through the whole range: it belongs to an earlier one
+            data = data[cut:]
+        if stop is None or not data or data.endswith(b"\n"):
+            return data
+        size = int(fs.size(name))
+        pieces = [data]
+        while stop < size:
+            piece: bytes = fs.cat_file(name, start=stop, end=min(size, stop + _SEARCH_BYTES))
+            stop += len(piece)
+            cut = piece.find(b"\n") + 1
+            pieces.append(piece[:cut] if cut else piece)
+            if cut or not piece:
+                break
+        return b"".join(pieces)
+
+
+def _parse_range(
+    path: str,
+    start: int,
+    stop: int | None,
+    smallest: int,
+    largest: int,
+    dtype: DTypeLike,
+    storage_options: dict[str, Any] | None,
+) -> list[RawRows]:
+    """Parse the lines of one range, or a whole file if stop is None."""
+    if stop is None:
+        pieces, line = [], 1
+        for piece in whole_lines(path, storage_options):
+            pieces.append(_parse(piece, path, line, smallest, largest, dtype))
+            line += pieces[-1].n_lines
+        return pieces
+    data = read_range(path, start, stop, storage_options)
+    try:
+        return [_parse(data, path, 1, smallest, largest, dtype)]
+    except ParseError as error:
+        # Only now is it worth reading what comes before, to tell the line's number in the file.
+        before = count_lines(path, start, storage_options)
+        raise ParseError(path, before + error.line, error.problem) from None
+
+
+def _parse(data: bytes, path: str, line: int, smallest: int, largest: int, dtype: DTypeLike) -> RawRows:
+    """Parse a piece of a file."""
+    return parse_bytes(
+        data, path=path, first_line=line, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype
+    )
+
+
+def count_lines(path: str, start: int, storage_options: dict[str, Any] | None = None) -> int:
+    """Return how many lines of a plain file start before a byte, for a range that starts there."""
+    fs, name = url_to_fs(path, **(storage_options or {}))
+    n_lines, position, last = 0, 0, b"\n"
+    while position < start:
+        piece: bytes = fs.cat_file(name, start=position, end=min(start, position + _COUNT_BYTES))
+        if not piece:
+            break
+        n_lines += piece.count(b"\n")
+        position += len(piece)
+        last = piece[-1:]
+    return n_lines + (last != b"\n")
+
+
+def _extent(raws: list[RawRows]) -> tuple[int, int]:
+    """Return the smallest and largest column of a block."""
+    smallest = min((raw.smallest for raw in raws), default=LARGEST_COLUMN)
+    return smallest, max((raw.largest for raw in raws), default=-1)
+
+
+def _agree(extents: list[tuple[int, int]], zero_based: ZeroBased, n_features: int | None) -> tuple[bool, int]:
+    """Return, for all blocks together, whether columns count from 0 and how many there are."""
+    largest = max((extent[1] for extent in extents), default=-1)
+    first = first_column(zero_based, min((extent[0] for extent in extents), default=LARGEST_COLUMN), largest)
+    return first == 0, resolve_width(n_features, first, largest)
+
+
+def _finish(
+    raws: list[RawRows], agreed: tuple[bool, int], dtype: DTypeLike
+) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
+    """Make the (X, y) of a block."""
+    return assemble(raws, agreed[0], agreed[1], dtype)
+
+
+def _finish_alone(
+    raws: list[RawRows], zero_based: bool, n_features: int, dtype: DTypeLike
+) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
+    """Make the (X, y) of a block that need not ask the others."""
+    return assemble(raws, zero_based, n_features, dtype)

@@ -1,0 +1,207 @@
+"""Finding the files of a set: in the folder DSGD_DATA names, in the cache, or on the web."""
+
+from __future__ import annotations
+
+import hashlib
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from dsgd.datasets.registry import DataFile, DatasetInfo, find
+
+from dsgd.errors import DatasetError
+
+__all__ = ["cache_folder", "fetch", "locate"]
+
+_PACKINGS = ("", ".bz2", ".xz", ".gz")
+
+
+def cache_folder(data_home: str | os.PathLike[str] | None = None) -> Path:
+    """Return the folder that downloads and parsed files go to.
+
+    Parameters
+    ----------
+    data_home : path or None
+        The folder; None means the one the environment variable DSGD_CACHE names, else the user's cache folder.
+
+    Returns
+    -------
+    Path
+        The folder, which may not exist yet.
+    """
+    if data_home is not None:
+        return Path(data_home).expanduser()
+    if folder := os.environ.get("DSGD_CACHE"):
+        return Path(folder).expanduser()
+    import pooch
+
+    return Path(pooch.os_cache("dsgd"))
+
+
+def locate(
+    info: DatasetInfo, part: str, data_home: str | os.PathLike[str] | None = None
+) -> tuple[DataFile, Path] | None:
+    """Find a part of a set on this machine.
+
+    Parameters
+    ----------
+    info : DatasetInfo
+        The set.
+    part : {"train", "test"}
+        Which part.
+    data_home : path or None
+        See `cache_folder`.
+
+    Returns
+    -------
+    (DataFile, Path) or None
+        The first alternative that is there: looked for in the folder DSGD_DATA names, then in the cache. svmlight
+        files may be there plain or as bz2, xz or gz.
+    """
+    folders = [cache_folder(data_home)]
+    if given := os.environ.get("DSGD_DATA"):
+        folders.insert(0, Path(given).expanduser())
+    for folder in folders:
+        for file in info.train if part == "train" else info.test:
+            for name in _spellings(file):
+                if (folder / name).is_file():
+                    return file, folder / name
+    return None
+
+
+def fetch(
+    name: str, *, data_home: str | os.PathLike[str] | None = None, progress: bool | None = None
+) -> dict[str, Path]:
+    """Make sure the files of a set are on this machine; download those that are not.
+
+    Parameters
+    ----------
+    name : str
+        The set.
+    data_home : path or None
+        Where downloads go, see `cache_folder`.
+    progress : bool or None
+        Whether to draw a progress bar on stderr; None draws it on a terminal.
+
+    Returns
+    -------
+    dict of str to Path
+        The file of each part: "train", and "test" if one is published.
+
+    Raises
+    ------
+    DatasetError
+        There is no such set, or a file can be neither found nor downloaded.
+    """
+    info = find(name)
+    return {part: fetch_part(info, part, data_home, progress)[1] for part in ("train", "test") if getattr(info, part)}
+
+
+def fetch_part(
+    info: DatasetInfo, part: str, data_home: str | os.PathLike[str] | None = None, progress: bool | None = None
+) -> tuple[DataFile, Path]:
+    """Return a part of a set, downloaded if need be."""
+    found = locate(info, part, data_home)
+    if found is not None:
+        return found
+    published = [file for file in (info.train if part == "train" else info.test) if file.url]
+    problems = []
+    for file in published:
+        try:
+            return file, _download(file, cache_folder(data_home), progress)
+        except (
+            OSError,
+            ValueError,
+        ) as error:  # requests' errors are OSErrors; pooch tells a wrong checksum by ValueError
+            problems.append(f"{file.url}: {_first_line(error)}")
+    raise DatasetError(_cannot_have(info, part, problems))
+
+
+def _spellings(file: DataFile) -> list[str]:
+    """Return the names under which a file may be stored: as published, or packed in another way."""
+    if file.format != "svmlight":
+        return [file.name]
+    base = file.name
+    for packing in _PACKINGS[1:]:
+        base = base.removesuffix(packing)
+    return list(dict.fromkeys([file.name, *(base + packing for packing in _PACKINGS)]))
+
+
+def _download(file: DataFile, folder: Path, progress: bool | None) -> Path:
+    """Download a file, check it, and record its checksum if nobody has published one."""
+    import pooch
+
+    pooch.get_logger().setLevel(logging.WARNING)
+    record = folder / f"{file.name}.sha256"
+    known = file.checksum or (record.read_text().strip() if record.exists() else None)
+    bar = _Bar(file.name) if (sys.stderr.isatty() if progress is None else progress) else False
+    try:
+        path = pooch.retrieve(
+            file.url, known_hash=known, fname=file.name, path=folder, downloader=pooch.HTTPDownloader(progressbar=bar)
+        )
+    finally:
+        if bar:
+            bar.close()
+    if known is None:
+        record.write_text(f"sha256:{sha256_of(Path(path))}\n")
+    return Path(path)
+
+
+def sha256_of(path: Path) -> str:
+    """Return the SHA-256 checksum of a file in hexadecimal."""
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
+
+
+class _Bar:
+    """A rich progress bar with the four things that pooch asks of one."""
+
+    def __init__(self, name: str) -> None:
+        from rich.console import Console
+        from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
+
+        self.total = 0
+        self._progress: Any = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            DownloadColumn(),
+            TimeRemainingColumn(),
+            console=Console(stderr=True),
+            transient=True,
+        )
+        self._task = self._progress.add_task(name, total=None)
+        self._progress.start()
+
+    def update(self, n_bytes: int) -> None:
+        """Move on by some bytes."""
+        self._progress.update(self._task, total=self.total or None, advance=n_bytes)
+
+    def reset(self) -> None:
+        """Go back to the beginning."""
+        self._progress.reset(self._task)
+
+    def close(self) -> None:
+        """Take the bar away."""
+        self._progress.stop()
+
+
+def _first_line(error: BaseException) -> str:
+    """Return what went wrong in one short line: network libraries nest their messages."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= 200 else text[:197] + "..."
+
+
+def _cannot_have(info: DatasetInfo, part: str, problems: list[str]) -> str:
+    """Return the text of the error that a part is not to be had, and what can be done about it."""
+    files = " or ".join(dict.fromkeys(file.name for file in (info.train if part == "train" else info.test)))
+    why = "; ".join(problems) if problems else "it is not published for download"
+    ways = [f"put {files} into a folder and name the folder in the environment variable DSGD_DATA"]
+    if part == "test":
+        ways.append(f"hold a part of the training rows out instead, load({info.name!r}, split='test', holdout=0.2)")
+    if info.twin:
+        ways.append(f"use the generated set of the same shape, {info.twin!r}")
+    return f"the {part} part of {info.name} is neither on this machine nor could it be downloaded ({why}). You can " + (
+        "; or ".join(ways)
+    )

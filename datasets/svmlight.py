@@ -1,0 +1,313 @@
+"""Reading and writing svmlight (LIBSVM) files in this process.
+
+A file is decompressed and parsed piece by piece, so the text is never in memory as a whole; several pieces are parsed
+at once, since the parser releases the interpreter lock. `dsgd.datasets.read_svmlight` does the same on a cluster.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import zlib
+from collections import deque
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import IO, Any, Literal
+
+import fsspec
+import numpy as np
+import scipy.sparse as sp
+from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
+from fsspec.core import get_compression, url_to_fs
+from numpy.typing import DTypeLike, NDArray
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.types import AnyArray
+
+__all__ = ["load_svmlight", "write_svmlight"]
+
+ZeroBased = bool | Literal["auto"]
+
+_PIECE_BYTES = 8 << 20
+_BROKEN_ARCHIVE = (EOFError, zlib.error, lzma.LZMAError, gzip.BadGzipFile)
+
+
+def load_svmlight(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    n_features: int | None = None,
+    zero_based: ZeroBased = "auto",
+    dtype: DTypeLike = np.float64,
+    storage_options: dict[str, Any] | None = None,
+) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
+    """Read svmlight files into memory, one below the other.
+
+    Parameters
+    ----------
+    paths : path or sequence of paths
+        Files anywhere fsspec reaches; gz, bz2 and xz are told by their suffix. A ``*`` in a path stands for all that
+        match.
+    n_features : int or None
+        Number of columns; None takes the largest column found. Pass it where a part may lack the last columns.
+    zero_based : bool or "auto"
+        Whether columns count from 0. "auto" takes them as counted from 1 if no file of this call has a column 0.
+    dtype : numpy dtype
+        float32 or float64, of X.
+    storage_options : dict or None
+        Options of the fsspec file system.
+
+    Returns
+    -------
+    X : csr_matrix of shape (n_rows, n_features), dtype
+        The rows; zeros that are written out in the file are kept.
+    y : ndarray of shape (n_rows,), float64
+        The labels as in the file.
+
+    Raises
+    ------
+    ParseError
+        A line is malformed; names the file and the line.
+    InvalidDataError
+        A file is missing or its archive is damaged, or it has more columns than n_features.
+    InvalidParameterError
+        An argument is out of range.
+    """
+    check_reading(n_features, zero_based, dtype)
+    smallest, largest = column_bounds(n_features, zero_based)
+    raws: list[RawRows] = []
+    with ThreadPoolExecutor(max_workers=min(4, os.cpu_count() or 1), thread_name_prefix="dsgd-svmlight") as pool:
+        for path in expand_paths(paths, storage_options):
+            raws.extend(_parse_file(pool, path, smallest, largest, dtype, storage_options))
+    return assemble(raws, zero_based, n_features, dtype)
+
+
+def _parse_file(
+    pool: ThreadPoolExecutor,
+    path: str,
+    smallest: int,
+    largest: int,
+    dtype: DTypeLike,
+    storage_options: dict[str, Any] | None,
+) -> Iterator[RawRows]:
+    """Yield the rows of one file, in order, while later pieces are parsed by the pool."""
+    waiting: deque[Future[RawRows]] = deque()
+    line = 1
+    for piece in whole_lines(path, storage_options):
+        waiting.append(
+            pool.submit(
+                parse_bytes,
+                piece,
+                path=path,
+                first_line=line,
+                smallest_allowed=smallest,
+                largest_allowed=largest,
+                dtype=dtype,
+            )
+        )
+        line += piece.count(b"\n")
+        if len(waiting) > 4:
+            yield waiting.popleft().result()
+    for future in waiting:
+        yield future.result()
+
+
+def whole_lines(
+    path: str, storage_options: dict[str, Any] | None = None, piece_bytes: int = _PIECE_BYTES
+) -> Iterator[bytes]:
+    """Yield a file, decompressed, in pieces of about piece_bytes that end at line ends."""
+    with reading(path), fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as stream:
+        rest = b""
+        while piece := stream.read(piece_bytes):
+            cut = piece.rfind(b"\n") + 1
+            if cut == 0:
+                rest += piece
+                continue
+            yield rest + piece[:cut]
+            rest = piece[cut:]
+        if rest:
+            yield rest
+
+
+@contextmanager
+def reading(path: str) -> Iterator[None]:
+    """Turn what goes wrong while reading a file into an InvalidDataError that names it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise InvalidDataError(f"no such file: {path}") from error
+    except IsADirectoryError as error:
+        raise InvalidDataError(f"{path} is a folder; pass its files, as in {path.rstrip('/')}/*") from error
+    except (*_BROKEN_ARCHIVE, OSError) as error:
+        # bz2 has no error class of its own; every other OSError already says which file and why
+        if isinstance(error, _BROKEN_ARCHIVE) or str(error) == "Invalid data stream":
+            raise InvalidDataError(f"{path} is cut off or damaged ({error}); fetch it again") from error
+        raise
+
+
+def expand_paths(
+    paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage_options: dict[str, Any] | None = None
+) -> list[str]:
+    """Return the paths as strings, patterns replaced by what they match, in order.
+
+    Raises
+    ------
+    InvalidDataError
+        There is no path, or a pattern matches nothing.
+    """
+    given = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    if not given:
+        raise InvalidDataError("no svmlight file was given")
+    found: list[str] = []
+    for path in map(os.fspath, given):
+        if "*" not in path:
+            found.append(path)
+            continue
+        fs, pattern = url_to_fs(path, **(storage_options or {}))
+        matches = sorted(fs.glob(pattern))
+        if not matches:
+            raise InvalidDataError(f"no file matches {path}")
+        found.extend(fs.unstrip_protocol(match) if "://" in path else match for match in matches)
+    return found
+
+
+def compression_of(path: str) -> str | None:
+    """Return the compression that a path's suffix stands for, or None."""
+    name: str | None = get_compression(path, "infer")
+    return name
+
+
+def check_reading(n_features: int | None, zero_based: ZeroBased, dtype: DTypeLike) -> None:
+    """Refuse arguments that no file can satisfy.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names the argument and what it can be.
+    """
+    if n_features is not None and not 1 <= n_features <= LARGEST_COLUMN:
+        raise InvalidParameterError(f"n_features must be None or from 1 to {LARGEST_COLUMN}, got {n_features!r}")
+    if zero_based not in (True, False, "auto"):
+        raise InvalidParameterError(f"zero_based must be True, False or 'auto', got {zero_based!r}")
+    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
+        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
+
+
+def column_bounds(n_features: int | None, zero_based: ZeroBased) -> tuple[int, int]:
+    """Return the smallest and largest column, as numbered in the file, that can be right."""
+    if n_features is None:
+        largest = LARGEST_COLUMN
+    else:
+        largest = n_features - 1 if zero_based is True else n_features
+    return (1 if zero_based is False else 0), largest
+
+
+def assemble(
+    raws: Sequence[RawRows], zero_based: ZeroBased, n_features: int | None, dtype: DTypeLike
+) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
+    """Stack parsed pieces into one matrix, columns counted from 0.
+
+    Parameters
+    ----------
+    raws : sequence of RawRows
+        The pieces, in order.
+    zero_based, n_features, dtype
+        As in `load_svmlight`.
+
+    Returns
+    -------
+    X : csr_matrix of shape (n_rows, n_features), dtype
+        int32 indices wherever they suffice, else int64.
+    y : ndarray of shape (n_rows,), float64
+        The labels.
+    """
+    smallest = min((raw.smallest for raw in raws), default=LARGEST_COLUMN)
+    largest = max((raw.largest for raw in raws), default=-1)
+    first = first_column(zero_based, smallest, largest)
+    width = resolve_width(n_features, first, largest)
+    sizes = np.array([raw.values.size for raw in raws], dtype=np.int64)
+    ends = np.cumsum(sizes)
+    n_values = int(ends[-1]) if len(raws) else 0
+    kind = np.int32 if max(width, n_values) < 2**31 else np.int64
+    columns = _stack([raw.columns for raw in raws], kind)
+    columns -= kind(first)
+    indptr = np.zeros(sum(raw.targets.size for raw in raws) + 1, dtype=kind)
+    row = 1
+    for raw, end, size in zip(raws, ends, sizes, strict=True):
+        indptr[row : row + raw.targets.size] = raw.indptr[1:] + (end - size)
+        row += raw.targets.size
+    X = sp.csr_matrix(
+        (_stack([raw.values for raw in raws], dtype), columns, indptr), shape=(indptr.size - 1, width), copy=False
+    )
+    X.has_sorted_indices = True
+    X.has_canonical_format = True
+    return X, _stack([raw.targets for raw in raws], np.float64)
+
+
+def first_column(zero_based: ZeroBased, smallest: int, largest: int) -> int:
+    """Return the number the file gives to the first column: 0 or 1."""
+    if zero_based == "auto":
+        return 1 if largest >= 0 and smallest > 0 else 0
+    return 0 if zero_based else 1
+
+
+def resolve_width(n_features: int | None, first: int, largest: int) -> int:
+    """Return the number of columns of X.
+
+    Raises
+    ------
+    InvalidDataError
+        The file has more than n_features.
+    """
+    found = max(largest - first, 0) + 1
+    if n_features is None:
+        return found
+    if found > n_features:
+        raise InvalidDataError(
+            f"n_features={n_features}, but the files have {found} columns (counted from {first}); "
+            "pass a larger n_features, or zero_based if the count is off by one"
+        )
+    return n_features
+
+
+def _stack(pieces: Sequence[AnyArray], dtype: DTypeLike) -> AnyArray:
+    """Concatenate vectors of which there may be none."""
+    if len(pieces) == 1:
+        return pieces[0].astype(dtype, copy=False)
+    return np.concatenate([np.empty(0, dtype=dtype), *pieces], dtype=dtype, casting="unsafe")
+
+
+def write_svmlight(X: Any, y: Any, path: str | os.PathLike[str], *, zero_based: bool = False) -> None:
+    """Write rows to an svmlight file, which `load_svmlight` reads back.
+
+    Parameters
+    ----------
+    X : array or sparse matrix of shape (n_rows, n_features)
+        The rows.
+    y : array-like of shape (n_rows,)
+        The labels.
+    path : path
+        A local file; gz, bz2 and xz are told by their suffix.
+    zero_based : bool
+        Whether to count columns from 0; LIBSVM counts from 1.
+    """
+    with open_for_writing(path) as stream:
+        append_svmlight(X, y, stream, zero_based=zero_based)
+
+
+def open_for_writing(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a local file for writing bytes, compressed as its suffix says."""
+    opener: Any = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open, "lzma": lzma.open}.get(
+        compression_of(os.fspath(path)) or "", open
+    )
+    stream: IO[bytes] = opener(path, "wb")
+    return stream
+
+
+def append_svmlight(X: Any, y: Any, stream: IO[bytes], *, zero_based: bool = False) -> None:
+    """Write rows in svmlight format to an open stream."""
+    from sklearn.datasets import dump_svmlight_file
+
+    dump_svmlight_file(X, np.asarray(y), stream, zero_based=zero_based)
