@@ -1,1 +1,43 @@
-"""runtime."""
+"""Gangs of ranks: threads of this process, or worker processes of a Dask cluster.
+
+What needs Dask is loaded when it is first used, so that training in this process never pays for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.threads import run_on_threads
+
+if TYPE_CHECKING:
+    from dsgd.runtime.client import client_for, client_of, connect_client
+    from dsgd.runtime.job import run_on_cluster
+
+__all__ = [
+    "GangResult",
+    "Rank",
+    "RankProgram",
+    "client_for",
+    "client_of",
+    "connect_client",
+    "run_on_cluster",
+    "run_on_threads",
+]
+
+_HOMES: Final = {
+    "client_for": "dsgd.runtime.client",
+    "client_of": "dsgd.runtime.client",
+    "connect_client": "dsgd.runtime.client",
+    "run_on_cluster": "dsgd.runtime.job",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Load a name that needs Dask from its home."""
+    if name not in _HOMES:
+        raise AttributeError(f"module 'dsgd.runtime' has no attribute {name!r}; it has {', '.join(__all__)}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value

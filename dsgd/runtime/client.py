@@ -1,0 +1,142 @@
+"""Which Dask client a job runs on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from distributed import Client, LocalCluster, get_worker, worker_client
+
+from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
+
+__all__ = ["client_for", "client_of", "connect_client"]
+
+
+def client_of(client: Any = None) -> Client | None:
+    """Return the client given, else the current one, else None.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        What the user passed.
+
+    Raises
+    ------
+    InvalidParameterError
+        `client` is something else, or an asynchronous client.
+    ClusterUnreachableError
+        The client is closed.
+    """
+    if client is None:
+        try:
+            client = Client.current()
+        except ValueError:
+            return None
+    if not isinstance(client, Client):
+        raise InvalidParameterError(
+            f"client=... must be a distributed.Client or None, got {type(client).__name__}. "
+            "Pass Client(address), not the address or the cluster."
+        )
+    if client.asynchronous:
+        raise InvalidParameterError(
+            "client=... is asynchronous (or was called from its own event loop); fit blocks until it is done. "
+            "Use a Client(asynchronous=False), from another thread if need be."
+        )
+    if client.status not in ("running", "connecting"):
+        raise ClusterUnreachableError(
+            f"client=... is {client.status}: it has no scheduler any more. Make a new Client."
+        )
+    return client
+
+
+@contextmanager
+def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
+    """Give a client for the length of a ``with`` block: the one passed, the current one, or a cluster of its own.
+
+    Inside a Dask task this is the worker's client, and the task leaves the thread pool meanwhile, so that its own
+    thread is free for what it starts. A cluster started here is closed at the end, whatever happens.
+
+    Parameters
+    ----------
+    client : distributed.Client or None, default None
+        What the user passed.
+    n_workers : int or None, default None
+        Worker processes of a cluster started here; None takes one per core.
+    threads_per_worker : int, default 1
+        Task threads of each of them.
+
+    Yields
+    ------
+    distributed.Client
+        Synchronous and connected.
+
+    Raises
+    ------
+    InvalidParameterError, ClusterUnreachableError
+        See `client_of`.
+    """
+    if client is None and _in_task():
+        with worker_client() as inner:
+            yield inner
+        return
+    found = client_of(client)
+    if found is not None:
+        yield found
+        return
+    with (
+        LocalCluster(
+            n_workers=n_workers,
+            threads_per_worker=threads_per_worker,
+            processes=True,
+            dashboard_address=None,
+            silence_logs=True,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as own,
+    ):
+        yield own
+
+
+def connect_client(address: str, timeout_s: float = 5.0) -> Client:
+    """Connect to a running scheduler.
+
+    Parameters
+    ----------
+    address : str
+        ``tcp://host:port`` of the scheduler.
+    timeout_s : float, default 5
+        Longest wait for it.
+
+    Returns
+    -------
+    distributed.Client
+        The caller closes it.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers there.
+    """
+    try:
+        return Client(address, timeout=timeout_s, set_as_default=False)
+    except (OSError, ValueError) as error:
+        raise ClusterUnreachableError(
+            f"no Dask scheduler answers at {address!r} within {timeout_s:g} s ({error}). "
+            "Check the address, and that `dask scheduler` runs there."
+        ) from error
+
+
+def require_cluster(client: Any) -> Client:
+    """Return the client given or the current one; raise `ClusterError` when there is none."""
+    found = client_of(client)
+    if found is None:
+        raise ClusterError("there is no Dask client: pass client=Client(...).")
+    return found
+
+
+def _in_task() -> bool:
+    try:
+        get_worker()
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,88 @@
+"""How an error of a rank gets to the client, and which error the client sees.
+
+The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a protocol broken) is raised on the
+client as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a
+`RankError` that names rank, worker and host and carries the remote traceback, with the original as its ``__cause__``.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from typing import Any, Final
+
+from distributed.protocol.pickle import dumps, loads
+
+from dsgd.errors import AbortedError, DsgdError, GangError, RankError, WorkerLostError
+
+__all__ = ["as_error", "describe"]
+
+_MAX_TEXT: Final = 16_384
+_MAX_PICKLE_BYTES: Final = 1_000_000
+
+
+def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
+    """Turn an error of this rank into a record that travels.
+
+    Parameters
+    ----------
+    error : BaseException
+        What the rank raised.
+    aborted : bool
+        Whether the job had stopped before; then `error` is only an echo.
+
+    Returns
+    -------
+    dict
+        ``kind``, ``text`` (the traceback) and ``pickled`` (the exception; empty if it does not survive pickling).
+    """
+    kind = "aborted" if aborted or isinstance(error, AbortedError) else "raised"
+    text = "".join(traceback.format_exception(error))
+    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": _pickled(error)}
+
+
+def as_error(record: Mapping[str, Any]) -> BaseException:
+    """Turn a failure record into the error that the client raises.
+
+    Parameters
+    ----------
+    record : mapping
+        ``kind``, ``rank``, ``worker``, ``host``, ``text``, ``pickled``.
+
+    Returns
+    -------
+    BaseException
+        With ``__cause__`` set to the original where there is one.
+    """
+    rank, worker, host, text = record["rank"], record["worker"], record["host"], record["text"]
+    if record["kind"] == "lost":
+        return WorkerLostError(rank, worker, host)
+    if record["kind"] == "stopped":
+        return GangError(f"The job was stopped: {text}.")
+    original = _unpickled(record["pickled"])
+    if isinstance(original, DsgdError) and not isinstance(original, AbortedError):
+        original.add_note(f"raised by rank {rank} on worker {worker} (host {host})")
+        return original
+    error = RankError(rank, worker, host, text)
+    error.__cause__ = original
+    return error
+
+
+def _pickled(error: BaseException) -> bytes:
+    # Exceptions whose __init__ takes other arguments than it hands to its base pickle well and fail to load, so the
+    # round trip is made here, where a failure costs nothing.
+    try:
+        pickled: bytes = dumps(error)
+        return pickled if len(pickled) <= _MAX_PICKLE_BYTES and _unpickled(pickled) is not None else b""
+    except Exception:
+        return b""
+
+
+def _unpickled(pickled: bytes) -> BaseException | None:
+    if not pickled:
+        return None
+    try:
+        error = loads(pickled)
+    except Exception:
+        return None
+    return error if isinstance(error, BaseException) else None

@@ -1,0 +1,252 @@
+"""Run a rank program as a gang on a Dask cluster: plan, admit, place, train, collect."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from distributed.protocol.pickle import dumps, loads
+
+from dsgd.collectives.group import Algorithm
+from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.ledger import Ledger
+from dsgd.runtime.client import require_cluster
+from dsgd.runtime.member import MemberTask, RankOutcome, load_block, run_member
+from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
+from dsgd.runtime.plugins import register
+from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.runtime.session import Session
+from dsgd.runtime.versions import check_versions
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["run_on_cluster"]
+
+# A worker may leave between the plan and the lease; then the job is planned again.
+_MAX_PLANS: Final = 3
+# Ranks go before ordinary tasks that wait on the same worker.
+_PRIORITY: Final = 100
+
+
+def run_on_cluster(
+    program: RankProgram,
+    blocks: Sequence[Future],
+    *,
+    client: Client | None = None,
+    pack: Callable[[Sequence[Any], int], Any],
+    args: tuple[Any, ...] = (),
+    n_ranks: int | None = None,
+    timeout_s: float = 300.0,
+    queue_timeout_s: float = 86_400.0,
+    algorithm: Algorithm = "auto",
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    block_rows: Sequence[int] | None = None,
+    block_nbytes: Sequence[int] | None = None,
+) -> GangResult:
+    """Run a rank program on worker processes, one rank on each, over blocks of rows that are on the cluster.
+
+    Blocks move from worker to worker where they must; neither they nor anything the ranks say to each other passes
+    through the scheduler or the client. Jobs that want the same workers run one after the other.
+
+    Parameters
+    ----------
+    program : RankProgram
+        Called on every rank as ``program(rank, data, *args)``. Between slices of work of about a second it calls
+        ``rank.check()``, so that it notices when the job stops.
+    blocks : sequence of Future
+        The input, cut by rows; each holds one block. They stay the caller's.
+    client : distributed.Client or None, default None
+        A synchronous client; None takes the current one.
+    pack : callable
+        Called on every rank as ``pack(blocks, rank_number)`` with its blocks in input order (maybe none); returns the
+        data of the rank. It must not change the blocks, which Dask still holds.
+    args : tuple
+        Further arguments, pickled; small.
+    n_ranks : int or None, default None
+        How many ranks; None takes one on every worker process.
+    timeout_s : float, default 300
+        How long a rank waits for a peer that says nothing.
+    queue_timeout_s : float, default 86400
+        How long the job waits for other jobs to release its workers.
+    algorithm : {"auto", "recursive_doubling", "ring"}
+        How `Group.allreduce` works.
+    on_event : callable, optional
+        Called in this thread with what rank 0 publishes; what it raises stops the job.
+    block_rows, block_nbytes : sequence of int, optional
+        Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
+
+    Returns
+    -------
+    GangResult
+        What rank 0 returned, and what every rank measured.
+
+    Raises
+    ------
+    VersionMismatchError
+        A worker, or the scheduler, has no dsgd or another version.
+    ClusterError
+        There are too few workers, or one has too little memory for its share.
+    WorkerLostError
+        A worker left during the job.
+    RankError
+        A rank raised; with the original error as ``__cause__`` where it can be pickled.
+    DsgdError
+        A rank raised an error of this library: it is raised as itself, with a note that names the rank.
+    ClusterUnreachableError
+        The scheduler does not answer any more.
+    """
+    began = time.perf_counter()
+    client = require_cluster(client)
+    blocks = list(blocks)
+    for name, given in (("block_rows", block_rows), ("block_nbytes", block_nbytes)):
+        if given is not None and len(given) != len(blocks):
+            raise InvalidParameterError(
+                f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
+            )
+    payload = dumps((program, pack, args))
+    check_versions(client)
+    register(client)
+    session = Session(client, timeout_s, on_event)
+    try:
+        plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
+        _place(session, plan, blocks)
+        outcomes = _train(session, plan, payload, algorithm)
+        session.leave()
+    except BaseException as error:
+        # KeyboardInterrupt above all: the ranks must not train on for nobody.
+        session.break_off(f"the client stopped it ({type(error).__name__})")
+        raise
+    ledger = Ledger([o.records for o in outcomes if o.records is not None], elapsed_s=time.perf_counter() - began)
+    return GangResult(loads(outcomes[0].value), [outcome.stats for outcome in outcomes], ledger)
+
+
+def _admitted(
+    session: Session,
+    blocks: Sequence[Future],
+    n_ranks: int | None,
+    queue_timeout_s: float,
+    block_rows: Sequence[int] | None,
+    block_nbytes: Sequence[int] | None,
+) -> Plan:
+    for _ in range(_MAX_PLANS):
+        _await_blocks(session.client, blocks)
+        survey = session.survey([future.key for future in blocks])
+        workers = [WorkerInfo(**worker) for worker in survey["workers"]]
+        parts = [
+            Block(
+                index,
+                block["nbytes"] if block_nbytes is None else int(block_nbytes[index]),
+                tuple(block["holders"]),
+                None if block_rows is None else int(block_rows[index]),
+            )
+            for index, block in enumerate(survey["blocks"])
+        ]
+        plan = make_plan(parts, workers, n_ranks)
+        if session.admit(plan, queue_timeout_s):
+            return plan
+    raise ClusterError(
+        f"workers left the cluster {_MAX_PLANS} times while the job was planned; wait until it is stable."
+    )
+
+
+def _await_blocks(client: Client, blocks: Sequence[Future]) -> None:
+    async def settled() -> None:
+        await asyncio.gather(*(block.exception() for block in blocks))
+
+    client.sync(settled)
+    for index, block in enumerate(blocks):
+        if block.status == "error":
+            block.result()  # raises what computing the block raised
+        if block.status != "finished":
+            raise ClusterError(f"block {index} is {block.status}: it can be had no more. Load the data again.")
+
+
+def _place(session: Session, plan: Plan, blocks: Sequence[Future]) -> None:
+    """Bring each rank's blocks to its worker."""
+    loads_of: list[tuple[str, Future]] = []
+    for rank in plan.ranks:
+        fence = session.fence(rank.rank)
+        loads_of += [
+            (
+                f"block {index} to reach rank {rank.rank} on worker {rank.worker.address}",
+                session.client.submit(
+                    load_block,
+                    blocks[index],
+                    fence,
+                    index,
+                    key=f"dsgd-load-{session.job_id}-{index}",
+                    workers=[rank.worker.address],
+                    allow_other_workers=False,
+                    pure=False,
+                    priority=_PRIORITY,
+                ),
+            )
+            for index in rank.blocks
+        ]
+    futures = [future for _, future in loads_of]
+    session.futures += futures
+
+    def stalled(status: Mapping[str, Any]) -> str | None:
+        return next((f"{what} ({sum(f.done() for f in futures)} there)" for what, f in loads_of if not f.done()), None)
+
+    if not all(_collect(session, futures, stalled)):
+        session.explain()
+    for future in futures:
+        future.release()
+    session.futures.clear()
+
+
+def _train(session: Session, plan: Plan, payload: bytes, algorithm: Algorithm) -> list[RankOutcome]:
+    """Run the ranks and return their outcomes in rank order."""
+    futures = [
+        session.client.submit(
+            run_member,
+            MemberTask(
+                session.fence(rank.rank),
+                rank.worker.address,
+                rank.worker.host,
+                rank.blocks,
+                payload,
+                session.timeout_s,
+                algorithm,
+            ),
+            key=f"dsgd-rank-{session.job_id}-{rank.rank}",
+            workers=[rank.worker.address],
+            allow_other_workers=False,
+            pure=False,
+            priority=_PRIORITY,
+        )
+        for rank in plan.ranks
+    ]
+    session.futures += futures
+
+    def stalled(status: Mapping[str, Any]) -> str | None:
+        missing = sorted(set(range(len(futures))) - set(status["started"]))
+        return f"rank {missing[0]} on worker {plan.addresses[missing[0]]} to start" if missing else None
+
+    outcomes: list[RankOutcome] = _collect(session, futures, stalled)
+    if not all(outcome.ok for outcome in outcomes):
+        session.explain()
+    return outcomes
+
+
+def _collect(
+    session: Session, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], str | None]
+) -> list[Any]:
+    async def settle() -> list[Any]:
+        errors = await asyncio.gather(*(future.exception() for future in futures))
+        if any(error is not None for error in errors) or any(future.status != "finished" for future in futures):
+            return [None] * len(futures)
+        values: list[Any] = await session.client.gather(list(futures), asynchronous=True)
+        return values
+
+    values: list[Any] = session.run(settle, stalled)
+    for future in futures:
+        if future.status == "error":
+            future.result()
+        if future.status != "finished":
+            raise ClusterError(f"task {future.key} was {future.status}: a user or another program cancelled it.")
+    return values

@@ -1,0 +1,192 @@
+"""What runs on the workers: the tasks that place blocks, and the task that is a rank.
+
+A rank's task leaves Dask's thread pool at once (`secede`): gangs that are interleaved cannot block each other, and
+adaptive scaling leaves the worker alone. It talks to its peers over blocking sockets in its own thread. It never
+raises into Dask, which would run it again and fill the logs: it tells the scheduler plugin how it ended, before its
+sockets close, so that the first story told is that of the rank that failed and not that of its startled peers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from distributed import get_worker, secede
+from distributed.protocol.pickle import dumps, loads
+
+from dsgd.collectives.group import Algorithm, Group
+from dsgd.comm.tcp import Listener
+from dsgd.errors import AbortedError, GangError
+from dsgd.ledger import RankLedger, RankRecords
+from dsgd.runtime.failures import describe
+from dsgd.runtime.plugins import store_of
+from dsgd.runtime.progress import Publisher
+from dsgd.runtime.rank import Rank, RankProgram
+from dsgd.runtime.rendezvous import Fence, SchedulerLink, data_host, data_wrap, meet
+from dsgd.runtime.store import JobState
+from dsgd.runtime.threads import peak_rss_bytes
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["MemberTask", "RankOutcome", "load_block", "run_member"]
+
+
+@dataclass(frozen=True)
+class MemberTask:
+    """All that a rank is told.
+
+    Parameters
+    ----------
+    fence : Fence
+        Job, epoch, token and rank.
+    worker : str
+        The worker it is meant for.
+    host : str
+        The host of that worker.
+    blocks : tuple of int
+        The blocks it packs, in this order.
+    payload : bytes
+        The pickled (program, pack, args), the same for all ranks.
+    timeout_s : float
+        Longest wait for a peer.
+    algorithm : str
+        How `Group.allreduce` works.
+    """
+
+    fence: Fence
+    worker: str
+    host: str
+    blocks: tuple[int, ...]
+    payload: bytes
+    timeout_s: float
+    algorithm: Algorithm
+
+
+@dataclass(frozen=True)
+class RankOutcome:
+    """What a rank brings home by value.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    ok : bool
+        Whether the program returned.
+    value : bytes
+        The pickled value of the program on rank 0; empty on the others.
+    stats : dict
+        See `GangResult`.
+    records : RankRecords or None
+        The account of the rank.
+    """
+
+    rank: int
+    ok: bool
+    value: bytes
+    stats: dict[str, Any]
+    records: RankRecords | None
+
+
+def load_block(block: Any, fence: Fence, index: int) -> bool:
+    """Put one block into the job store of this worker; returns whether the job is still open here.
+
+    The block is the task's only large input, so a rank's blocks are fetched (and read back from disk, where Dask had
+    spilled them) one after the other, and none of them passes through the scheduler or the client.
+    """
+    job = store_of(get_worker()).find(fence.job_id, fence.epoch, fence.token)
+    if job is None or job.abort.is_set:
+        return False
+    job.blocks[index] = block
+    return True
+
+
+def run_member(task: MemberTask) -> RankOutcome:
+    """Run one rank of a gang: pack its blocks, meet the others, run the program.
+
+    Returns
+    -------
+    RankOutcome
+        With ``ok=False`` when the rank failed; the scheduler plugin then knows why.
+    """
+    worker = get_worker()
+    fence = task.fence
+    nothing = RankOutcome(fence.rank, False, b"", {}, None)
+    job = store_of(worker).find(fence.job_id, fence.epoch, fence.token)
+    if job is None or job.task_key is not None or worker.address != task.worker:
+        # Dask ran a task of a gang that is over, or ran one twice: it has no place in the gang.
+        return nothing
+    job.task_key = worker.get_current_task()
+    secede()
+    link = SchedulerLink(worker, fence)
+    link.started()
+    with contextlib.ExitStack() as cleanup:
+        try:
+            outcome = _run(task, worker, job, link, cleanup)
+            link.finish(None)
+            return outcome
+        except BaseException as error:
+            # KeyboardInterrupt and SystemExit too: whatever stops this rank must reach its peers and the client.
+            failure = describe(error, aborted=job.abort.is_set)
+            with contextlib.suppress(Exception):
+                link.finish(failure)
+            return nothing
+
+
+def _run(
+    task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, cleanup: contextlib.ExitStack
+) -> RankOutcome:
+    program: RankProgram
+    pack: Callable[[Sequence[Any], int], Any]
+    program, pack, args = loads(task.payload)
+    rank_number = task.fence.rank
+    job.abort.check()
+    data = pack(_taken(job, task.blocks), rank_number)
+    job.abort.check()
+
+    listener = Listener(data_host(worker.address))
+    cleanup.callback(listener.close)
+    ledger = RankLedger(rank_number)
+    transport = meet(
+        link,
+        task.fence,
+        listener,
+        ledger=ledger,
+        abort=job.abort,
+        timeout_s=task.timeout_s,
+        wrap=data_wrap(worker),
+    )
+    cleanup.callback(transport.close)
+    group = Group(transport, task.algorithm)
+    if rank_number == 0:
+        publisher = Publisher(link.publish)
+        value = program(Rank(group, job.abort, publisher), data, *args)
+        publisher.flush()
+    else:
+        value = program(Rank(group, job.abort), data, *args)
+
+    return RankOutcome(
+        rank_number,
+        True,
+        dumps(value) if rank_number == 0 else b"",
+        {
+            "rank": rank_number,
+            "worker": task.worker,
+            "host": task.host,
+            "rows": getattr(data, "n_rows", None),
+            "n_blocks": len(task.blocks),
+            "peak_rss_bytes": peak_rss_bytes(),
+        },
+        ledger.records(),
+    )
+
+
+def _taken(job: JobState, indices: tuple[int, ...]) -> list[Any]:
+    try:
+        return job.take_blocks(indices)
+    except KeyError as missing:
+        if job.abort.is_set:
+            raise AbortedError(job.abort.reason) from None
+        raise GangError(f"block {missing} never came to this worker; fit again.") from None

@@ -1,0 +1,226 @@
+"""The two plugins that make a gang out of Dask tasks: one in the scheduler, one in every worker.
+
+Handlers do little and, but for the waiting ones, are synchronous: they share the event loop with all of Dask.
+Calls that wait return after `wait_s` seconds at most and are asked again, so that every wait has a deadline on both
+sides and a caller that died leaves nothing behind.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from importlib.metadata import version
+from typing import TYPE_CHECKING, Any, Final
+
+from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+
+from dsgd.runtime.registry import Registry
+from dsgd.runtime.store import JobStore
+
+if TYPE_CHECKING:
+    from distributed import Client, Scheduler, Worker
+
+__all__ = [
+    "RANK_EVENT",
+    "SCHEDULER_PLUGIN",
+    "WORKER_PLUGIN",
+    "GangSchedulerPlugin",
+    "GangWorkerPlugin",
+    "register",
+    "store_of",
+]
+
+SCHEDULER_PLUGIN: Final = f"dsgd-gangs-{version('dsgd')}"
+WORKER_PLUGIN: Final = f"dsgd-jobs-{version('dsgd')}"
+# Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
+_JOB_ORDER: Final = "dsgd-job"
+RANK_EVENT: Final = "dsgd-rank-event"
+
+
+class GangSchedulerPlugin(SchedulerPlugin):
+    """Admission, rendezvous and failure detection; see `Registry` for the protocol."""
+
+    name = SCHEDULER_PLUGIN
+    idempotent = True
+
+    async def start(self, scheduler: Scheduler) -> None:
+        """Take the handlers into the scheduler."""
+        self.scheduler = scheduler
+        self.registry = Registry(self._send, self._wake)
+        self._changed: dict[str, asyncio.Event] = {}
+        scheduler.handlers.update(
+            {
+                "dsgd_survey": self.survey,
+                "dsgd_admit": self.admit,
+                "dsgd_watch": self.watch,
+                "dsgd_abort": self.abort,
+                "dsgd_close": self.close_job,
+                "dsgd_join": self.join,
+                "dsgd_finish": self.finish,
+            }
+        )
+        scheduler.stream_handlers[RANK_EVENT] = self.rank_event
+
+    # ---- asked by the client
+
+    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return the running workers, and size and holders of each block."""
+        workers = [
+            {
+                "address": ws.address,
+                "host": ws.host,
+                "name": str(ws.name),
+                "nthreads": ws.nthreads,
+                "memory_limit": ws.memory_limit or 0,
+                "busy": ws.address in self.registry.leases,
+            }
+            for ws in self.scheduler.running
+        ]
+        blocks = []
+        for key in keys:
+            task = self.scheduler.tasks.get(key)
+            holders = [ws.address for ws in task.who_has or ()] if task is not None else []
+            blocks.append({"nbytes": max(task.nbytes, 0) if task is not None else 0, "holders": holders})
+        return {"workers": workers, "blocks": blocks}
+
+    def admit(
+        self, job_id: str, epoch: int, token: bytes, client: str, members: Sequence[tuple[str, str]]
+    ) -> dict[str, Any]:
+        """Put a job in the queue."""
+        self.registry.admit(job_id, epoch, token, client, members)
+        for worker, _ in members:
+            if worker not in self.scheduler.workers:
+                self.registry.worker_left(worker)
+        if client not in self.scheduler.clients:
+            self.registry.client_left(client)
+        return self.registry.status(job_id)
+
+    async def watch(self, job_id: str, seen: int, wait_s: float) -> dict[str, Any]:
+        """Return the state of a job and its new events, as soon as it is no longer at version `seen`."""
+        await self._until(job_id, lambda: self.registry.status(job_id)["version"] != seen, wait_s)
+        return {**self.registry.status(job_id), "events": self.registry.take_events(job_id)}
+
+    def abort(self, job_id: str, reason: str) -> None:
+        """Stop a job."""
+        self.registry.abort(job_id, reason)
+
+    def close_job(self, job_id: str) -> None:
+        """End a job."""
+        self.registry.close(job_id)
+
+    # ---- asked by the ranks
+
+    async def join(
+        self, job_id: str, epoch: int, token: bytes, rank: int, address: str, wait_s: float
+    ) -> dict[str, Any]:
+        """Give a rank's address; returns those of all when the last has come, or the state after `wait_s`."""
+
+        def answer() -> dict[str, Any]:
+            return self.registry.join(job_id, epoch, token, rank, address)
+
+        await self._until(job_id, lambda: answer()["join_state"] != "waiting", wait_s)
+        return answer()
+
+    def finish(self, job_id: str, epoch: int, token: bytes, rank: int, failure: dict[str, Any] | None) -> None:
+        """Note the end of a rank."""
+        self.registry.finish(job_id, epoch, token, rank, failure)
+
+    def rank_event(
+        self, worker: str, job_id: str, epoch: int, token: bytes, rank: int, event: dict[str, Any] | None
+    ) -> None:
+        """Note that a rank has begun (no event), or keep its progress event."""
+        if event is None:
+            self.registry.rank_started(job_id, epoch, token, rank)
+        else:
+            self.registry.publish(job_id, event)
+
+    # ---- told by Dask
+
+    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+        """Stop the job of a worker that left."""
+        self.registry.worker_left(worker)
+
+    def remove_client(self, scheduler: Scheduler, client: str) -> None:
+        """Stop the jobs of a client that left."""
+        self.registry.client_left(client)
+
+    def restart(self, scheduler: Scheduler) -> None:
+        """Stop all jobs: the workers are about to be restarted."""
+        self.registry.stop_all("the cluster was restarted")
+
+    def valid_workers_downscaling(self, scheduler: Scheduler, workers: list[Any]) -> list[Any]:
+        """Keep adaptive scaling from taking a worker away from a gang."""
+        return [ws for ws in workers if ws.address not in self.registry.leases]
+
+    async def before_close(self) -> None:
+        """Let nobody wait for a scheduler that goes."""
+        self.registry.stop_all("the scheduler is closing")
+
+    # ---- inside
+
+    def _send(self, worker: str, message: dict[str, Any]) -> None:
+        if worker in self.scheduler.stream_comms:
+            self.scheduler.worker_send(worker, {"op": _JOB_ORDER, **message})
+
+    def _wake(self, job_id: str) -> None:
+        event = self._changed.pop(job_id, None)
+        if event is not None:
+            event.set()
+
+    async def _until(self, job_id: str, ready: Callable[[], bool], wait_s: float) -> None:
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + wait_s
+        while not ready() and (remaining := deadline - loop.time()) > 0:
+            event = self._changed.setdefault(job_id, asyncio.Event())
+            try:
+                await asyncio.wait_for(event.wait(), remaining)
+            except TimeoutError:
+                break
+        # An event that nobody will set any more must not stay for a job that is over.
+        if job_id not in self.registry.jobs:
+            self._changed.pop(job_id, None)
+
+
+class GangWorkerPlugin(WorkerPlugin):
+    """Holds the jobs of a worker, and stops a rank whose task was cancelled."""
+
+    name = WORKER_PLUGIN
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Take the handler into the worker."""
+        self.store = JobStore()
+        worker.stream_handlers[_JOB_ORDER] = self.order
+
+    def teardown(self, worker: Worker) -> None:
+        """Stop everything: the worker closes."""
+        self.store.close_all(f"worker {worker.address} is closing")
+
+    def order(self, action: str, job_id: str, epoch: int, token: bytes = b"", reason: str = "") -> None:
+        """Open, abort or close a job, as the scheduler says."""
+        if action == "open":
+            self.store.open(job_id, epoch, token)
+        elif action == "abort":
+            self.store.abort(job_id, epoch, reason)
+        elif action == "close":
+            self.store.close(job_id)
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Stop the rank whose task was cancelled, or whose client went away.
+
+        Dask cannot stop a running task; it only notes that nobody wants it any more.
+        """
+        if finish == "released" and start in ("executing", "long-running"):
+            self.store.abort_task(key, "the task of the rank was cancelled")
+
+
+def register(client: Client) -> None:
+    """Put both plugins on the cluster, unless they are there."""
+    client.register_plugin(GangSchedulerPlugin())
+    client.register_plugin(GangWorkerPlugin())
+
+
+def store_of(worker: Worker) -> JobStore:
+    """Return the jobs of the worker that runs this task."""
+    store: JobStore = worker.plugins[WORKER_PLUGIN].store
+    return store

@@ -1,0 +1,53 @@
+"""Progress events of a running job, thinned out at their source."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["Publisher"]
+
+_PERIOD_S: Final = 0.2
+
+
+class Publisher:
+    """Passes events on at most every 0.2 s, and always the last one.
+
+    A program may publish as often as it likes: an event that comes too early replaces the one that waits.
+
+    Parameters
+    ----------
+    send : callable
+        Takes an event of plain values.
+    clock : callable, default time.monotonic
+        Returns seconds.
+    """
+
+    def __init__(self, send: Callable[[Mapping[str, Any]], None], clock: Callable[[], float] = time.monotonic) -> None:
+        self._send = send
+        self._clock = clock
+        self._next = -np.inf
+        self._waiting: Mapping[str, Any] | None = None
+
+    def __call__(self, event: Mapping[str, Any]) -> None:
+        """Pass an event on, now or when its time has come."""
+        self._waiting = event
+        if self._clock() >= self._next:
+            self.flush()
+
+    def flush(self) -> None:
+        """Pass on the event that waits, if one does."""
+        if self._waiting is not None:
+            event, self._waiting = self._waiting, None
+            self._next = self._clock() + _PERIOD_S
+            self._send({str(name): _plain(value) for name, value in event.items()})
+
+
+def _plain(value: Any) -> Any:
+    # msgpack carries neither numpy scalars nor arrays.
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if isinstance(value, bool | int | float | str | None) else str(value)

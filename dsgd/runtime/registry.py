@@ -1,0 +1,349 @@
+"""The gangs of a cluster, as its scheduler knows them: queue, leases, rendezvous, failures.
+
+Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of
+the workers wait for ever), find its members, and stop as a whole when one of them does.
+
+Method: a job asks for a set of workers and gets all of them at once, first come, first served among jobs whose sets
+overlap. Ranks then send their addresses and get the full list when the last has come. Every message of a rank
+carries (job, epoch, token), so that a task which Dask ran again, or one of a job that is over, is turned away.
+The first failure is the cause; ranks that only noticed that a peer went quiet are heard after a grace period, in
+which the cause itself usually arrives.
+
+This module knows no Dask: messages go out through `send`, and time comes from `clock`, so the protocol is tested
+without a cluster. All calls come from one thread, the event loop of the scheduler.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["Job", "Member", "Registry"]
+
+# How long a rank's "my peer went away" waits for the peer's own story or for the scheduler to miss its worker.
+_GRACE_S: Final = 1.0
+# How long a rank that does not react to an abort keeps its worker leased after its job was closed.
+_LINGER_S: Final = 10.0
+_MAX_EVENTS: Final = 256
+
+
+@dataclass(frozen=True)
+class Member:
+    """The worker of one rank: its address and host."""
+
+    worker: str
+    host: str
+
+
+@dataclass
+class Job:
+    """One gang, from admission to the end of its last rank.
+
+    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`.
+    """
+
+    job_id: str
+    epoch: int
+    token: bytes
+    client: str
+    members: tuple[Member, ...]
+    phase: str = "queued"
+    started: set[int] = field(default_factory=set)
+    addresses: dict[int, str] = field(default_factory=dict)
+    ended: set[int] = field(default_factory=set)
+    failure: dict[str, Any] | None = None
+    suspicion: dict[str, Any] | None = None
+    suspected_at: float = 0.0
+    closed_at: float = 0.0
+    version: int = 0
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
+
+    @property
+    def live(self) -> set[int]:
+        """Ranks that have begun and not ended."""
+        return self.started - self.ended
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something has gone wrong."""
+        return self.failure is not None or self.suspicion is not None
+
+
+class Registry:
+    """All jobs of one scheduler.
+
+    Parameters
+    ----------
+    send : callable
+        Takes (worker address, message) and delivers it to the worker plugin there, in order.
+    changed : callable
+        Takes a job id; called when that job has changed, to wake whoever waits for it.
+    clock : callable, default time.monotonic
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, dict[str, Any]], None],
+        changed: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._notify = changed
+        self._clock = clock
+        self.jobs: dict[str, Job] = {}
+        self.leases: dict[str, str] = {}
+
+    # ---- the client's side
+
+    def admit(self, job_id: str, epoch: int, token: bytes, client: str, members: Sequence[tuple[str, str]]) -> None:
+        """Put a job in the queue, and grant it if its workers are free; asking again changes nothing."""
+        if job_id not in self.jobs:
+            gang = tuple(Member(worker, host) for worker, host in members)
+            self.jobs[job_id] = Job(job_id, epoch, token, client, gang)
+        self._grant()
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        """Return what the client needs to know about its job.
+
+        Returns
+        -------
+        dict
+            ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all ranks ended well) or ``"failed"``;
+            ``version``, a count of changes; ``position`` in the queue and ``ahead``, the workers waited for;
+            ``started`` and ``live`` ranks; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
+        """
+        self._sweep()
+        job = self.jobs.get(job_id)
+        if job is None or job.phase == "closed":
+            return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else []}
+        if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
+            job.failure = job.suspicion
+        queue = [other.job_id for other in self.jobs.values() if other.phase == "queued"]
+        if job.failure is not None:
+            state = "failed"
+        elif job.phase == "queued":
+            state = "queued"
+        else:
+            state = "done" if len(job.ended) == len(job.members) and not job.stopped else "running"
+        return {
+            "job_state": state,
+            "version": job.version,
+            "position": queue.index(job_id) if job_id in queue else 0,
+            "ahead": sorted(m.worker for m in job.members if self.leases.get(m.worker, job_id) != job_id),
+            "started": sorted(job.started),
+            "live": sorted(job.live),
+            "failure": job.failure,
+        }
+
+    def take_events(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the progress events that came since the last call."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return []
+        events = list(job.events)
+        job.events.clear()
+        return events
+
+    def abort(self, job_id: str, reason: str) -> None:
+        """Stop a job from outside: the client asks, or is gone."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.phase != "closed":
+            self._fail(job, {"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": reason, "pickled": b""})
+
+    def close(self, job_id: str) -> None:
+        """End a job: its workers forget it, its leases go to the next.
+
+        A rank that is still running (it has not read its abort flag yet) keeps its worker until it ends, for a while.
+        """
+        job = self.jobs.get(job_id)
+        if job is None or job.phase == "closed":
+            return
+        if job.phase == "granted":
+            for member in job.members:
+                self._tell(member.worker, "close", job)
+        job.phase = "closed"
+        job.closed_at = self._clock()
+        self._changed(job)
+        self._sweep()
+
+    # ---- the ranks' side
+
+    def rank_started(self, job_id: str, epoch: int, token: bytes, rank: int) -> None:
+        """Note that the task of a rank has begun."""
+        job = self._fenced(job_id, epoch, token)
+        if job is not None and rank not in job.ended:
+            job.started.add(rank)
+            self._changed(job)
+
+    def join(self, job_id: str, epoch: int, token: bytes, rank: int, address: str) -> dict[str, Any]:
+        """Give the data address of a rank, and get those of all when the last has come.
+
+        Returns
+        -------
+        dict
+            ``join_state``: ``"waiting"`` (with ``missing``, the ranks that have not come), ``"ready"`` (with
+            ``addresses`` in rank order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not belong
+            to the gang (any more).
+        """
+        job = self._fenced(job_id, epoch, token)
+        if job is None or job.phase != "granted" or rank in job.ended or not 0 <= rank < len(job.members):
+            return {"join_state": "stale"}
+        if job.addresses.get(rank, address) != address:
+            return {"join_state": "stale"}
+        if job.stopped:
+            return {"join_state": "stopped", "reason": self._reason(job)}
+        if rank not in job.addresses:
+            job.started.add(rank)
+            job.addresses[rank] = address
+            self._changed(job)
+        missing = [k for k in range(len(job.members)) if k not in job.addresses]
+        if missing:
+            return {
+                "join_state": "waiting",
+                "missing": [f"rank {k} on worker {job.members[k].worker}" for k in missing],
+            }
+        return {"join_state": "ready", "addresses": [job.addresses[k] for k in range(len(job.members))]}
+
+    def finish(
+        self, job_id: str, epoch: int, token: bytes, rank: int, failure: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note that a rank has ended, well or with a failure.
+
+        Parameters
+        ----------
+        failure : mapping or None
+            ``kind`` (``"raised"``, or ``"aborted"`` when the rank stopped because of something elsewhere), ``text``
+            and ``pickled``, the exception as bytes, which are handed on unread.
+        """
+        job = self._fenced(job_id, epoch, token)
+        if job is None or rank in job.ended:
+            return
+        job.ended.add(rank)
+        if failure is not None:
+            member = job.members[rank]
+            record = {**failure, "rank": rank, "worker": member.worker, "host": member.host}
+            if record["kind"] == "aborted":
+                self._suspect(job, record)
+            else:
+                self._fail(job, record)
+        self._changed(job)
+        self._sweep()
+
+    def publish(self, job_id: str, event: dict[str, Any]) -> None:
+        """Keep a progress event until the client asks for it; the oldest go when there are too many."""
+        job = self.jobs.get(job_id)
+        if job is not None:
+            job.events.append(event)
+            self._changed(job)
+
+    # ---- the cluster's side
+
+    def worker_left(self, worker: str) -> None:
+        """Stop the job of a worker that left, and the queued jobs that wait for it."""
+        for job in list(self.jobs.values()):
+            for rank, member in enumerate(job.members):
+                if member.worker != worker:
+                    continue
+                job.ended.add(rank)
+                if job.phase != "closed":
+                    self._fail(
+                        job,
+                        {
+                            "kind": "lost",
+                            "rank": rank,
+                            "worker": worker,
+                            "host": member.host,
+                            "text": f"worker {worker} left the cluster",
+                            "pickled": b"",
+                        },
+                    )
+                self._changed(job)
+        self.leases.pop(worker, None)
+        self._sweep()
+
+    def client_left(self, client: str) -> None:
+        """Stop and close every job of a client that left: nobody is there to collect."""
+        for job in list(self.jobs.values()):
+            if job.client == client:
+                self.abort(job.job_id, "the client of the job left")
+                self.close(job.job_id)
+
+    def stop_all(self, reason: str) -> None:
+        """Stop and close every job."""
+        for job_id in list(self.jobs):
+            self.abort(job_id, reason)
+            self.close(job_id)
+
+    # ---- inside
+
+    def _fenced(self, job_id: str, epoch: int, token: bytes) -> Job | None:
+        job = self.jobs.get(job_id)
+        return job if job is not None and job.epoch == epoch and job.token == token else None
+
+    def _grant(self) -> None:
+        wanted: set[str] = set()
+        for job in self.jobs.values():
+            if job.phase != "queued" or job.stopped:
+                continue
+            workers = {member.worker for member in job.members}
+            # An earlier job in the queue keeps its place: a later one may pass only where it wants none of its workers.
+            if not workers & (wanted | self.leases.keys()):
+                job.phase = "granted"
+                for member in job.members:
+                    self.leases[member.worker] = job.job_id
+                    self._tell(member.worker, "open", job)
+                self._changed(job)
+            wanted |= workers
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        for job in [job for job in self.jobs.values() if job.phase == "closed"]:
+            expired = now - job.closed_at >= _LINGER_S
+            for rank, member in enumerate(job.members):
+                if (expired or rank not in job.live) and self.leases.get(member.worker) == job.job_id:
+                    del self.leases[member.worker]
+            if expired or not job.live:
+                del self.jobs[job.job_id]
+                self._notify(job.job_id)
+        self._grant()
+
+    def _suspect(self, job: Job, record: dict[str, Any]) -> None:
+        if not job.stopped:
+            job.suspicion = record
+            job.suspected_at = self._clock()
+            self._push_abort(job)
+
+    def _fail(self, job: Job, record: dict[str, Any]) -> None:
+        if job.failure is None:
+            job.failure = record
+            self._push_abort(job)
+            self._changed(job)
+
+    def _push_abort(self, job: Job) -> None:
+        if job.phase == "granted":
+            for rank, member in enumerate(job.members):
+                if rank not in job.ended:
+                    self._tell(member.worker, "abort", job)
+
+    def _tell(self, worker: str, action: str, job: Job) -> None:
+        message: dict[str, Any] = {"action": action, "job_id": job.job_id, "epoch": job.epoch}
+        if action == "open":
+            message["token"] = job.token
+        if action == "abort":
+            message["reason"] = self._reason(job)
+        self._send(worker, message)
+
+    def _reason(self, job: Job) -> str:
+        record = job.failure or job.suspicion
+        if record is None:
+            return ""
+        text = str(record["text"]).strip().splitlines()[-1:] or [record["kind"]]
+        return text[0] if record["rank"] < 0 else f"rank {record['rank']} on worker {record['worker']}: {text[0]}"
+
+    def _changed(self, job: Job) -> None:
+        job.version += 1
+        self._notify(job.job_id)

@@ -1,0 +1,251 @@
+"""A job as its client sees it: ask for workers, watch, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn
+
+from distributed.comm.core import CommClosedError
+
+from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError
+from dsgd.runtime.failures import as_error
+from dsgd.runtime.plan import Plan
+from dsgd.runtime.rendezvous import Fence
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["Session"]
+
+_SLICE_S: Final = 0.5
+_CALL_S: Final = 10.0
+_EXPLAIN_S: Final = 3.0
+# Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
+_LEAVE_CALL_S: Final = 1.0
+_LEAVE_S: Final = 1.5
+
+
+class Session:
+    """One job on one cluster; used by one thread.
+
+    Parameters
+    ----------
+    client : Client
+        Synchronous and connected.
+    timeout_s : float
+        How long nothing may move before a wait fails.
+    on_event : callable or None
+        Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
+        for its workers. What it raises stops the job.
+    """
+
+    def __init__(
+        self, client: Client, timeout_s: float, on_event: Callable[[Mapping[str, Any]], None] | None = None
+    ) -> None:
+        self.client = client
+        self.job_id = uuid.uuid4().hex
+        self.epoch = 0
+        self.timeout_s = timeout_s
+        self.futures: list[Future] = []
+        self._token = secrets.token_bytes(32)
+        self._on_event = on_event
+        self._seen = -2  # a version no job has
+        self._admitted = False
+        self._watch: asyncio.Task[Any] | None = None
+        self._work: asyncio.Future[Any] | None = None
+
+    def fence(self, rank: int) -> Fence:
+        """Return what the messages of a rank show."""
+        return Fence(self.job_id, self.epoch, self._token, rank)
+
+    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return the running workers, and size and holders of the blocks with these keys."""
+        answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
+        return answer
+
+    def admit(self, plan: Plan, queue_timeout_s: float) -> bool:
+        """Wait for the lease of all workers of the plan; False if one of them left before the job began.
+
+        Raises
+        ------
+        GangTimeoutError
+            Other jobs held the workers for `queue_timeout_s`.
+        """
+        deadline = time.monotonic() + queue_timeout_s
+        self._admitted = True
+        status = self._call(
+            "dsgd_admit",
+            job_id=self.job_id,
+            epoch=self.epoch,
+            token=self._token,
+            client=self.client.id,
+            members=[(rank.worker.address, rank.worker.host) for rank in plan.ranks],
+        )
+        while status["job_state"] == "queued":
+            self._emit({"phase": "queued", "position": status["position"], "workers": len(status["ahead"])})
+            if time.monotonic() >= deadline:
+                raise GangTimeoutError(
+                    f"the job waited {queue_timeout_s:g} s for other jobs to release {', '.join(status['ahead'])}."
+                )
+            status = self._call(
+                "dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=status["version"], wait_s=_SLICE_S
+            )
+        if status["job_state"] == "running":
+            return True
+        failure = status.get("failure")
+        if failure is None or failure["kind"] != "lost":
+            self._raise(status)
+        # Nothing has begun yet: forget this attempt, so that the caller can plan again.
+        self._call("dsgd_close", job_id=self.job_id)
+        self.job_id, self._admitted, self._seen = uuid.uuid4().hex, False, -2
+        return False
+
+    def run(
+        self, make: Callable[[], Awaitable[Any]], stalled: Callable[[Mapping[str, Any]], str | None] | None = None
+    ) -> Any:
+        """Wait for something on the cluster while watching the job.
+
+        Parameters
+        ----------
+        make : callable
+            Returns the awaitable; called on the client's event loop.
+        stalled : callable, optional
+            Takes the status and returns whom we wait for, or None while all is well. When it has named somebody for
+            `timeout_s`, the wait fails.
+
+        Raises
+        ------
+        DsgdError
+            The job failed; see `dsgd.runtime.failures`.
+        """
+        idle_since, waiting_for = time.monotonic(), None
+        while True:
+            work, status = self._guard(self._slice, make, callback_timeout=_SLICE_S + _CALL_S)
+            if status is not None:
+                self._heed(status)
+            if work is not None:
+                return work.result()
+            if status is None:
+                continue
+            culprit = stalled(status) if stalled is not None else None
+            if culprit is None or culprit != waiting_for:
+                idle_since, waiting_for = time.monotonic(), culprit
+            elif time.monotonic() - idle_since >= self.timeout_s:
+                raise GangTimeoutError(
+                    f"nothing moved for {self.timeout_s:g} s: waiting for {culprit}. "
+                    "The worker may be busy with other tasks, or paused because its memory is full."
+                )
+
+    def explain(self) -> NoReturn:
+        """Raise the error that made a rank end early; the scheduler may learn of it a moment after we do."""
+        deadline = time.monotonic() + _EXPLAIN_S
+        while time.monotonic() < deadline:
+            self._heed(self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S))
+        raise GangError(f"a rank of job {self.job_id} ended early and did not say why; see the logs of the workers.")
+
+    def leave(self) -> None:
+        """End the job that went well."""
+        last = self._call("dsgd_watch", job_id=self.job_id, seen=-2, wait_s=0.0)
+        self._call("dsgd_close", job_id=self.job_id)
+        self._drop()
+        for event in last["events"]:
+            self._emit(event)
+
+    def break_off(self, reason: str) -> None:
+        """End the job that did not: stop its ranks, wait for them a little, and leave nothing behind.
+
+        Never raises an ordinary error: the one that brought us here is the one the user must see.
+        """
+        with contextlib.suppress(Exception):
+            if self._admitted:
+                self._call("dsgd_abort", timeout_s=_LEAVE_CALL_S, job_id=self.job_id, reason=reason)
+                deadline = time.monotonic() + _LEAVE_S
+                seen, live = -2, [0]
+                while live and (remaining := deadline - time.monotonic()) > 0:
+                    status = self._call(
+                        "dsgd_watch",
+                        timeout_s=_LEAVE_CALL_S + remaining,
+                        job_id=self.job_id,
+                        seen=seen,
+                        wait_s=remaining,
+                    )
+                    seen, live = status["version"], status["live"]
+                self._call("dsgd_close", timeout_s=_LEAVE_CALL_S, job_id=self.job_id)
+        with contextlib.suppress(Exception):
+            self._drop()
+
+    # ---- inside
+
+    async def _slice(
+        self, make: Callable[[], Awaitable[Any]]
+    ) -> tuple[asyncio.Future[Any] | None, dict[str, Any] | None]:
+        # The two waits outlive a slice: a call that is cancelled would cost the connection it waits on.
+        if self._work is None:
+            self._work = asyncio.ensure_future(make())
+        if self._watch is None:
+            call = self.client.scheduler.dsgd_watch(job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S)
+            self._watch = asyncio.ensure_future(call)
+        await asyncio.wait(
+            {self._work, self._watch}, timeout=_SLICE_S + _CALL_S / 2, return_when=asyncio.FIRST_COMPLETED
+        )
+        status = work = None
+        if self._watch.done():
+            watch, self._watch = self._watch, None
+            status = watch.result()
+        if self._work.done():
+            work, self._work = self._work, None
+        return work, status
+
+    def _drop(self) -> None:
+        for future in self.futures:
+            # A task that still runs is cancelled by this: nobody wants its result any more.
+            future.release()
+        self.futures.clear()
+        self.client.sync(self._end_waits, callback_timeout=_LEAVE_CALL_S)
+
+    async def _end_waits(self) -> None:
+        waits = [wait for wait in (self._work, self._watch) if wait is not None]
+        if self._watch is not None:
+            await asyncio.wait({self._watch}, timeout=_LEAVE_CALL_S / 4)  # the end of the job has just answered it
+        self._work = self._watch = None
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    def _call(self, op: str, *, timeout_s: float = _CALL_S, extra_s: float = 0.0, **arguments: Any) -> Any:
+        async def call() -> Any:
+            return await getattr(self.client.scheduler, op)(**arguments)
+
+        return self._guard(call, callback_timeout=timeout_s + extra_s)
+
+    def _guard(self, function: Callable[..., Awaitable[Any]], *args: Any, callback_timeout: float) -> Any:
+        try:
+            return self.client.sync(function, *args, callback_timeout=callback_timeout)
+        except (CommClosedError, OSError, TimeoutError) as error:
+            raise ClusterUnreachableError(
+                f"the scheduler of {self.client!r} does not answer any more: {error or type(error).__name__}."
+            ) from error
+
+    def _heed(self, status: Mapping[str, Any]) -> None:
+        self._seen = status["version"]
+        for event in status["events"]:
+            self._emit(event)
+        if status["job_state"] in ("failed", "unknown"):
+            self._raise(status)
+
+    def _raise(self, status: Mapping[str, Any]) -> NoReturn:
+        failure = status.get("failure")
+        if failure is None:
+            raise GangError(
+                "the scheduler no longer knows this job: it was restarted, or this client was taken for lost."
+            )
+        raise as_error(failure)
+
+    def _emit(self, event: Mapping[str, Any]) -> None:
+        if self._on_event is not None:
+            self._on_event(event)
