@@ -82,10 +82,12 @@ class Group:
         algorithm = self.algorithm
         if algorithm == "auto":
             algorithm = choose_algorithm(n, flat.itemsize, size)
-        if algorithm == "ring":
-            ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
-        else:
-            recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n))
+        # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
+        with np.errstate(over="ignore", invalid="ignore"):
+            if algorithm == "ring":
+                ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
+            else:
+                recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n))
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""

@@ -1,0 +1,163 @@
+"""Gangs for tests: ranks as threads over either transport, and ranks as processes over TCP."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, AbstractTransport, inproc, tcp
+
+TOKEN = bytes(range(32))
+TRANSPORTS = ("inproc", "tcp")
+
+
+class _PickySocket(tcp.socket.socket):
+    """A socket that, as one under TLS, has no sendmsg, recvmsg_into or flags."""
+
+    def sendmsg(self, *args: Any) -> int:
+        raise NotImplementedError
+
+    def recvmsg_into(self, *args: Any) -> Any:
+        raise NotImplementedError
+
+
+def wrap_picky(sock: tcp.socket.socket, server_side: bool) -> tcp.socket.socket:
+    """Wrap as a TLS context would: another object takes the descriptor over, and keeps the deadline."""
+    limit_s = sock.gettimeout()
+    wrapped = _PickySocket(sock.family, sock.type, sock.proto, sock.detach())
+    wrapped.settimeout(limit_s)
+    return wrapped
+
+
+def run_ranks(calls: Sequence[Callable[[], Any]], limit_s: float = 60.0) -> list[Any]:
+    """Run each call in a thread; return what each returned, or the exception it raised."""
+    results: list[Any] = [None] * len(calls)
+
+    def run(number: int) -> None:
+        try:
+            results[number] = calls[number]()
+        except Exception as error:
+            results[number] = error
+
+    threads = [threading.Thread(target=run, args=(number,), daemon=True) for number in range(len(calls))]
+    deadline = time.monotonic() + limit_s
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(max(deadline - time.monotonic(), 0.0))
+    assert not any(thread.is_alive() for thread in threads), "a rank hangs"
+    return results
+
+
+def raise_first(results: Sequence[Any]) -> list[Any]:
+    """Return the results, or raise the first exception among them."""
+    for result in results:
+        if isinstance(result, Exception):
+            raise result
+    return list(results)
+
+
+def connect_tcp(
+    n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None, **options: Any
+) -> list[Any]:
+    """Return n TCP transports joined over loopback, one of them or an exception per rank."""
+    with contextlib.ExitStack() as stack:
+        listeners = [stack.enter_context(tcp.Listener()) for _ in range(n)]
+        addresses = [listener.address for listener in listeners]
+        settings: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 20.0, **options}
+
+        def join(rank: int) -> tcp.TCPTransport:
+            own = {name: value[rank] if isinstance(value, list) else value for name, value in settings.items()}
+            abort = None if aborts is None else aborts[rank]
+            return tcp.connect(listeners[rank], rank, addresses, timeout_s=timeout_s, abort=abort, **own)
+
+        return run_ranks([lambda rank=rank: join(rank) for rank in range(n)])
+
+
+@contextlib.contextmanager
+def gang(
+    kind: str, n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None
+) -> Iterator[list[AbstractTransport]]:
+    """Give n connected transports, closed at the end."""
+    if kind == "inproc":
+        transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
+    else:
+        wrap = wrap_picky if kind == "wrapped" else None
+        transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))
+    try:
+        yield transports
+    finally:
+        for transport in transports:
+            transport.close()
+
+
+def run_gang(
+    kind: str, n: int, program: Callable[[Group], Any], algorithm: Any = "auto", timeout_s: float = 20.0
+) -> list[Any]:
+    """Run a program on n ranks; return what each returned, or raise the first error."""
+    with gang(kind, n, timeout_s) as transports:
+        groups = [Group(transport, algorithm) for transport in transports]
+        return raise_first(run_ranks([lambda group=group: program(group) for group in groups]))
+
+
+def _process_rank(rank: int, size: int, pipe: Connection, what: str) -> None:
+    with tcp.Listener() as listener:
+        pipe.send(listener.address)
+        transport = tcp.connect(listener, rank, pipe.recv(), job_id="test", epoch=0, token=TOKEN, timeout_s=20.0)
+    group = Group(transport)
+    group.barrier()
+    if what == "sums":
+        pipe.send([sum_of(group, n, seed) for seed, n in enumerate((0, 1, 7, 1000, 100_000))])
+    elif what == "mute":
+        pipe.recv()
+    transport.close()
+
+
+def sum_of(group: Group, n: int, seed: int) -> bytes:
+    """Return the bytes of an all-reduce of n random numbers."""
+    vector = np.random.default_rng((seed, group.rank)).standard_normal(n)
+    group.allreduce(vector)
+    return vector.tobytes()
+
+
+@contextlib.contextmanager
+def process_gang(size: int, what: str, timeout_s: float = 20.0) -> Iterator[tuple[Group, list[Any], list[Connection]]]:
+    """Start size - 1 processes that run as ranks 1, 2, ...; give rank 0's group, the processes and their pipes."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    transport: tcp.TCPTransport | None = None
+    try:
+        for rank in range(1, size):
+            ours, theirs = context.Pipe()
+            process = context.Process(target=_process_rank, args=(rank, size, theirs, what), daemon=True)
+            process.start()
+            theirs.close()
+            pipes.append(ours)
+            processes.append(process)
+        with tcp.Listener() as listener:
+            addresses = [listener.address, *(pipe.recv() for pipe in pipes)]
+            for pipe in pipes:
+                pipe.send(addresses)
+            transport = tcp.connect(listener, 0, addresses, job_id="test", epoch=0, token=TOKEN, timeout_s=timeout_s)
+        group = Group(transport)
+        group.barrier()
+        yield group, processes, pipes
+    finally:
+        if transport is not None:
+            transport.close()
+        for pipe in pipes:
+            pipe.close()
+        for process in processes:
+            process.join(5.0)
+            if process.is_alive():
+                process.kill()
+                process.join()
+            process.close()

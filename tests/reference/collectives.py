@@ -1,0 +1,34 @@
+"""All-reduces over a list of vectors, in plain numpy and in the order of sums that the algorithms promise."""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+
+def recursive_doubling(vectors: list[NDArray]) -> list[NDArray]:
+    """Return what every rank holds after recursive doubling with a fold."""
+    size = len(vectors)
+    core = 1
+    while 2 * core <= size:
+        core *= 2
+    partial = [v.copy() for v in vectors]
+    for extra in range(core, size):
+        partial[extra - core] = partial[extra - core] + partial[extra]
+    distance = 1
+    while distance < core:
+        partial = [partial[min(r, r ^ distance)] + partial[max(r, r ^ distance)] for r in range(core)] + partial[core:]
+        distance *= 2
+    return partial[:core] + [partial[extra - core].copy() for extra in range(core, size)]
+
+
+def ring(vectors: list[NDArray]) -> list[NDArray]:
+    """Return what every rank holds after a ring: chunk k is summed from rank k on, round the ring."""
+    size, n = len(vectors), len(vectors[0])
+    total = np.empty_like(vectors[0])
+    for k in range(size):
+        chunk = slice(n * k // size, n * (k + 1) // size)
+        total[chunk] = vectors[k][chunk]
+        for step in range(1, size):
+            total[chunk] = total[chunk] + vectors[(k + step) % size][chunk]
+    return [total.copy() for _ in vectors]

@@ -1,0 +1,292 @@
+"""Collectives: the same sums as numpy, the same bits on every rank and every transport, the bytes they promise."""
+
+from __future__ import annotations
+
+import tracemalloc
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.collectives import (
+    Cost,
+    Group,
+    allgather_cost,
+    allreduce_cost,
+    barrier_cost,
+    broadcast_cost,
+    choose_algorithm,
+)
+from dsgd.comm.wire import HEADER_BYTES
+from dsgd.errors import InvalidParameterError
+from gangs import TRANSPORTS, run_gang
+from reference import collectives as reference
+
+SIZES = (1, 2, 3, 4, 5, 7, 8)
+ALGORITHMS = ("auto", "recursive_doubling", "ring")
+DTYPES = (np.float32, np.float64, np.int64)
+
+operations = st.lists(
+    st.tuples(
+        st.sampled_from(["allreduce", "broadcast", "allgather", "barrier"]),
+        st.sampled_from([0, 1, 2, 3, 5, 17, 64, 1000]),
+        st.sampled_from(DTYPES),
+        st.integers(0, 2**31),
+    ),
+    min_size=1,
+    max_size=12,
+)
+
+
+def drawn(rank: int, n: int, dtype: Any, seed: int) -> np.ndarray:
+    """Return whole numbers, so that sums are exact in every order."""
+    return np.random.default_rng((seed, rank)).integers(-1000, 1000, size=n).astype(dtype)
+
+
+def random_vectors(size: int, n: int, dtype: Any = np.float64, seed: int = 0) -> list[np.ndarray]:
+    """Return numbers whose sum depends on the order."""
+    rng = np.random.default_rng(seed)
+    return [(rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(dtype) for _ in range(size)]
+
+
+def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> None:
+    def program(group: Group) -> list[np.ndarray]:
+        results = []
+        for name, n, dtype, seed in ops:
+            vector = drawn(group.rank, n, dtype, seed)
+            if name == "allreduce":
+                group.allreduce(vector)
+            elif name == "broadcast":
+                group.broadcast(vector, root=seed % size)
+            elif name == "allgather":
+                vector = group.allgather(vector)
+            else:
+                group.barrier()
+            results.append(vector)
+        return results
+
+    for rank, results in enumerate(run_gang(kind, size, program, algorithm)):
+        for (name, n, dtype, seed), result in zip(ops, results, strict=True):
+            everyone = np.stack([drawn(r, n, dtype, seed) for r in range(size)])
+            expected = {
+                "allreduce": everyone.sum(axis=0, dtype=dtype),
+                "broadcast": everyone[seed % size],
+                "allgather": everyone,
+                "barrier": everyone[rank],
+            }[name]
+            assert result.dtype == expected.dtype
+            np.testing.assert_array_equal(result, expected)
+
+
+@settings(max_examples=40)
+@given(size=st.integers(1, 9), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
+def test_any_list_of_operations_equals_numpy_on_threads(size: int, algorithm: str, ops: list[Any]) -> None:
+    """Whatever collectives follow each other, with whatever sizes and types, the results are numpy's."""
+    check_operations("inproc", size, algorithm, ops)
+
+
+@settings(max_examples=20)
+@given(size=st.sampled_from(SIZES), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
+def test_any_list_of_operations_equals_numpy_over_tcp(size: int, algorithm: str, ops: list[Any]) -> None:
+    """Whatever collectives follow each other, with whatever sizes and types, the results are numpy's."""
+    check_operations("tcp", size, algorithm, ops)
+
+
+@settings(max_examples=8)
+@given(size=st.sampled_from((2, 3, 5)), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
+def test_any_list_of_operations_equals_numpy_over_wrapped_sockets(size: int, algorithm: str, ops: list[Any]) -> None:
+    """The way of frames through sockets that only send and receive, as under TLS, gives the same results."""
+    check_operations("wrapped", size, algorithm, ops)
+
+
+@pytest.mark.parametrize("size", [*range(2, 18), 33])
+@pytest.mark.parametrize("algorithm", ["recursive_doubling", "ring"])
+def test_sums_are_bitwise_those_of_the_plain_twin(size: int, algorithm: str) -> None:
+    """Each algorithm adds in its stated order for any world size, also with fewer elements than ranks."""
+    for n in (0, 1, size - 1, size, 101):
+        vectors = random_vectors(size, n, seed=n)
+
+        def program(group: Group, vectors: list[np.ndarray] = vectors) -> np.ndarray:
+            mine = vectors[group.rank].copy()
+            group.allreduce(mine)
+            return mine
+
+        expected = getattr(reference, algorithm)(vectors)
+        for rank, result in enumerate(run_gang("inproc", size, program, algorithm)):
+            assert result.tobytes() == expected[rank].tobytes()
+            assert result.tobytes() == expected[0].tobytes()
+
+
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("dtype", DTYPES)
+def test_every_rank_and_every_transport_gets_the_same_bits(size: int, dtype: Any) -> None:
+    """An all-reduce is bitwise equal on all ranks, over threads, TCP and wrapped sockets, short and long."""
+    for n in (5, 30_000):
+        vectors = random_vectors(size, n, dtype)
+
+        def program(group: Group, vectors: list[np.ndarray] = vectors) -> bytes:
+            mine = vectors[group.rank].copy()
+            group.allreduce(mine)
+            return mine.tobytes()
+
+        results = {bits for kind in (*TRANSPORTS, "wrapped") for bits in run_gang(kind, size, program)}
+        assert len(results) == 1
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_what_is_not_finite_stays_so_and_agrees(algorithm: str) -> None:
+    """Infinities and NaN of any rank reach all of them, with the same bits."""
+
+    def program(group: Group) -> np.ndarray:
+        mine = np.array([1.0, 2.0, 3.0, 4.0])
+        mine[group.rank] = (np.inf, np.nan, -np.inf)[group.rank]
+        mine[3] = (np.inf, -np.inf, 1.0)[group.rank]
+        group.allreduce(mine)
+        return mine
+
+    results = run_gang("inproc", 3, program, algorithm)
+    assert len({result.tobytes() for result in results}) == 1
+    assert np.isposinf(results[0][0])
+    assert np.isnan(results[0][[1, 3]]).all()
+    assert np.isneginf(results[0][2])
+
+
+def test_one_rank_keeps_its_vector() -> None:
+    """In a gang of one every collective leaves the vector as it is, and nothing is sent."""
+
+    def program(group: Group) -> tuple[np.ndarray, Any]:
+        vector = np.array([np.nan, -0.0, 1e300])
+        group.allreduce(vector)
+        group.broadcast(vector)
+        group.barrier()
+        gathered = group.allgather(vector)
+        group.ledger.end_round()
+        return gathered[0], group.ledger.records().totals
+
+    for kind in TRANSPORTS:
+        ((vector, totals),) = run_gang(kind, 1, program)
+        assert vector.tobytes() == np.array([np.nan, -0.0, 1e300]).tobytes()
+        assert totals["messages"] == totals["bytes_sent"] == 0
+
+
+def test_a_matrix_is_summed_in_place() -> None:
+    """Vectors may have any shape as long as they are contiguous."""
+
+    def program(group: Group) -> np.ndarray:
+        matrix = np.full((3, 4), float(group.rank + 1))
+        group.allreduce(matrix)
+        group.broadcast(matrix)
+        return matrix
+
+    for result in run_gang("inproc", 3, program):
+        np.testing.assert_array_equal(result, np.full((3, 4), 6.0))
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
+    """A strided vector, an unknown type, an unknown root and an unknown algorithm are errors that say so."""
+
+    def program(group: Group) -> None:
+        with pytest.raises(InvalidParameterError, match="C-contiguous"):
+            group.allreduce(np.zeros((4, 4))[:, 0])
+        with pytest.raises(InvalidParameterError, match="dtype"):
+            group.allreduce(np.zeros(3, dtype=np.complex64))
+        with pytest.raises(InvalidParameterError, match="root"):
+            group.broadcast(np.zeros(3), root=2)
+        with pytest.raises(InvalidParameterError, match="algorithm"):
+            Group(group.transport, "tree")  # type: ignore[arg-type]
+        group.barrier()
+
+    run_gang("inproc", 2, program)
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algorithm: str) -> None:
+    """Bytes and messages of every collective equal their formulas, on every rank."""
+    cases = [("allreduce", n) for n in (0, 1, 5, 100, 20_001)]
+    cases += [("broadcast", 7), ("allgather", 11), ("barrier", 0)]
+
+    def program(group: Group) -> list[Cost]:
+        ledger, costs = group.ledger, []
+        for name, n in cases:
+            before = ledger.records().totals
+            ledger.begin_round("sync")
+            vector = np.ones(n, dtype=np.float32)
+            if name == "allreduce":
+                group.allreduce(vector)
+            elif name == "broadcast":
+                group.broadcast(vector, root=size - 1)
+            elif name == "allgather":
+                group.allgather(vector)
+            else:
+                group.barrier()
+            ledger.end_round()
+            after = ledger.records().totals
+            costs.append(
+                Cost(int(after["bytes_sent"] - before["bytes_sent"]), int(after["messages"] - before["messages"]))
+            )
+        return costs
+
+    def expected(rank: int, name: str, n: int) -> Cost:
+        if name == "allreduce":
+            return allreduce_cost(rank, size, n, 4, algorithm)
+        if name == "broadcast":
+            return broadcast_cost(rank, size, n, 4, root=size - 1)
+        return allgather_cost(size, n, 4) if name == "allgather" else barrier_cost(size)
+
+    for rank, costs in enumerate(run_gang(kind, size, program, algorithm)):
+        assert costs == [expected(rank, name, n) for name, n in cases]
+
+
+@given(size=st.integers(2, 33), n=st.integers(0, 10_000), itemsize=st.sampled_from([4, 8]))
+def test_closed_forms_agree_with_the_textbook(size: int, n: int, itemsize: int) -> None:
+    """Over all ranks a ring moves 2 (P - 1) vectors, a broadcast P - 1, and doubling at most log2 P each."""
+    ring = [allreduce_cost(rank, size, n, itemsize, "ring") for rank in range(size)]
+    assert sum(c.n_bytes for c in ring) == 2 * (size - 1) * (n * itemsize + size * HEADER_BYTES)
+    tree = [broadcast_cost(rank, size, n, itemsize, root=n % size) for rank in range(size)]
+    assert sum(c.messages for c in tree) == size - 1
+    doubling = [allreduce_cost(rank, size, n, itemsize, "recursive_doubling").messages for rank in range(size)]
+    assert max(doubling) <= size.bit_length()
+    if size & (size - 1) == 0:
+        assert set(doubling) == {size.bit_length() - 1}
+
+
+def test_auto_takes_doubling_for_short_vectors_and_the_ring_for_long_ones() -> None:
+    """The choice depends on length, element size and world size alone, so all ranks make the same."""
+    assert choose_algorithm(8_192, 8, 2) == "recursive_doubling"
+    assert choose_algorithm(8_193, 8, 2) == "ring"
+    assert choose_algorithm(16_384, 4, 2) == "recursive_doubling"
+    assert choose_algorithm(20_000, 8, 20_001) == "recursive_doubling"
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("algorithm", ["recursive_doubling", "ring"])
+def test_rounds_of_equal_size_allocate_no_vector(kind: str, algorithm: str) -> None:
+    """After the first round, no round allocates anything near the size of the vector."""
+    n = 1_000_000
+    vectors = [np.ones(n), np.ones(n)]
+
+    def work(group: Group) -> None:
+        for _ in range(3):
+            group.allreduce(vectors[group.rank])
+            vectors[group.rank][:] = 1.0
+
+    def program(group: Group) -> int:
+        work(group)
+        group.barrier()
+        if group.rank == 0:
+            tracemalloc.start()
+        group.barrier()
+        work(group)
+        group.barrier()
+        if group.rank:
+            return 0
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+        return peak
+
+    peak = run_gang(kind, 2, program, algorithm)[0]
+    assert peak < n * 8 / 50

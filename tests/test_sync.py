@@ -1,0 +1,145 @@
+"""Synchronous strategies: when they are due, what they mix, what they cost."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.collectives import Group, allreduce_cost
+from dsgd.errors import InvalidParameterError
+from dsgd.sync import (
+    AbstractStrategy,
+    EpochAveraging,
+    LocalSGD,
+    MinibatchSGD,
+    OneShotAveraging,
+    RoundClock,
+    resolve,
+)
+from gangs import TRANSPORTS, run_gang
+
+STRATEGIES = [LocalSGD(every=10), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=10)]
+rows_of_ranks = st.lists(st.integers(0, 500), min_size=1, max_size=9)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_every_strategy_is_a_value(strategy: AbstractStrategy) -> None:
+    """Strategies compare by what they say, hash, pickle and cannot be changed."""
+    assert pickle.loads(pickle.dumps(strategy)) == strategy
+    assert hash(pickle.loads(pickle.dumps(strategy))) == hash(strategy)
+    with pytest.raises(AttributeError):
+        strategy.every = 3  # type: ignore[attr-defined]
+    assert strategy.exchanges in ("model", "gradient")
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@given(rows=rows_of_ranks, n_epochs=st.integers(1, 4))
+def test_training_ends_in_an_exchange(strategy: AbstractStrategy, rows: list[int], n_epochs: int) -> None:
+    """Whatever the shards, an epoch has a round, and the last round of training is due."""
+    n_rounds = strategy.rounds_per_epoch(rows)
+    assert n_rounds >= 1
+    due = [
+        strategy.is_due(RoundClock(epoch, number, n_rounds, epoch == n_epochs - 1 and number == n_rounds - 1))
+        for epoch in range(n_epochs)
+        for number in range(n_rounds)
+    ]
+    assert due[-1]
+    if isinstance(strategy, OneShotAveraging):
+        assert sum(due) == 1
+    else:
+        assert all(due)
+
+
+@given(rows=rows_of_ranks, every=st.integers(1, 600))
+def test_local_sgd_never_lets_a_rank_run_further_than_its_period(rows: list[int], every: int) -> None:
+    """No rank works on more than `every` samples between averages, and fewer rounds would break that."""
+    n_rounds = LocalSGD(every=every).rounds_per_epoch(rows)
+    longest = max(n * (k + 1) // n_rounds - n * k // n_rounds for n in rows for k in range(n_rounds))
+    assert longest <= every
+    if n_rounds > 1:
+        assert -(-max(rows) // (n_rounds - 1)) > every
+
+
+@given(rows=rows_of_ranks, batch=st.integers(1, 600))
+def test_a_minibatch_spreads_over_the_ranks(rows: list[int], batch: int) -> None:
+    """Every row is used once per epoch, in the fewest batches that keep within the size asked on average."""
+    n_rounds = MinibatchSGD(batch=batch).rounds_per_epoch(rows)
+    assert n_rounds == max(1, -(-sum(rows) // batch))
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, size: int) -> None:
+    """The result is the row-weighted mean, bitwise equal on all ranks, and costs what the closed form says."""
+    rows = np.arange(size) * 10.0
+    rng = np.random.default_rng(7)
+    vectors = rng.standard_normal((size, 33))
+    vectors[0] = np.inf  # rank 0 owns no rows: its vector must not matter
+
+    def program(group: Group) -> tuple[np.ndarray, dict[str, float]]:
+        mine = vectors[group.rank].copy()
+        group.ledger.begin_round("sync")
+        strategy.sync(group, mine, rows[group.rank] / rows.sum())
+        group.ledger.end_round()
+        return mine, group.ledger.records().totals
+
+    results = run_gang(kind, size, program)
+    expected = (rows[1:, None] * vectors[1:]).sum(axis=0) / rows.sum()
+    for rank, (mixed, totals) in enumerate(results):
+        np.testing.assert_allclose(mixed, expected, rtol=1e-12)
+        assert mixed.tobytes() == results[0][0].tobytes()
+        cost = allreduce_cost(rank, size, 33, 8)
+        assert (totals["bytes_sent"], totals["messages"]) == (cost.n_bytes, cost.messages)
+        assert totals["encode_s"] > 0
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+def test_one_rank_is_plain_sgd(strategy: AbstractStrategy, dtype: Any) -> None:
+    """A rank that is alone keeps its vector bit for bit, NaN and signed zeros included."""
+    vector = np.array([np.nan, -0.0, 1e-40, np.inf, 3.0], dtype=dtype)
+
+    def program(group: Group) -> bytes:
+        mine = vector.copy()
+        strategy.sync(group, mine, 1.0)
+        return mine.tobytes()
+
+    assert run_gang("inproc", 1, program) == [vector.tobytes()]
+
+
+@pytest.mark.parametrize("bad", [0, -1, 1.5, "10", None, True, float("nan")])
+def test_periods_and_batches_are_positive_integers(bad: Any) -> None:
+    """What is not a positive integer is refused with the name of the parameter and what was got."""
+    with pytest.raises(InvalidParameterError, match=r"LocalSGD\(every=\.\.\.\) must be a positive number"):
+        LocalSGD(every=bad)
+    with pytest.raises(InvalidParameterError, match=r"MinibatchSGD\(batch=\.\.\.\) must be a positive number"):
+        MinibatchSGD(batch=bad)
+
+
+def test_sync_may_be_written_short() -> None:
+    """Integers, names and None mean the strategies they are documented to mean."""
+    assert resolve(256) == resolve(np.int64(256)) == LocalSGD(every=256)
+    assert resolve(None) == LocalSGD(every=1024)
+    assert resolve("epoch") == EpochAveraging()
+    assert resolve("one-shot") == OneShotAveraging()
+    minibatch = MinibatchSGD(batch=8)
+    assert resolve(minibatch) is minibatch
+
+
+@pytest.mark.parametrize("bad", ["auto?", 2.5, True, LocalSGD, [], np.zeros(2)])
+def test_another_sync_is_refused_by_name(bad: Any) -> None:
+    """Anything else is refused, and the text lists the choices."""
+    with pytest.raises(InvalidParameterError, match="'one-shot'"):
+        resolve(bad)
+
+
+def test_a_sync_of_zero_samples_is_refused() -> None:
+    """The shorthand is validated as the strategy is."""
+    with pytest.raises(InvalidParameterError, match="Got 0"):
+        resolve(0)

@@ -1,0 +1,283 @@
+"""Joining over TCP: who gets in, who does not, and what happens to processes that die or hang."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import struct
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.comm import AbortFlag, tcp
+from dsgd.comm.handshake import RECORD_BYTES, Record
+from dsgd.comm.listener import split_address
+from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
+from gangs import TOKEN, connect_tcp, gang, process_gang, run_ranks, sum_of
+
+
+def close_all(transports: list[Any]) -> None:
+    for transport in transports:
+        if isinstance(transport, tcp.TCPTransport):
+            transport.close()
+
+
+def test_a_gang_of_one_needs_no_connection() -> None:
+    """World size one works without a peer."""
+    (transport,) = connect_tcp(1)
+    assert (transport.rank, transport.size) == (0, 1)
+    transport.close()
+
+
+def test_the_latency_of_every_link_is_measured() -> None:
+    """Joining measures half a round trip to every peer, a positive number far below a second on loopback."""
+    with gang("tcp", 3) as transports:
+        for transport in transports:
+            for peer in {0, 1, 2} - {transport.rank}:
+                assert 0.0 < transport.latency_s(peer) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("different", "says"),
+    [
+        ({"job_id": ["one", "two"]}, "another job"),
+        ({"epoch": [3, 2]}, "another incarnation"),
+        ({"token": [TOKEN, TOKEN[::-1]]}, "token"),
+    ],
+)
+def test_a_stranger_is_turned_away_and_the_gang_goes_on_waiting(different: dict[str, Any], says: str) -> None:
+    """A rank of another job, incarnation or token is told so, and does not stop those who wait."""
+    waiting, stranger = connect_tcp(2, connect_timeout_s=0.5, **different)
+    assert isinstance(stranger, ProtocolError)
+    assert says in str(stranger)
+    assert "rank 0 at 127.0.0.1:" in str(stranger)
+    assert isinstance(waiting, GangTimeoutError)
+    assert "rank(s) 1 to join" in str(waiting)
+    assert says in str(waiting)
+
+
+def test_other_settings_are_an_error_on_both_sides() -> None:
+    """Ranks of one job that do not agree on its settings both say so at once."""
+    for result in connect_tcp(2, config=[b"float32", b"float64"]):
+        assert isinstance(result, ProtocolError)
+        assert "settings" in str(result)
+
+
+def test_another_world_size_is_an_error_on_both_sides() -> None:
+    """Ranks that do not agree how many they are both say so at once."""
+    with tcp.Listener() as first, tcp.Listener() as second:
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 5.0}
+        results = run_ranks(
+            [
+                lambda: tcp.connect(first, 0, [first.address, second.address], **options),
+                lambda: tcp.connect(second, 1, [first.address, second.address, second.address], **options),
+            ]
+        )
+    for result in results:
+        assert isinstance(result, ProtocolError)
+        assert "number of ranks" in str(result)
+
+
+def test_a_rank_cannot_join_twice() -> None:
+    """The second one that says it is rank 1 is turned away, and so the mix-up is found."""
+    with tcp.Listener() as listener:
+        addresses = [listener.address, "127.0.0.1:1", "127.0.0.1:1"]
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 1.0}
+
+        def join_as_one() -> Any:
+            with tcp.Listener() as own:
+                return tcp.connect(own, 1, addresses, **options)
+
+        zero, *ones = run_ranks([lambda: tcp.connect(listener, 0, addresses, **options), join_as_one, join_as_one])
+    assert isinstance(zero, ProtocolError)
+    assert "already joined" in str(zero)
+    assert all(isinstance(result, Exception) for result in ones)
+
+
+@settings(max_examples=8)
+@given(garbage=st.lists(st.binary(max_size=300), min_size=1, max_size=5))
+def test_garbage_on_the_port_is_dropped_and_counted(garbage: list[bytes]) -> None:
+    """Whatever strangers send, the gang comes together, and the listener counts whom it turned away."""
+    with tcp.Listener() as first, tcp.Listener() as second:
+        addresses = [first.address, second.address]
+        strangers = [socket.create_connection(split_address(first.address)) for _ in garbage]
+        for stranger, data in zip(strangers, garbage, strict=True):
+            stranger.sendall(data)
+        silent = socket.create_connection(split_address(first.address))
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 10.0}
+        transports = run_ranks(
+            [lambda rank=rank: tcp.connect((first, second)[rank], rank, addresses, **options) for rank in range(2)]
+        )
+        assert all(isinstance(transport, tcp.TCPTransport) for transport in transports)
+        assert first.n_refused == len(garbage) + 1
+        close_all(transports)
+        for stranger in (*strangers, silent):
+            stranger.close()
+
+
+@given(st.binary(max_size=2 * RECORD_BYTES))
+def test_random_bytes_are_no_handshake(data: bytes) -> None:
+    """Bytes that no rank packed are refused."""
+    if data.startswith(b"dsgH"):
+        return
+    with pytest.raises(ProtocolError):
+        Record.unpack(data)
+
+
+def test_the_token_does_not_travel() -> None:
+    """A peer that only listens to the handshake sees neither the token nor a proof that fits another handshake."""
+    seen: list[bytes] = []
+    with tcp.Listener() as real, socket.create_server(("127.0.0.1", 0)) as tap, tcp.Listener() as own:
+        tap_address = f"127.0.0.1:{tap.getsockname()[1]}"
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 1.0}
+
+        def forward() -> None:
+            with tap.accept()[0] as client, socket.create_connection(split_address(real.address)) as server:
+                for source, target in ((client, server), (server, client), (client, server), (server, client)):
+                    data = source.recv(RECORD_BYTES, socket.MSG_WAITALL)
+                    seen.append(data)
+                    target.sendall(data)
+            with socket.create_connection(split_address(real.address)) as again:
+                again.sendall(seen[0])
+                again.recv(RECORD_BYTES, socket.MSG_WAITALL)
+                again.sendall(seen[2])
+                again.recv(RECORD_BYTES, socket.MSG_WAITALL)
+
+        results = run_ranks(
+            [
+                lambda: tcp.connect(real, 0, [real.address, own.address], **options),
+                lambda: tcp.connect(own, 1, [tap_address, own.address], **options),
+                forward,
+            ]
+        )
+        close_all(results)
+    assert len(seen) == 4
+    assert TOKEN not in b"".join(seen)
+    assert isinstance(results[0], GangTimeoutError)
+    assert "the token of the job is not the same" in str(results[0])
+
+
+def test_joining_nobody_ends_at_the_deadline() -> None:
+    """A rank whose peers never come names them, and one whose peer is not there says so at once."""
+    with tcp.Listener() as listener:
+        addresses = [listener.address, "127.0.0.1:1", "127.0.0.1:1"]
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 0.3}
+        with pytest.raises(GangTimeoutError, match=r"rank\(s\) 1, 2 to join"):
+            tcp.connect(listener, 0, addresses, **options)
+        with pytest.raises(AbortedError, match=r"rank 0 at 127\.0\.0\.1:1"):
+            tcp.connect(listener, 1, ["127.0.0.1:1", listener.address], **options)
+        with socket.create_server(("127.0.0.1", 0)) as mute:
+            address = f"127.0.0.1:{mute.getsockname()[1]}"
+            with pytest.raises(GangTimeoutError, match="does not answer"):
+                tcp.connect(listener, 1, [address, listener.address], **options)
+
+
+def test_an_abort_ends_joining() -> None:
+    """A flag set while a rank waits for its peers ends the wait with its reason."""
+    for rank in (0, 1):
+        abort = AbortFlag()
+        timer = threading.Timer(0.2, lambda abort=abort: abort.set("ctrl-C"))
+        timer.start()
+        with tcp.Listener() as listener, socket.create_server(("127.0.0.1", 0)) as mute:
+            addresses = [listener.address, listener.address]
+            addresses[1 - rank] = f"127.0.0.1:{mute.getsockname()[1]}"
+            begin = time.monotonic()
+            with pytest.raises(AbortedError, match="ctrl-C"):
+                tcp.connect(listener, rank, addresses, job_id="j", epoch=0, token=TOKEN, abort=abort)
+            assert time.monotonic() - begin < 10.0
+        timer.join()
+
+
+def test_frames_of_another_count_are_refused() -> None:
+    """A frame that was lost or sent twice shows by its number, even if it looks right otherwise."""
+    with gang("tcp", 2) as (zero, one):
+        one._links[0]._n_sent = 5  # type: ignore[attr-defined]
+        one.send(0, np.zeros(4))
+        with pytest.raises(ProtocolError, match="frame number 0, got 5"):
+            zero.recv(1, np.zeros(4))
+
+
+def test_bytes_that_are_no_frame_are_refused() -> None:
+    """Noise on an open connection is an error, never a vector."""
+    with gang("tcp", 2) as (zero, one):
+        one._links[0].sock.sendall(os.urandom(4) + struct.pack("<Q", 2**60) * 20)  # type: ignore[attr-defined]
+        with pytest.raises(ProtocolError, match="does not speak dsgd"):
+            zero.recv(1, np.zeros(4))
+
+
+def test_the_listener_binds_one_host_and_the_ports_it_may() -> None:
+    """A range is tried in order, a full or impossible one is an error with the reason."""
+    with tcp.Listener() as taken:
+        host, port = split_address(taken.address)
+        assert host == "127.0.0.1"
+        with pytest.raises(ClusterError, match=f"a port from {port} to {port}"):
+            tcp.Listener("127.0.0.1", (port, port))
+        if port < 65_000:
+            with tcp.Listener("127.0.0.1", (port, port + 50)) as other:
+                assert port < split_address(other.address)[1] <= port + 50
+    with pytest.raises(InvalidParameterError, match="port_range"):
+        tcp.Listener("127.0.0.1", (10, 5))
+    with pytest.raises(ClusterError, match=r"192\.0\.2\.1"):
+        tcp.Listener("192.0.2.1")
+    taken.close()
+
+
+def test_addresses_are_read_with_or_without_scheme_and_brackets() -> None:
+    """host:port and [v6]:port are understood, anything else is refused."""
+    assert split_address("tcp://10.0.0.1:80") == ("10.0.0.1", 80)
+    assert split_address("[::1]:80") == ("::1", 80)
+    for bad in ("host", "host:", ":80", "host:http"):
+        with pytest.raises(InvalidParameterError, match="host:port"):
+            split_address(bad)
+
+
+def test_impossible_settings_are_refused_by_name() -> None:
+    """Rank, token, epoch and time limits are checked before anything is opened."""
+    with tcp.Listener() as listener:
+        good: dict[str, Any] = {"rank": 0, "job_id": "j", "epoch": 0, "token": TOKEN}
+        for bad in ({"rank": 1}, {"token": b"short"}, {"epoch": -1}, {"timeout_s": 0.0}, {"connect_timeout_s": -1.0}):
+            with pytest.raises(InvalidParameterError, match=next(iter(bad))):
+                tcp.connect(listener, addresses=[listener.address], **(good | bad))
+
+
+def test_processes_sum_as_threads_do() -> None:
+    """Ranks in processes of their own get the bits that threads get."""
+    from gangs import run_gang
+
+    def program(group: Any) -> list[bytes]:
+        return [sum_of(group, n, seed) for seed, n in enumerate((0, 1, 7, 1000, 100_000))]
+
+    with process_gang(3, "sums") as (group, _, pipes):
+        ours = program(group)
+        theirs = [pipe.recv() for pipe in pipes]
+    expected = run_gang("inproc", 3, program)
+    assert [ours, *theirs] == expected
+
+
+def test_a_killed_process_is_noticed_at_once() -> None:
+    """SIGKILL of a peer ends the wait within moments, and the error names its rank and address."""
+    with process_gang(2, "mute", timeout_s=60.0) as (group, (process,), _):
+        timer = threading.Timer(0.2, process.kill)
+        timer.start()
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match=r"rank 1 at 127\.0\.0\.1:\d+ went away"):
+            group.allreduce(np.zeros(128))
+        assert time.monotonic() - begin < 10.0
+        timer.join()
+
+
+def test_a_stopped_process_is_caught_by_the_deadline() -> None:
+    """A peer that hangs without dying is named when the deadline passes."""
+    with process_gang(2, "mute", timeout_s=0.5) as (group, (process,), _):
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(GangTimeoutError, match=r"rank 0 waited 0\.5 s for rank 1 at 127\.0\.0\.1"):
+                group.allreduce(np.zeros(128))
+        finally:
+            os.kill(process.pid, signal.SIGCONT)

@@ -1,0 +1,206 @@
+"""What every transport promises: arrays arrive, mistakes and losses become errors, waits end."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd.comm import AbortFlag, AbstractTransport, inproc
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.ledger import RankLedger
+from gangs import gang, raise_first, run_ranks
+
+KINDS = ("inproc", "tcp", "wrapped")
+each_kind = pytest.mark.parametrize("kind", KINDS)
+
+
+def later(seconds: float, call: Any) -> threading.Timer:
+    timer = threading.Timer(seconds, call)
+    timer.start()
+    return timer
+
+
+@each_kind
+@pytest.mark.parametrize("n", [0, 1, 1000, 70_000, 1_048_576])
+def test_large_arrays_move_both_ways_at_once(kind: str, n: int) -> None:
+    """Two ranks that send before they receive never block each other, whatever the size; buffers may be reused."""
+
+    def program(transport: AbstractTransport) -> None:
+        peer = 1 - transport.rank
+        mine, theirs = np.empty(n), np.empty(n)
+        for number in range(3):
+            mine.fill(10 * transport.rank + number)
+            theirs.fill(np.nan)
+            transport.exchange(peer, mine, peer, theirs)
+            mine.fill(-1.0)
+            np.testing.assert_array_equal(theirs, np.full(n, 10.0 * peer + number))
+
+    with gang(kind, 2) as transports:
+        raise_first(run_ranks([lambda t=t: program(t) for t in transports]))
+
+
+@each_kind
+def test_unequal_frames_go_round_a_ring(kind: str) -> None:
+    """The peers of the two halves of an exchange may differ, and so may the sizes."""
+    sizes = (300_000, 10, 40_000)
+
+    def program(transport: AbstractTransport) -> None:
+        rank = transport.rank
+        before = (rank - 1) % 3
+        incoming = np.empty(sizes[before], dtype=np.float32)
+        transport.exchange((rank + 1) % 3, np.full(sizes[rank], rank, dtype=np.float32), before, incoming)
+        np.testing.assert_array_equal(incoming, np.full(sizes[before], before, dtype=np.float32))
+
+    with gang(kind, 3) as transports:
+        raise_first(run_ranks([lambda t=t: program(t) for t in transports]))
+
+
+@each_kind
+def test_one_way_messages_arrive_in_order(kind: str) -> None:
+    """Send and recv are halves of an exchange, and messages of one sender do not overtake each other."""
+
+    def program(transport: AbstractTransport) -> list[float]:
+        seen = []
+        for number, n in enumerate((1, 200_000, 0, 5)):
+            if transport.rank == 0:
+                transport.send(1, np.full(n, float(number)))
+            else:
+                array = np.empty(n)
+                transport.recv(0, array)
+                assert (array == number).all()
+                seen.append(number)
+        return seen
+
+    with gang(kind, 2) as transports:
+        assert raise_first(run_ranks([lambda t=t: program(t) for t in transports]))[1] == [0, 1, 2, 3]
+
+
+@each_kind
+@pytest.mark.parametrize(
+    ("sent", "op", "says"),
+    [
+        (np.zeros(4, dtype=np.float32), 1, "dtype float64, got float32"),
+        (np.zeros(3), 1, "size 32 bytes, got 24 bytes"),
+        (np.zeros(5), 1, "size 32 bytes, got 40 bytes"),
+        (np.zeros(100_000), 1, "size 32 bytes, got 800000 bytes"),
+        (np.zeros(4), 2, "operation allreduce, got broadcast"),
+    ],
+)
+def test_ranks_at_different_points_notice(kind: str, sent: np.ndarray, op: int, says: str) -> None:
+    """Another dtype, size or operation than the one due is an error that says what was expected and got."""
+    with gang(kind, 2) as (zero, one):
+
+        def receive() -> None:
+            try:
+                zero.recv(1, np.zeros(4), op=1)
+            finally:
+                zero.close()
+
+        results = run_ranks([receive, lambda: one.send(0, sent, op=op)])
+    assert isinstance(results[0], ProtocolError)
+    assert says in str(results[0])
+    assert "rank 1" in str(results[0])
+
+
+@each_kind
+def test_a_silent_peer_is_named_when_the_deadline_passes(kind: str) -> None:
+    """A rank that waits for one that does nothing gives up after its deadline and says which rank it was."""
+    with gang(kind, 3, timeout_s=0.3) as transports:
+        begin = time.monotonic()
+        with pytest.raises(GangTimeoutError, match=r"rank 0 waited 0\.3 s for rank 2"):
+            transports[0].recv(2, np.zeros(4))
+        assert time.monotonic() - begin < 10.0
+
+
+@each_kind
+def test_a_peer_that_stops_reading_is_named_too(kind: str) -> None:
+    """A rank that cannot get rid of a long message gives up after its deadline."""
+    with gang(kind, 2, timeout_s=0.3) as transports, pytest.raises(GangTimeoutError, match="rank 1"):
+        transports[0].exchange(1, np.zeros(4_000_000), 1, np.zeros(4_000_000))
+
+
+@each_kind
+@pytest.mark.parametrize("n", [4, 1_000_000])
+def test_a_peer_that_goes_away_is_named_at_once(kind: str, n: int) -> None:
+    """A rank that waits for one that closes is told so long before its deadline."""
+    with gang(kind, 2, timeout_s=30.0) as transports:
+        timer = later(0.2, transports[1].close)
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            transports[0].exchange(1, np.zeros(n), 1, np.zeros(n))
+        assert time.monotonic() - begin < 10.0
+        timer.join()
+        with pytest.raises(AbortedError):
+            transports[0].recv(1, np.zeros(n))
+
+
+@each_kind
+@pytest.mark.parametrize("n", [4, 1_000_000])
+def test_an_abort_wakes_a_rank_that_waits(kind: str, n: int) -> None:
+    """A flag set from another thread ends the wait at once, with its reason; no exchange is possible after it."""
+    aborts = [AbortFlag(), AbortFlag()]
+    with gang(kind, 2, timeout_s=30.0, aborts=aborts) as transports:
+        timer = later(0.2, lambda: aborts[0].set("the client went away"))
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match="the client went away"):
+            transports[0].exchange(1, np.zeros(n), 1, np.zeros(n))
+        assert time.monotonic() - begin < 10.0
+        timer.join()
+        with pytest.raises(AbortedError, match="the client went away"):
+            transports[0].send(1, np.zeros(n))
+
+
+@each_kind
+def test_closing_twice_is_closing(kind: str) -> None:
+    """Close may be called again, and nothing can be exchanged after it."""
+    with gang(kind, 2) as transports:
+        for transport in transports:
+            transport.close()
+            transport.close()
+        with pytest.raises(AbortedError, match="has closed"):
+            transports[0].recv(1, np.zeros(1))
+
+
+@each_kind
+def test_waiting_is_recorded_apart_from_moving(kind: str) -> None:
+    """Time until the peer is there goes to wait; what is sent is counted with its header."""
+    with gang(kind, 2) as transports:
+
+        def program(transport: AbstractTransport) -> dict[str, float]:
+            peer = 1 - transport.rank
+            for number in range(2):
+                transport.ledger.begin_round("sync")
+                if number == 1 and transport.rank == 1:
+                    time.sleep(0.3)
+                transport.exchange(peer, np.zeros(10), peer, np.zeros(10))
+                transport.ledger.end_round()
+            return transport.ledger.records().totals
+
+        patient, late = raise_first(run_ranks([lambda t=t: program(t) for t in transports]))
+    assert 0.25 < patient["wait_s"] < 5.0
+    assert patient["wire_s"] >= 0.0
+    assert patient["bytes_sent"] == late["bytes_sent"] == 2 * (80 + 40)
+    assert patient["messages"] == 2
+
+
+@each_kind
+def test_arrays_that_cannot_travel_are_refused(kind: str) -> None:
+    """An unknown dtype or a strided array is an error of the caller, not of the gang."""
+    with gang(kind, 2) as transports:
+        for array in (np.zeros(3, dtype=np.complex64), np.zeros((3, 3)).T[1:]):
+            with pytest.raises(InvalidParameterError):
+                transports[0].send(1, array)
+
+
+def test_settings_of_a_gang_are_checked() -> None:
+    """Impossible settings of the in-process gang are refused by name."""
+    with pytest.raises(InvalidParameterError, match="n="):
+        inproc.connect(0)
+    with pytest.raises(InvalidParameterError, match="timeout_s="):
+        inproc.connect(1, timeout_s=0.0)
+    with pytest.raises(InvalidParameterError, match="ledgers="):
+        inproc.connect(2, ledgers=[RankLedger(0)])
