@@ -1,1 +1,40 @@
-"""kernels."""
+"""Compiled kernels: losses, penalties and schedules by integer code, SGD over dense and sparse rows, fingerprints of rows."""
+
+from __future__ import annotations
+
+from dsgd.kernels.evaluate import evaluate_rows
+from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
+from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
+from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
+from dsgd.kernels.schedules import SCHEDULES, Schedule, learning_rate, optimal_t0
+from dsgd.kernels.sgd import all_finite, gradient_rows, run_rows, step_all
+from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+
+__all__ = [
+    "LOSSES",
+    "PENALTIES",
+    "SCHEDULES",
+    "Loss",
+    "Penalty",
+    "Schedule",
+    "add_columns",
+    "add_row",
+    "all_finite",
+    "draw",
+    "evaluate_rows",
+    "fingerprint_dense",
+    "fingerprint_sparse",
+    "gradient_rows",
+    "learning_rate",
+    "loss_and_slope",
+    "mix64",
+    "optimal_t0",
+    "place_dense",
+    "place_sparse",
+    "row_dot",
+    "run_rows",
+    "score_columns",
+    "step_all",
+    "truncate",
+]

@@ -1,1 +1,26 @@
-"""local."""
+"""What a rank owns and does by itself: its shard of the rows, the objective, and steps on them."""
+
+from __future__ import annotations
+
+from dsgd.local.base import AbstractLocalOptimizer
+from dsgd.local.evaluate import Evaluation, evaluate
+from dsgd.local.objective import Objective, n_params, pack, unpack
+from dsgd.local.sgd import SGD, SGDState, is_finite
+from dsgd.local.shard import Shard, concat_blocks, make_shard, split
+
+__all__ = [
+    "SGD",
+    "AbstractLocalOptimizer",
+    "Evaluation",
+    "Objective",
+    "SGDState",
+    "Shard",
+    "concat_blocks",
+    "evaluate",
+    "is_finite",
+    "make_shard",
+    "n_params",
+    "pack",
+    "split",
+    "unpack",
+]

@@ -1,0 +1,90 @@
+"""Sums over rows that tell how good a model is: loss, hits, squared error."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel
+from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.sgd import row_bounds
+from dsgd.kernels.vector import row_dot, score_columns
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, PointerVector
+
+__all__ = ["evaluate_rows"]
+
+_ONE = np.uint64(1)
+
+
+@kernel
+def evaluate_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    scores: FloatVector,
+    sums: FloatVector,
+    loss_code: int,
+    epsilon: float,
+    n_features: int,
+    start: int,
+    stop: int,
+) -> None:
+    """Add to `sums` what rows start..stop contribute.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params
+        As in `dsgd.kernels.sgd.run_rows`.
+    scores : array, shape (n_outputs,)
+        Scratch.
+    sums : array of float64, shape (7,)
+        Loss (times row and class weight), row weight, rows, weight of the rows classified correctly, squared error,
+        target and squared target (each times row weight).
+    loss_code : int
+        Code of the loss.
+    epsilon : float
+        Parameter of the loss.
+    n_features : int
+        Columns of a row.
+    start, stop : int
+        Rows.
+    """
+    width = np.uint64(n_features)
+    n_outputs = np.uint64(scores.shape[0])
+    n_weights = n_outputs * width
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, width)
+        target = float(targets[i])
+        weight = float(row_weights[i])
+        if indices is not None and n_outputs > _ONE:
+            score_columns(values, indices, first, last, params, scores)
+        best = -np.inf
+        winner = _ONE - _ONE
+        for k in range(n_outputs):
+            if indices is None or n_outputs == _ONE:
+                p = float(row_dot(values, indices, first, last, params, k * width)) + params[n_weights + k]
+            else:
+                p = float(scores[k]) + params[n_weights + k]
+            y = target
+            if n_outputs > _ONE:
+                y = 1.0 if target == k else -1.0
+            if p > best:
+                best = p
+                winner = k
+            loss, _ = loss_and_slope(loss_code, y, p, epsilon)
+            sums[0] += loss * weight * class_weights[0 if y > 0.0 else 1, k]
+        # One output predicts the positive class where its score is above zero, several the first of the largest score.
+        if n_outputs > _ONE:
+            is_hit = winner == target
+        else:
+            is_hit = (best > 0.0) == (target > 0.0)
+        if is_hit:
+            sums[3] += weight
+        sums[1] += weight
+        sums[2] += 1.0
+        sums[4] += weight * (best - target) ** 2
+        sums[5] += weight * target
+        sums[6] += weight * target * target

@@ -1,0 +1,150 @@
+"""The losses: a frozen table, and one scalar function that kernels call with the code of a row.
+
+With target y, prediction p and margin z = y p, scikit-learn's definitions (`sklearn/linear_model/_sgd_fast.pyx.tp`):
+
+========================== ============================================ =====================================
+name                       loss                                         used by
+========================== ============================================ =====================================
+hinge                      max(0, 1 - z)                                linear SVM
+squared_hinge              max(0, 1 - z)^2                              L2-SVM
+log_loss                   log(1 + exp(-z))                             logistic regression
+modified_huber             max(0, 1 - z)^2 if z >= -1, else -4 z        Zhang, ICML 2004
+perceptron                 max(0, -z)                                   perceptron
+squared_error              (p - y)^2 / 2                                ridge regression
+huber                      r^2 / 2 if |r| <= e, else e |r| - e^2 / 2    robust regression, r = p - y
+epsilon_insensitive        max(0, |r| - e)                              SVR
+squared_epsilon_insensitive max(0, |r| - e)^2                           L2-SVR
+========================== ============================================ =====================================
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Literal
+
+from dsgd.kernels.jit import scalar
+
+__all__ = ["LOSSES", "MAX_SLOPE", "Loss", "loss_and_slope"]
+
+#: Slopes are clipped to this size, as in scikit-learn: one absurd row must not throw the model to infinity.
+MAX_SLOPE = 1e12
+
+HINGE = 0
+SQUARED_HINGE = 1
+LOG_LOSS = 2
+MODIFIED_HUBER = 3
+PERCEPTRON = 4
+SQUARED_ERROR = 5
+HUBER = 6
+EPSILON_INSENSITIVE = 7
+SQUARED_EPSILON_INSENSITIVE = 8
+
+
+@dataclass(frozen=True)
+class Loss:
+    """A row of the table of losses.
+
+    Parameters
+    ----------
+    name : str
+        Name, as in scikit-learn.
+    code : int
+        What kernels are given instead of the name.
+    task : {"classification", "regression"}
+        Whether targets are +1 and -1, or numbers. A regression loss can classify, on targets +1 and -1.
+    source : str
+        Where the loss comes from.
+    """
+
+    name: str
+    code: int
+    task: Literal["classification", "regression"]
+    source: str
+
+
+LOSSES: Mapping[str, Loss] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Loss("hinge", HINGE, "classification", "Cortes and Vapnik 1995"),
+            Loss("squared_hinge", SQUARED_HINGE, "classification", "Fan et al. 2008, LIBLINEAR"),
+            Loss("log_loss", LOG_LOSS, "classification", "Cox 1958"),
+            Loss("modified_huber", MODIFIED_HUBER, "classification", "Zhang 2004, eq. 8"),
+            Loss("perceptron", PERCEPTRON, "classification", "Rosenblatt 1958"),
+            Loss("squared_error", SQUARED_ERROR, "regression", "Gauss 1809"),
+            Loss("huber", HUBER, "regression", "Huber 1964"),
+            Loss("epsilon_insensitive", EPSILON_INSENSITIVE, "regression", "Drucker et al. 1997"),
+            Loss("squared_epsilon_insensitive", SQUARED_EPSILON_INSENSITIVE, "regression", "Ho and Lin 2012"),
+        )
+    }
+)
+
+
+@scalar
+def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
+    """Return a loss and its derivative with respect to the prediction.
+
+    Parameters
+    ----------
+    code : int
+        Code of the loss.
+    y : float
+        Target.
+    p : float
+        Prediction.
+    epsilon : float
+        Width of the tube (epsilon-insensitive losses) or of the quadratic part (huber).
+
+    Returns
+    -------
+    loss, slope : float
+        The loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
+    """
+    loss = 0.0
+    slope = 0.0
+    if code == HINGE or code == PERCEPTRON:
+        gap = (1.0 if code == HINGE else 0.0) - p * y
+        if gap >= 0.0:
+            loss = gap
+            slope = -y
+    elif code == LOG_LOSS:
+        z = p * y
+        # exp of a negative number only: no overflow, and log1p keeps the digits that 1 + exp(-z) would lose.
+        decay = math.exp(-abs(z))
+        loss = math.log1p(decay) + max(-z, 0.0)
+        slope = -y * (decay / (1.0 + decay) if z > 0.0 else 1.0 / (1.0 + decay))
+    elif code == SQUARED_HINGE:
+        gap = 1.0 - p * y
+        if gap > 0.0:
+            loss = gap * gap
+            slope = -2.0 * y * gap
+    elif code == MODIFIED_HUBER:
+        z = p * y
+        if z < -1.0:
+            loss = -4.0 * z
+            slope = -4.0 * y
+        elif z < 1.0:
+            loss = (1.0 - z) * (1.0 - z)
+            slope = -2.0 * y * (1.0 - z)
+    elif code == SQUARED_ERROR:
+        slope = p - y
+        loss = 0.5 * slope * slope
+    elif code == HUBER:
+        r = p - y
+        slope = min(max(r, -epsilon), epsilon)
+        loss = slope * (r - 0.5 * slope)
+    else:
+        r = p - y
+        excess = abs(r) - epsilon
+        if excess > 0.0:
+            sign = 1.0 if r > 0.0 else -1.0
+            if code == EPSILON_INSENSITIVE:
+                loss = excess
+                slope = sign
+            else:
+                loss = excess * excess
+                slope = 2.0 * sign * excess
+    return loss, min(max(slope, -MAX_SLOPE), MAX_SLOPE)

@@ -1,0 +1,79 @@
+"""The penalties: a frozen table, and the truncation that gives L1 its exact zeros.
+
+A step on penalty ``alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)`` has two parts. The L2 part multiplies every weight by
+``max(0, 1 - (1 - r) eta alpha)`` before the gradient is added; kernels keep the product in one number and fold it into
+the weights later. The L1 part is the cumulative penalty of Tsuruoka, Tsujii and Ananiadou (ACL 2009, section 3.2), as
+in scikit-learn: u is the penalty that every weight could have received so far, q_j what weight j did receive, and a
+weight is moved towards zero by what is still owed, never across it, when its feature is seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsgd.kernels.jit import scalar
+
+__all__ = ["PENALTIES", "Penalty", "truncate"]
+
+
+@dataclass(frozen=True)
+class Penalty:
+    """A row of the table of penalties.
+
+    Parameters
+    ----------
+    name : str or None
+        Name, as in scikit-learn.
+    l1_share : float or None
+        Share of L1 in the penalty; None when the objective's `l1_ratio` says it.
+    is_on : bool
+        Whether there is a penalty at all.
+    source : str
+        Where the update comes from.
+    """
+
+    name: str | None
+    l1_share: float | None
+    is_on: bool
+    source: str
+
+
+PENALTIES: Mapping[str | None, Penalty] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Penalty(None, 0.0, False, ""),
+            Penalty("none", 0.0, False, ""),
+            Penalty("l2", 0.0, True, "Shalev-Shwartz et al. 2007"),
+            Penalty("l1", 1.0, True, "Tsuruoka et al. 2009"),
+            Penalty("elasticnet", None, True, "Zou and Hastie 2005; Tsuruoka et al. 2009"),
+        )
+    }
+)
+
+
+@scalar
+def truncate(weight: float, owed_total: float, received: float) -> float:
+    """Return a weight after the L1 penalty it still owes.
+
+    Parameters
+    ----------
+    weight : float
+        The weight z, in true units (scale applied).
+    owed_total : float
+        u, the penalty any weight could have received.
+    received : float
+        q, the signed penalty this weight has received.
+
+    Returns
+    -------
+    float
+        ``max(0, z - (u + q))`` if z > 0, ``min(0, z + (u - q))`` if z < 0, else z.
+    """
+    if weight > 0.0:
+        return max(0.0, weight - (owed_total + received))
+    if weight < 0.0:
+        return min(0.0, weight + (owed_total - received))
+    return weight

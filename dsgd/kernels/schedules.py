@@ -1,0 +1,125 @@
+"""The learning-rate schedules: a frozen table, and one scalar function that kernels call with the code of a row.
+
+t counts steps from 1, e counts epochs from 1, s is the factor by which an adaptive rate has been cut.
+
+============ =============================== ================================================================
+name         eta                             source
+============ =============================== ================================================================
+constant     eta0                            Robbins and Monro 1951, fixed gain
+optimal      1 / (alpha (t0 + t - 1))        Bottou 2010; t0 = alpha^(-3/4) as in scikit-learn
+invscaling   eta0 / t^power_t                scikit-learn
+adaptive     eta0 s                          scikit-learn; s is divided by 5 when an epoch does not help
+pegasos      1 / (alpha t)                   Shalev-Shwartz et al. 2007, Figure 1
+per_epoch    1 / (alpha e)                   Abeykoon, Fox and Kim 2019: the model synchronisation frequency study
+============ =============================== ================================================================
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from dsgd.kernels.jit import scalar
+
+__all__ = ["SCHEDULES", "Schedule", "learning_rate", "optimal_t0"]
+
+CONSTANT = 0
+OPTIMAL = 1
+INVSCALING = 2
+ADAPTIVE = 3
+PEGASOS = 4
+PER_EPOCH = 5
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """A row of the table of schedules.
+
+    Parameters
+    ----------
+    name : str
+        Name; scikit-learn's where it has the schedule.
+    code : int
+        What kernels are given instead of the name.
+    needs_alpha : bool
+        Whether the schedule divides by alpha.
+    source : str
+        Where the schedule comes from.
+    """
+
+    name: str
+    code: int
+    needs_alpha: bool
+    source: str
+
+
+SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
+    {
+        row.name: row
+        for row in (
+            Schedule("constant", CONSTANT, False, "Robbins and Monro 1951"),
+            Schedule("optimal", OPTIMAL, True, "Bottou 2010; scikit-learn"),
+            Schedule("invscaling", INVSCALING, False, "scikit-learn"),
+            Schedule("adaptive", ADAPTIVE, False, "scikit-learn"),
+            Schedule("pegasos", PEGASOS, True, "Shalev-Shwartz et al. 2007"),
+            Schedule("per_epoch", PER_EPOCH, True, "Abeykoon et al. 2019, arXiv 1905.01219"),
+        )
+    }
+)
+
+
+def optimal_t0(alpha: float) -> float:
+    """Return t0 of the optimal schedule.
+
+    scikit-learn takes for the first rate the size a typical weight has, ``typw = sqrt(1 / sqrt(alpha))``, over the slope
+    of the loss at y = 1, p = -typw, but at least over 1. That slope is negative for every loss, so the rate is typw.
+
+    Parameters
+    ----------
+    alpha : float
+        Strength of the penalty, above zero.
+
+    Returns
+    -------
+    float
+        t0, such that the first rate ``1 / (alpha t0)`` is typw.
+    """
+    return 1.0 / (alpha**-0.25 * alpha)
+
+
+@scalar
+def learning_rate(code: int, t: float, epoch: float, alpha: float, eta0: float, power_t: float, t0: float) -> float:
+    """Return the learning rate of a step.
+
+    Parameters
+    ----------
+    code : int
+        Code of the schedule.
+    t : float
+        Step, from 1.
+    epoch : float
+        Epoch, from 1; what is below counts as 1.
+    alpha : float
+        Strength of the penalty.
+    eta0 : float
+        First rate, already cut if the schedule is adaptive.
+    power_t : float
+        Exponent of invscaling.
+    t0 : float
+        `optimal_t0`.
+
+    Returns
+    -------
+    float
+        The rate eta.
+    """
+    if code == OPTIMAL:
+        return 1.0 / (alpha * (t0 + t - 1.0))
+    if code == PEGASOS:
+        return 1.0 / (alpha * t)
+    if code == PER_EPOCH:
+        return 1.0 / (alpha * max(epoch, 1.0))
+    if code == INVSCALING:
+        return eta0 / t**power_t
+    return eta0

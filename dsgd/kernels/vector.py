@@ -1,0 +1,117 @@
+"""Row against weights: the two loops that nearly all time of training is spent in.
+
+A row is ``values[first:last]``; ``indices`` says its columns, or is None for a dense row. Numba prunes the branch on
+None when it compiles, so one source gives the dense and the sparse machine code. Column numbers are unsigned: a signed
+index costs a test for wrap-around on every access, which halves the speed.
+
+`fastmath` is ``reassoc`` and ``contract`` only: a sum may be taken in any order and a product fused into it, which is
+what SIMD needs; infinities and NaN keep their meaning.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from dsgd.types import FloatVector, IndexVector
+
+__all__ = ["add_columns", "add_row", "row_dot", "score_columns"]
+
+_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+
+@_any_order
+def row_dot(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    base: np.uint64,
+) -> float:
+    """Return the inner product of a row with the weights from `base` on.
+
+    Parameters
+    ----------
+    values : array, shape (nnz,)
+        Entries of all rows.
+    indices : array of uint32, shape (nnz,), or None
+        Their columns; None for dense rows.
+    first, last : uint64
+        Where the row starts and ends in `values`.
+    weights : array
+        Weights; column j of this output is ``weights[base + j]``.
+    base : uint64
+        Start of the output's weights.
+
+    Returns
+    -------
+    float
+        The inner product, in the precision of `values`.
+    """
+    total = values.dtype.type(0)
+    if indices is None:
+        for j in range(last - first):
+            total += values[first + j] * weights[base + j]
+    else:
+        for j in range(first, last):
+            total += values[j] * weights[base + np.uint64(indices[j])]
+    return total
+
+
+@_any_order
+def add_row(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    base: np.uint64,
+    factor: float,
+) -> None:
+    """Add `factor` times a row to the weights from `base` on; arguments as in `row_dot`."""
+    step = values.dtype.type(factor)
+    if indices is None:
+        for j in range(last - first):
+            weights[base + j] += step * values[first + j]
+    else:
+        for j in range(first, last):
+            weights[base + np.uint64(indices[j])] += step * values[j]
+
+
+@_any_order
+def score_columns(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    scores: FloatVector,
+) -> None:
+    """Write into `scores` the inner products of a sparse row with all outputs, weights laid out (n_features, n_outputs)."""
+    n_outputs = np.uint64(scores.shape[0])
+    for k in range(n_outputs):
+        scores[k] = 0.0
+    for j in range(first, last):
+        base = np.uint64(indices[j]) * n_outputs
+        for k in range(n_outputs):
+            scores[k] += values[j] * weights[base + k]
+
+
+@_any_order
+def add_columns(
+    values: FloatVector,
+    indices: IndexVector,
+    first: np.uint64,
+    last: np.uint64,
+    weights: FloatVector,
+    factors: FloatVector,
+    common: float,
+) -> None:
+    """Add to every output `common` times its factor times a sparse row, weights laid out (n_features, n_outputs)."""
+    n_outputs = np.uint64(factors.shape[0])
+    for j in range(first, last):
+        base = np.uint64(indices[j]) * n_outputs
+        value = values[j] * values.dtype.type(common)
+        for k in range(n_outputs):
+            weights[base + k] += value * factors[k]

@@ -1,0 +1,158 @@
+"""What is minimised, and how the parameters of a model lie in one flat vector."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, DTypeLike
+
+from dsgd.errors import InvalidParameterError
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.penalties import PENALTIES
+from dsgd.types import FloatMatrix, FloatVector
+
+__all__ = ["Objective", "n_params", "pack", "unpack"]
+
+
+@dataclass(frozen=True)
+class Objective:
+    """The objective ``(1/n) sum_i w_i c_i loss(f(x_i), y_i) + alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)``.
+
+    With several outputs, one-vs-rest: the sum also goes over outputs, whose targets are +1 for their class and -1 for
+    all others.
+
+    Parameters
+    ----------
+    loss : str, default="hinge"
+        A name in `dsgd.kernels.LOSSES`.
+    penalty : {"l2", "l1", "elasticnet", "none", None}, default="l2"
+        Penalty.
+    alpha : float, default=1e-4
+        Strength of the penalty.
+    l1_ratio : float, default=0.15
+        r of elasticnet.
+    epsilon : float, default=0.1
+        Parameter of huber and of the epsilon-insensitive losses.
+    fit_intercept : bool, default=True
+        Whether there is an intercept.
+    n_outputs : int, default=1
+        1 for two classes or regression, else the number of classes.
+    positive_weights, negative_weights : tuple of float, length n_outputs
+        Class weights c of the positive and negative rows of each output; one each if empty.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a value is out of range.
+    """
+
+    loss: str = "hinge"
+    penalty: str | None = "l2"
+    alpha: float = 1e-4
+    l1_ratio: float = 0.15
+    epsilon: float = 0.1
+    fit_intercept: bool = True
+    n_outputs: int = 1
+    positive_weights: tuple[float, ...] = ()
+    negative_weights: tuple[float, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.loss not in LOSSES:
+            raise InvalidParameterError(f"Objective(loss=...) must be one of {', '.join(LOSSES)}. Got {self.loss!r}.")
+        if self.penalty not in PENALTIES:
+            known = ", ".join(repr(name) for name in PENALTIES)
+            raise InvalidParameterError(f"Objective(penalty=...) must be one of {known}. Got {self.penalty!r}.")
+        if self.n_outputs < 1:
+            raise InvalidParameterError(f"Objective(n_outputs=...) must be 1 or more. Got {self.n_outputs!r}.")
+        for name, upper in (("alpha", math.inf), ("l1_ratio", 1.0), ("epsilon", math.inf)):
+            value = getattr(self, name)
+            if not (0.0 <= value <= upper and math.isfinite(value)):
+                raise InvalidParameterError(f"Objective({name}=...) must be in [0, {upper}]. Got {value!r}.")
+        for name in ("positive_weights", "negative_weights"):
+            weights = getattr(self, name) or (1.0,) * self.n_outputs
+            if len(weights) != self.n_outputs:
+                raise InvalidParameterError(
+                    f"Objective({name}=...) must have one entry per output, {self.n_outputs}. Got {len(weights)}."
+                )
+            object.__setattr__(self, name, tuple(float(weight) for weight in weights))
+
+    @property
+    def l1_share(self) -> float:
+        """Share of L1 in the penalty."""
+        share = PENALTIES[self.penalty].l1_share
+        return float(self.l1_ratio if share is None else share)
+
+    @property
+    def strength(self) -> float:
+        """alpha, or zero if there is no penalty."""
+        return float(self.alpha) if PENALTIES[self.penalty].is_on else 0.0
+
+    def class_weights(self) -> FloatMatrix:
+        """Return the class weights, shape (2, n_outputs), float64: positive rows first."""
+        return np.array([self.positive_weights, self.negative_weights], np.float64)
+
+    def penalty_value(self, params: FloatVector, n_features: int) -> float:
+        """Return the penalty of a model, shape (n_params,), alpha included."""
+        weights = params[: n_features * self.n_outputs].astype(np.float64)
+        share = self.l1_share
+        squares, sizes = float(weights @ weights), float(np.abs(weights).sum())
+        return self.strength * ((1.0 - share) * 0.5 * squares + share * sizes)
+
+
+def n_params(n_features: int, n_outputs: int) -> int:
+    """Return the length of the parameter vector: weights, then one intercept per output (zero if none is fitted)."""
+    return n_outputs * (n_features + 1)
+
+
+def pack(coef: ArrayLike, intercept: ArrayLike, *, sparse: bool, dtype: DTypeLike = None) -> FloatVector:
+    """Return coefficients as a parameter vector.
+
+    Parameters
+    ----------
+    coef : array, shape (n_outputs, n_features)
+        Coefficients.
+    intercept : array, shape (n_outputs,)
+        Intercepts.
+    sparse : bool
+        Whether the shard they train on is sparse: weights are (n_features, n_outputs) then, so that an entry of a row
+        meets the weights of all outputs in one cache line, and (n_outputs, n_features) for dense rows.
+    dtype : dtype, optional
+        dtype of the shard; that of `coef` if not given.
+
+    Returns
+    -------
+    array, shape (n_params,)
+        A new vector.
+    """
+    weights = np.atleast_2d(np.asarray(coef, dtype))
+    return np.concatenate(
+        [(weights.T if sparse else weights).ravel(), np.asarray(intercept, weights.dtype).reshape(weights.shape[0])]
+    )
+
+
+def unpack(params: FloatVector, n_features: int, n_outputs: int, *, sparse: bool) -> tuple[FloatMatrix, FloatVector]:
+    """Return coefficients, shape (n_outputs, n_features), and intercepts, shape (n_outputs,), as new arrays.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        A parameter vector.
+    n_features, n_outputs : int
+        Its shape.
+    sparse : bool
+        As in `pack`.
+    """
+    n_weights = n_features * n_outputs
+    if params.shape != (n_weights + n_outputs,):
+        raise InvalidParameterError(
+            f"A model of {n_features} features and {n_outputs} outputs has {n_weights + n_outputs} parameters. "
+            f"Got an array of shape {params.shape}."
+        )
+    weights = params[:n_weights]
+    if sparse:
+        coef = np.ascontiguousarray(weights.reshape(n_features, n_outputs).T)
+    else:
+        coef = weights.reshape(n_outputs, n_features)
+    return coef.copy(), params[n_weights:].copy()

@@ -1,0 +1,285 @@
+"""SGD, one row at a time, and its minibatch steps; the arithmetic is in `dsgd.kernels.sgd`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import overload
+
+import numpy as np
+
+from dsgd.errors import InvalidParameterError
+from dsgd.kernels import sgd as kernels
+from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.schedules import SCHEDULES, optimal_t0
+from dsgd.local.base import AbstractLocalOptimizer
+from dsgd.local.objective import Objective, n_params
+from dsgd.local.shard import Shard
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+
+__all__ = ["SPARSE_INTERCEPT_DECAY", "SGD", "SGDState", "is_finite"]
+
+#: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
+SPARSE_INTERCEPT_DECAY = 0.01
+
+
+class _Counter:
+    """One entry of a state's vector of counters, read and written as an attribute."""
+
+    def __init__(self, place: int, text: str) -> None:
+        self._place = place
+        self.__doc__ = text
+
+    @overload
+    def __get__(self, state: None, owner: type) -> _Counter: ...
+    @overload
+    def __get__(self, state: SGDState, owner: type) -> float: ...
+    def __get__(self, state: SGDState | None, owner: type) -> float | _Counter:
+        return self if state is None else float(state.counters[self._place])
+
+    def __set__(self, state: SGDState, value: float) -> None:
+        state.counters[self._place] = value
+
+
+@dataclass
+class SGDState:
+    """What changes while SGD trains, and its scratch memory.
+
+    Parameters
+    ----------
+    counters : array of float64, shape (COUNTERS,)
+        What the attributes t, eta_scale, loss_sum and n_averaged read and write.
+    constants : array of float64, shape (CONSTANTS,)
+        Parameters of the optimiser as kernels read them.
+    codes : array of int64, shape (CODES,)
+        Integer codes and sizes as kernels read them.
+    class_weights : array of float64, shape (2, n_outputs)
+        Class weights, positive first.
+    auxiliary : array, shape (n_params,) or (0,)
+        The averaged model, if averaging is on.
+    received : array, shape (n_weights,) or (0,)
+        L1 penalty each weight has received, if there is one. It belongs to this rank: averaging models does not touch it.
+    factors : array, shape (n_outputs,)
+        Scratch.
+    """
+
+    counters: FloatVector
+    constants: FloatVector
+    codes: IntVector
+    class_weights: FloatMatrix
+    auxiliary: FloatVector
+    received: FloatVector
+    factors: FloatVector = field(repr=False)
+
+    t = _Counter(kernels.T, "Step that comes next, from 1.")
+    eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
+    loss_sum = _Counter(
+        kernels.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty."
+    )
+    n_averaged = _Counter(kernels.N_AVERAGED, "Models in the average.")
+
+    @property
+    def epoch(self) -> int:
+        """Epoch, 1 for the first; 0 before `start_epoch`."""
+        return int(self.counters[kernels.EPOCH])
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self.counters[kernels.EPOCH] = value
+
+    @property
+    def n_seen(self) -> int:
+        """Rows seen in this epoch."""
+        return int(self.counters[kernels.N_SEEN])
+
+    @property
+    def averaged(self) -> FloatVector | None:
+        """The averaged model, shape (n_params,), to read or write in place; None if averaging is off."""
+        return self.auxiliary if self.auxiliary.size else None
+
+    @property
+    def is_finite(self) -> bool:
+        """Whether every prediction so far was finite; see `is_finite` for the model itself."""
+        return bool(self.counters[kernels.GUARD] == 0.0)
+
+    def start_epoch(self) -> None:
+        """Begin the next epoch: the sums start from zero."""
+        self.counters[kernels.EPOCH] += 1.0
+        self.counters[kernels.LOSS_SUM] = 0.0
+        self.counters[kernels.N_SEEN] = 0.0
+
+
+@dataclass(frozen=True)
+class SGD(AbstractLocalOptimizer[SGDState]):
+    """Stochastic gradient descent, one row at a time.
+
+    Parameters
+    ----------
+    objective : Objective
+        What is minimised.
+    schedule : str, default="optimal"
+        A name in `dsgd.kernels.SCHEDULES`.
+    eta0 : float, default=0.01
+        First rate of constant, invscaling and adaptive.
+    power_t : float, default=0.5
+        Exponent of invscaling.
+    average : int, default=0
+        0: no averaging. n: the average of the models from step n on is kept beside the model.
+
+    Raises
+    ------
+    InvalidParameterError
+        If a value is out of range, or the schedule divides by an alpha of zero.
+    """
+
+    objective: Objective
+    schedule: str = "optimal"
+    eta0: float = 0.01
+    power_t: float = 0.5
+    average: int = 0
+
+    def __post_init__(self) -> None:
+        if self.schedule not in SCHEDULES:
+            known = ", ".join(SCHEDULES)
+            raise InvalidParameterError(f"SGD(schedule=...) must be one of {known}. Got {self.schedule!r}.")
+        row = SCHEDULES[self.schedule]
+        if row.needs_alpha and not self.objective.alpha > 0.0:
+            raise InvalidParameterError(
+                f"SGD(schedule={self.schedule!r}) divides by alpha, which must be above 0. Got {self.objective.alpha!r}."
+            )
+        if not row.needs_alpha and not self.eta0 > 0.0:
+            raise InvalidParameterError(
+                f"SGD(eta0=...) must be above 0 with schedule {self.schedule!r}. Got {self.eta0!r}."
+            )
+        if self.average < 0:
+            raise InvalidParameterError(f"SGD(average=...) must be 0 or more. Got {self.average!r}.")
+
+    def init(self, shard: Shard) -> SGDState:
+        """Return the state to train on `shard` from the start, with all scratch memory in it."""
+        objective = self.objective
+        k, d = objective.n_outputs, shard.n_features
+        share, strength = objective.l1_share, objective.strength
+        intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse else 1.0
+        counters = np.zeros(kernels.COUNTERS)
+        counters[kernels.T] = 1.0
+        counters[kernels.ETA_SCALE] = 1.0
+        constants = np.zeros(kernels.CONSTANTS)
+        constants[kernels.ALPHA] = objective.alpha
+        constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
+        constants[kernels.L1_RATE] = share * strength
+        constants[kernels.EPSILON] = objective.epsilon
+        constants[kernels.ETA0] = self.eta0
+        constants[kernels.POWER_T] = self.power_t
+        constants[kernels.T0] = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
+        constants[kernels.INTERCEPT_RATE] = intercept_rate if objective.fit_intercept else 0.0
+        codes = np.zeros(kernels.CODES, np.int64)
+        codes[kernels.LOSS] = LOSSES[objective.loss].code
+        codes[kernels.SCHEDULE] = SCHEDULES[self.schedule].code
+        codes[kernels.N_OUTPUTS] = k
+        codes[kernels.N_FEATURES] = d
+        codes[kernels.AVERAGE] = self.average
+        return SGDState(
+            counters=counters,
+            constants=constants,
+            codes=codes,
+            class_weights=objective.class_weights(),
+            auxiliary=np.zeros(n_params(d, k) if self.average else 0, shard.dtype),
+            received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
+            factors=np.zeros(k, shard.dtype),
+        )
+
+    def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
+        """Take one step on each of the rows start..stop, in order, in one call of a kernel that releases the lock.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, dtype of the shard, updated in place.
+        shard : Shard
+            The rows.
+        start, stop : int
+            Rows to step on.
+        state : SGDState
+            Updated in place: t, the sum of losses, rows seen, the average.
+        """
+        kernels.run_rows(
+            shard.values.reshape(-1),
+            shard.indices,
+            shard.indptr,
+            shard.targets,
+            shard.weights,
+            state.class_weights,
+            params,
+            state.auxiliary,
+            state.received,
+            state.factors,
+            state.counters,
+            state.constants,
+            state.codes,
+            start,
+            stop,
+        )
+
+    def gradient(
+        self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState
+    ) -> None:
+        """Write into `out` the sum over rows start..stop of the weighted gradients of the loss, penalty left out.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, dtype of the shard, read only.
+        shard : Shard
+            The rows.
+        start, stop : int
+            Rows to sum over.
+        out : array, shape (n_params,)
+            The sum, dtype of the shard, overwritten.
+        state : SGDState
+            The sum of losses and the rows seen are updated.
+        """
+        kernels.gradient_rows(
+            shard.values.reshape(-1),
+            shard.indices,
+            shard.indptr,
+            shard.targets,
+            shard.weights,
+            state.class_weights,
+            params,
+            out,
+            state.factors,
+            state.counters,
+            state.constants,
+            state.codes,
+            start,
+            stop,
+        )
+
+    def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: SGDState) -> None:
+        """Take one step along a mean gradient, penalty included; t advances by one.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model, updated in place.
+        mean_gradient : array, shape (n_params,)
+            Sum of the gradients of all ranks over `n_rows`.
+        n_rows : int
+            Rows the mean is of; with none there is no gradient and no step.
+        state : SGDState
+            Updated in place.
+        """
+        if n_rows > 0:
+            kernels.step_all(
+                params,
+                mean_gradient,
+                state.auxiliary,
+                state.received,
+                state.counters,
+                state.constants,
+                state.codes,
+            )
+
+
+def is_finite(params: FloatVector) -> bool:
+    """Return whether every parameter of a model is finite; one pass over it."""
+    return bool(kernels.all_finite(params))

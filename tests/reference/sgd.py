@@ -1,0 +1,96 @@
+"""Sequential SGD in plain numpy, one row and one output at a time, float64: slow, and easy to read beside the equations."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+
+def loss(name, y, p, epsilon):
+    """Return the loss."""
+    z, r = y * p, p - y
+    return {
+        "hinge": lambda: max(0.0, 1 - z),
+        "squared_hinge": lambda: max(0.0, 1 - z) ** 2,
+        "log_loss": lambda: math.log1p(math.exp(-z)) if z > -30 else -z,
+        "modified_huber": lambda: max(0.0, 1 - z) ** 2 if z >= -1 else -4 * z,
+        "perceptron": lambda: max(0.0, -z),
+        "squared_error": lambda: r * r / 2,
+        "huber": lambda: r * r / 2 if abs(r) <= epsilon else epsilon * abs(r) - epsilon**2 / 2,
+        "epsilon_insensitive": lambda: max(0.0, abs(r) - epsilon),
+        "squared_epsilon_insensitive": lambda: max(0.0, abs(r) - epsilon) ** 2,
+    }[name]()
+
+
+def slope(name, y, p, epsilon):
+    """Return the derivative of the loss with respect to p, with scikit-learn's choice at kinks."""
+    z, r = y * p, p - y
+    return {
+        "hinge": lambda: -y if z <= 1 else 0.0,
+        "squared_hinge": lambda: -2 * y * max(0.0, 1 - z),
+        "log_loss": lambda: -y / (1 + math.exp(z)) if z < 300 else 0.0,
+        "modified_huber": lambda: -4 * y if z < -1 else -2 * y * max(0.0, 1 - z),
+        "perceptron": lambda: -y if z <= 0 else 0.0,
+        "squared_error": lambda: r,
+        "huber": lambda: math.copysign(min(abs(r), epsilon), r),
+        "epsilon_insensitive": lambda: math.copysign(1.0, r) if abs(r) > epsilon else 0.0,
+        "squared_epsilon_insensitive": lambda: 2 * math.copysign(max(0.0, abs(r) - epsilon), r),
+    }[name]()
+
+
+def rate(schedule, t, epoch, alpha, eta0, power_t, eta_scale=1.0):
+    """Return the learning rate of step t (from 1) in an epoch (from 1)."""
+    if schedule == "optimal":
+        return 1 / (alpha * (1 / (alpha * math.sqrt(1 / math.sqrt(alpha))) + t - 1))
+    return {
+        "constant": lambda: eta0,
+        "invscaling": lambda: eta0 / t**power_t,
+        "adaptive": lambda: eta0 * eta_scale,
+        "pegasos": lambda: 1 / (alpha * t),
+        "per_epoch": lambda: 1 / (alpha * epoch),
+    }[schedule]()
+
+
+def sequential(X, y, sample_weight, *, n_epochs, loss_name, penalty, alpha, l1_ratio, epsilon, schedule, eta0, power_t,
+               fit_intercept=True, average=0, intercept_decay=1.0, positive_weight=1.0, negative_weight=1.0):  # fmt: skip
+    """Return (weights, intercept, average weights, average intercept, sum of losses of the last epoch)."""
+    n, d = X.shape
+    share = {"l2": 0.0, "l1": 1.0, "elasticnet": l1_ratio, None: 0.0}[penalty]
+    strength = 0.0 if penalty is None else alpha
+    w, b, received, owed, t = np.zeros(d), 0.0, np.zeros(d), 0.0, 1
+    mean_w, mean_b, n_averaged = np.zeros(d), 0.0, 0
+    for epoch in range(1, n_epochs + 1):
+        loss_sum = 0.0
+        for i in range(n):
+            eta = rate(schedule, t, epoch, alpha, eta0, power_t)
+            p = X[i] @ w + b
+            loss_sum += loss(loss_name, y[i], p, epsilon)
+            update = -eta * slope(loss_name, y[i], p, epsilon) * sample_weight[i]
+            update *= positive_weight if y[i] > 0 else negative_weight
+            w = w * max(0.0, 1 - (1 - share) * eta * strength) + update * X[i]
+            if fit_intercept:
+                b += update * intercept_decay
+            if share * strength > 0:
+                owed += share * strength * eta
+                for j in range(d):
+                    before = w[j]
+                    if before > 0:
+                        w[j] = max(0.0, before - (owed + received[j]))
+                    elif before < 0:
+                        w[j] = min(0.0, before + (owed - received[j]))
+                    received[j] += w[j] - before
+            if 0 < average <= t:
+                n_averaged += 1
+                mean_w += (w - mean_w) / n_averaged
+                mean_b += (b - mean_b) / n_averaged
+            t += 1
+    return w, b, mean_w, mean_b, loss_sum
+
+
+def gradient(X, y, sample_weight, w, b, loss_name, epsilon):
+    """Return the sum over rows of the weighted gradient of the loss with respect to (w, b)."""
+    out = np.zeros(X.shape[1] + 1)
+    for row, target, weight in zip(X, y, sample_weight, strict=True):
+        out += weight * slope(loss_name, target, row @ w + b, epsilon) * np.r_[row, 1.0]
+    return out
