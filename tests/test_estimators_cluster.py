@@ -217,7 +217,7 @@ def test_bad_input(client, data):
         model.fit(da.from_array(X, chunks=(250, -1)), da.zeros(1000, chunks=250))
     with pytest.raises(InvalidDataError, match="under-/overflow"):
         SGDRegressor(learning_rate="constant", eta0=10.0, client=client).fit(X * 1e200, y.astype(float))
-    with pytest.raises(InvalidDataError, match="y must be None"):
+    with pytest.raises(InvalidDataError, match="must be None when X is a list"):
         model.fit([dask.delayed((X, y))], y)
     assert model.fit(X, y).score(X, y) > 0.7
 

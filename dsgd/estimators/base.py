@@ -25,18 +25,17 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.errors import InvalidDataError
 from dsgd.estimators import lazy
 from dsgd.estimators.blocks import BlockSummary, Packer, check_summaries, summarise
 from dsgd.estimators.inputs import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
-from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
+from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.local import SGD, Objective, pack, split, unpack
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import resolve
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_choice, check_number
 
 __all__ = ["AbstractSGD"]
 
@@ -109,7 +108,7 @@ class AbstractSGD(BaseEstimator):
         max_iter: int | None = None,
     ) -> None:
         """Train on whatever X is, and set the fitted attributes."""
-        self._check_parameters()
+        check_parameters(self, classification=self._is_classification)
         begin = time.perf_counter()
         if is_distributed(X) or self.client is not None:
             trained = self._train_on_cluster(X, y, sample_weight, start, first=first, max_iter=max_iter)
@@ -278,41 +277,6 @@ class AbstractSGD(BaseEstimator):
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _check_parameters(self) -> None:
-        name = type(self).__name__
-        # A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
-        losses = [n for n, row in LOSSES.items() if self._is_classification or row.task == "regression"]
-        check_choice(f"{name}(loss=...)", self.loss, losses)
-        check_choice(f"{name}(penalty=...)", self.penalty, [p for p in PENALTIES if p != "none"])
-        check_choice(f"{name}(learning_rate=...)", self.learning_rate, SCHEDULES)
-        check_number(f"{name}(alpha=...)", self.alpha, low=0)
-        if self.penalty == "elasticnet" or self.l1_ratio is not None:
-            check_number(f"{name}(l1_ratio=...)", self.l1_ratio, low=0, high=1)
-        for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start"):
-            check_bool(f"{name}({flag}=...)", getattr(self, flag))
-        check_number(f"{name}(max_iter=...)", self.max_iter, low=1, integer=True)
-        if self.tol is not None:
-            check_number(f"{name}(tol=...)", self.tol)
-        check_number(f"{name}(epsilon=...)", self.epsilon, low=0)
-        check_number(f"{name}(eta0=...)", self.eta0, low=0, open_low=True)
-        check_number(f"{name}(power_t=...)", self.power_t)
-        check_number(f"{name}(n_iter_no_change=...)", self.n_iter_no_change, low=1, integer=True)
-        check_number(
-            f"{name}(validation_fraction=...)", self.validation_fraction, low=0, high=1, open_low=True, open_high=True
-        )
-        if not isinstance(self.average, (bool, np.bool_)):
-            check_number(f"{name}(average=...)", self.average, low=0, integer=True)
-        if self.n_jobs is not None:
-            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
-            if self.n_jobs == 0:
-                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
-        if SCHEDULES[self.learning_rate].needs_alpha and self.alpha == 0:
-            raise InvalidParameterError(
-                f"{name}(alpha=...) must be greater than zero since learning_rate={self.learning_rate!r} divides by it. "
-                "Got 0."
-            )
-        resolve(self.sync)
-
     def _check_rows(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """Validate arrays of this process; return (X, y, sample_weight)."""
         X, y = validate_data(
@@ -325,7 +289,7 @@ class AbstractSGD(BaseEstimator):
             y_numeric=not self._is_classification,
             reset=first,
         )
-        return X, y, _check_sample_weight(sample_weight, X)
+        return X, y, check_sample_weight(sample_weight, X)
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
         """Take the number of features from the blocks, or hold them to that of the first call."""
@@ -429,30 +393,10 @@ class AbstractSGD(BaseEstimator):
 def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:
     if value is None:
         return np.zeros(shape, dtype=dtype)
-    array = np.asarray(value.toarray() if sp.issparse(value) else value, dtype=dtype)
+    array = np.asarray(value.toarray() if hasattr(value, "toarray") else value, dtype=dtype)
     if array.size != int(np.prod(shape)):
         raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
     return array.reshape(shape)
-
-
-def _check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
-    """Return weights of shape (n,) or None; a number stands for equal weights."""
-    if sample_weight is None:
-        return None
-    weights = np.asarray(sample_weight, dtype=X.dtype)
-    if weights.ndim == 0:
-        weights = np.full(X.shape[0], weights)
-    if weights.ndim != 1:
-        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
-    if weights.shape[0] != X.shape[0]:
-        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
-    if not np.isfinite(weights).all():
-        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
-    if (weights < 0).any():
-        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
-    if not weights.any():
-        raise InvalidDataError("Sample weights must contain at least one non-zero number.")
-    return weights
 
 
 def _n_threads(n_jobs: int | None) -> int:

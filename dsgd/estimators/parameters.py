@@ -1,0 +1,103 @@
+"""Checks of what a user passes to the estimators."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
+from dsgd.sync import resolve
+from dsgd.types import AnyArray
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["check_parameters", "check_sample_weight"]
+
+
+def check_parameters(estimator: Any, *, classification: bool) -> None:
+    """Check every parameter that does not depend on the data.
+
+    Parameters
+    ----------
+    estimator : AbstractSGD
+        The estimator.
+    classification : bool
+        Whether it classifies.
+
+    Raises
+    ------
+    InvalidParameterError
+        For the first parameter that is wrong: its name, what is allowed, what was got.
+    """
+    name = type(estimator).__name__
+    # A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
+    losses = [n for n, row in LOSSES.items() if classification or row.task == "regression"]
+    check_choice(f"{name}(loss=...)", estimator.loss, losses)
+    check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
+    check_choice(f"{name}(learning_rate=...)", estimator.learning_rate, SCHEDULES)
+    check_number(f"{name}(alpha=...)", estimator.alpha, low=0)
+    if estimator.penalty == "elasticnet" or estimator.l1_ratio is not None:
+        check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
+    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start"):
+        check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
+    check_number(f"{name}(max_iter=...)", estimator.max_iter, low=1, integer=True)
+    if estimator.tol is not None:
+        check_number(f"{name}(tol=...)", estimator.tol)
+    check_number(f"{name}(epsilon=...)", estimator.epsilon, low=0)
+    check_number(f"{name}(eta0=...)", estimator.eta0, low=0, open_low=True)
+    check_number(f"{name}(power_t=...)", estimator.power_t)
+    check_number(f"{name}(n_iter_no_change=...)", estimator.n_iter_no_change, low=1, integer=True)
+    check_number(
+        f"{name}(validation_fraction=...)", estimator.validation_fraction, low=0, high=1, open_low=True, open_high=True
+    )
+    if not isinstance(estimator.average, (bool, np.bool_)):
+        check_number(f"{name}(average=...)", estimator.average, low=0, integer=True)
+    if estimator.n_jobs is not None:
+        check_number(f"{name}(n_jobs=...)", estimator.n_jobs, integer=True)
+        if estimator.n_jobs == 0:
+            raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+    if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
+        raise InvalidParameterError(
+            f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides by it. "
+            "Got 0."
+        )
+    resolve(estimator.sync)
+
+
+def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
+    """Check the weights of rows.
+
+    Parameters
+    ----------
+    sample_weight : array-like, shape (n,), number or None
+        A number stands for equal weights.
+    X : array or sparse matrix, shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    array, shape (n,), or None
+        In the dtype of X.
+
+    Raises
+    ------
+    InvalidDataError
+        The shape is wrong, or a weight is negative or not finite, or all are zero.
+    """
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=X.dtype)
+    if weights.ndim == 0:
+        weights = np.full(X.shape[0], weights)
+    if weights.ndim != 1:
+        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+    if weights.shape[0] != X.shape[0]:
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
+    if (weights < 0).any():
+        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
+    if not weights.any():
+        raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+    return weights
