@@ -65,7 +65,8 @@ def power_tables() -> tuple[NDArray[np.float64], NDArray[np.uint64], NDArray[np.
             scaled = power << shift if shift >= 0 else power >> -shift
         high.append(scaled >> 64)
         low.append(scaled & 0xFFFFFFFFFFFFFFFF)
-    return 10.0 ** np.arange(23), np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
+    tens = np.array([float(10**q) for q in range(23)])
+    return tens, np.array(high, dtype=np.uint64), np.array(low, dtype=np.uint64)
 
 
 @njit(cache=True, nogil=True, error_model="numpy")
@@ -184,12 +185,12 @@ def scan_number(
         position += 1
         sign = 1
         if position < end and (text[position] == 43 or text[position] == 45):
-            sign = 44 - np.int64(text[position])
+            sign = 1 if text[position] == 43 else -1
             position += 1
         first = position
         exponent = 0
         while position < end and 48 <= text[position] <= 57:
-            exponent = min(exponent * 10 + np.int64(text[position]) - 48, 100_000)
+            exponent = min(exponent * 10 + int(text[position]) - 48, 100_000)
             position += 1
         if position == first:
             return 0.0, position, MALFORMED

@@ -8,6 +8,7 @@ import os
 import sys
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from dsgd.datasets.registry import DataFile, DatasetInfo, find
 
@@ -115,7 +116,7 @@ def fetch_part(
             OSError,
             ValueError,
         ) as error:  # requests' errors are OSErrors; pooch tells a wrong checksum by ValueError
-            problems.append(f"{file.url}: {_first_line(error)}")
+            problems.append(_why(file, error))
     raise DatasetError(_cannot_have(info, part, problems))
 
 
@@ -136,23 +137,23 @@ def _download(file: DataFile, folder: Path, progress: bool | None) -> Path:
     pooch.get_logger().setLevel(logging.WARNING)
     record = folder / f"{file.name}.sha256"
     known = file.checksum or (record.read_text().strip() if record.exists() else None)
-    bar = _Bar(file.name) if (sys.stderr.isatty() if progress is None else progress) else False
+    wanted = sys.stderr.isatty() if progress is None else progress
+    bar = _Bar(file.name) if wanted else None
     try:
-        path = pooch.retrieve(
-            file.url, known_hash=known, fname=file.name, path=folder, downloader=pooch.HTTPDownloader(progressbar=bar)
-        )
+        downloader = pooch.HTTPDownloader(progressbar=bar or False)
+        path = pooch.retrieve(file.url, known_hash=known, fname=file.name, path=folder, downloader=downloader)
     finally:
-        if bar:
+        if bar is not None:
             bar.close()
     if known is None:
-        record.write_text(f"sha256:{sha256_of(Path(path))}\n")
+        record.write_text(checksum_of(Path(path)) + "\n")
     return Path(path)
 
 
-def sha256_of(path: Path) -> str:
-    """Return the SHA-256 checksum of a file in hexadecimal."""
+def checksum_of(path: Path, algorithm: str = "sha256") -> str:
+    """Return the checksum of a file as ``"algorithm:hexadecimal digits"``."""
     with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
+        return f"{algorithm}:{hashlib.file_digest(stream, algorithm).hexdigest()}"
 
 
 class _Bar:
@@ -187,10 +188,15 @@ class _Bar:
         self._progress.stop()
 
 
-def _first_line(error: BaseException) -> str:
-    """Return what went wrong in one short line: network libraries nest their messages."""
+def _why(file: DataFile, error: BaseException) -> str:
+    """Return in one line why a download failed: network libraries nest their messages deeply."""
+    from requests import ConnectionError as Unreachable
+    from requests import Timeout
+
+    if isinstance(error, Unreachable | Timeout):
+        return f"{urlsplit(file.url or '').hostname} does not answer to a request for {file.name}"
     text = " ".join(str(error).split()) or type(error).__name__
-    return text if len(text) <= 200 else text[:197] + "..."
+    return f"{file.url}: {text if len(text) <= 300 else text[:297] + '...'}"
 
 
 def _cannot_have(info: DatasetInfo, part: str, problems: list[str]) -> str:

@@ -23,9 +23,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import DTypeLike, NDArray
-from scipy.optimize import brentq
-from scipy.special import ndtr, stdtr
-from scipy.stats import binom
+from scipy.special import gammaln, ndtr, stdtr, xlog1py, xlogy
 
 from dsgd.errors import InvalidParameterError
 
@@ -95,11 +93,14 @@ class Twin:
     def coef(self) -> NDArray[np.float64]:
         """The separator's direction: shape (n_features,), entries +-1/sqrt(n_features), so of length 1."""
         signs = _stream(self.seed, _SEPARATOR_STREAM).integers(0, 2, self.n_features)
-        return (2.0 * signs - 1.0) / np.sqrt(self.n_features)
+        coef: NDArray[np.float64] = (2.0 * signs - 1.0) / np.sqrt(self.n_features)
+        return coef
 
     @cached_property
     def intercept(self) -> float:
         """The separator's offset, which gives the share of positive labels."""
+        from scipy.optimize import brentq
+
         clean_share = (self.positive_share - self.noise) / (1.0 - 2.0 * self.noise)
         if clean_share == 0.5:
             return 0.0
@@ -129,10 +130,11 @@ class Twin:
 
     def _support_sizes(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
         """Return the numbers of nonzeros that a row can have, and their probabilities."""
-        law = binom(self.n_features, self.density)
-        centre, spread = law.mean(), 10.0 * law.std() + 10.0
-        counts = np.arange(max(0, int(centre - spread)), min(self.n_features, int(centre + spread)) + 1)
-        return counts, law.pmf(counts)
+        n, p = self.n_features, self.density
+        centre, spread = n * p, 10.0 * np.sqrt(n * p * (1.0 - p)) + 10.0
+        counts = np.arange(max(0, int(centre - spread)), min(n, int(centre + spread)) + 1)
+        log_ways = gammaln(n + 1) - gammaln(counts + 1) - gammaln(n - counts + 1)
+        return counts, np.exp(log_ways + xlogy(counts, p) + xlog1py(n - counts, -p))
 
     def rows(self, start: int, stop: int, *, dtype: DTypeLike = np.float64) -> tuple[Any, NDArray[np.float64]]:
         """Make rows start, start + 1, ..., stop - 1.
@@ -172,7 +174,7 @@ class Twin:
         rng = _stream(self.seed, block)
         flips = rng.random(BLOCK_ROWS) < self.noise
         sparse = self.density < 0.5
-        X = self._draw_sparse(rng) if sparse else self._draw_dense(rng)
+        X: Any = self._draw_sparse(rng) if sparse else self._draw_dense(rng)
         stretch, shift, clean = self._move(X)
         if sparse:
             counts = np.diff(X.indptr)

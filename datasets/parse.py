@@ -106,7 +106,7 @@ def _parse_rows(  # type: ignore[no-untyped-def]
                     continue
             column = 0
             while position < end and 48 <= text[position] <= 57:
-                column = min(column * 10 + np.int64(text[position]) - 48, LARGEST_COLUMN + 1)
+                column = min(column * 10 + int(text[position]) - 48, LARGEST_COLUMN + 1)
                 position += 1
             if position == start or (not _ends_token(text, position) and text[position] != 58):
                 problem, position = _BAD_COLUMN, start

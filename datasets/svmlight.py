@@ -161,7 +161,7 @@ def expand_paths(
     if not given:
         raise InvalidDataError("no svmlight file was given")
     found: list[str] = []
-    for path in map(os.fspath, given):
+    for path in [os.fspath(item) for item in given]:
         if "*" not in path:
             found.append(path)
             continue

@@ -1,0 +1,331 @@
+"""``dsgd datasets``: list the sets that are known, describe one, fetch one, make a generated twin."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from dsgd.datasets import DatasetInfo, Twin
+
+__all__ = ["app"]
+
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+
+_LIST_EXAMPLES: Final = """\
+Examples:
+
+  dsgd datasets list
+
+  dsgd datasets list --json
+"""
+_INFO_EXAMPLES: Final = """\
+Examples:
+
+  dsgd datasets info ijcnn1
+
+  dsgd datasets info epsilon-like --json
+"""
+_FETCH_EXAMPLES: Final = """\
+Examples:
+
+  dsgd datasets fetch a9a
+"""
+_MAKE_EXAMPLES: Final = """\
+Examples:
+
+  dsgd datasets make ijcnn1-like --rows 50000 --out train.svm
+
+  dsgd datasets make ijcnn1-like --rows 10000 --split test --out test.svm.gz
+
+  dsgd datasets make epsilon-like --rows 20000 --dtype float32 --out epsilon.npz
+"""
+_PIECE_VALUES: Final = 4_000_000  # about how many numbers are made at a time while writing svmlight
+
+_Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+@app.command("list", epilog=_LIST_EXAMPLES)
+def list_(as_json: _Json = False) -> None:
+    """List the sets that are known, and whether they are on this machine."""
+    from dsgd.datasets import TWINS, registry
+
+    rows = [
+        {
+            "name": info.name,
+            "task": info.task,
+            "n_train": info.n_train,
+            "n_test": info.n_test,
+            "n_features": info.n_features,
+            "n_classes": info.n_classes,
+            "here": _parts_here(info),
+            "used_by": list(info.used_by),
+        }
+        for info in registry()
+    ]
+    rows += [
+        {
+            "name": f"{name}-like",
+            "task": "binary",
+            "n_train": shape.n_train,
+            "n_test": shape.n_test,
+            "n_features": shape.twin.n_features,
+            "n_classes": 2,
+            "here": ["generated"],
+            "used_by": [],
+        }
+        for name, shape in sorted(TWINS.items())
+    ]
+    if as_json:
+        typer.echo(json.dumps(rows))
+        return
+    columns = ("name", "task", "train rows", "test rows", "features", "classes", "here", "used by")
+    _print_table(columns, [[_text(value) for value in row.values()] for row in rows], numbers=range(2, 6))
+
+
+@app.command("info", epilog=_INFO_EXAMPLES)
+def info(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A set or a twin that `dsgd datasets list` shows.")],
+    as_json: _Json = False,
+) -> None:
+    """Describe a set: shape, source, licence, the files found here and their checksums."""
+    from dsgd.datasets import TWINS, find
+
+    base = name.removesuffix("-like")
+    facts = _twin_facts(base, TWINS[base].twin) if name != base and base in TWINS else _set_facts(find(name))
+    if as_json:
+        typer.echo(json.dumps(facts))
+        return
+    _print_facts(facts)
+
+
+@app.command("fetch", epilog=_FETCH_EXAMPLES)
+def fetch(
+    name: Annotated[str, typer.Argument(metavar="NAME", help="A set that `dsgd datasets list` shows.")],
+    as_json: _Json = False,
+) -> None:
+    """Make sure the files of a set are on this machine; download those that are not into the cache."""
+    from dsgd.datasets import fetch as fetch_files
+
+    files = {part: str(path) for part, path in fetch_files(name).items()}
+    if as_json:
+        typer.echo(json.dumps(files))
+        return
+    for part, path in files.items():
+        typer.echo(f"{part}\t{path}")
+
+
+@app.command("make", epilog=_MAKE_EXAMPLES)
+def make(
+    twin: Annotated[str, typer.Argument(metavar="TWIN", help="A twin, such as ijcnn1-like.")],
+    out: Annotated[Path, typer.Option(help="File to write: .npz, or else svmlight (also .gz, .bz2 or .xz).")],
+    rows: Annotated[int | None, typer.Option(min=1, help="Rows; as many as the published part by default.")] = None,
+    split: Annotated[str, typer.Option(help="train or test: rows of the same law that never coincide.")] = "train",
+    seed: Annotated[int, typer.Option(min=0, help="Chooses the separator and the rows.")] = 0,
+    dtype: Annotated[str, typer.Option(help="float64 or float32, of an .npz.")] = "float64",
+    as_json: _Json = False,
+) -> None:
+    """Make a set with the shape of a published one, a known separator and a known best accuracy."""
+    from dsgd.datasets import make_like
+
+    if dtype not in ("float32", "float64"):
+        raise InvalidParameterError(f"--dtype must be float32 or float64, got {dtype!r}")
+    if not out.parent.is_dir():
+        raise InvalidParameterError(f"--out {out}: there is no folder {out.parent}: create it first")
+    # One row settles whether there is such a twin and split before anything is written.
+    made = make_like(twin, 1, split=split, seed=seed)
+    n_rows = _published_rows(twin, split) if rows is None else rows
+    if out.suffix == ".npz":
+        _replace(out, lambda path: _write_npz(path, twin, n_rows, split, seed, dtype))
+    else:
+        _replace(out, lambda path: _write_svmlight(path, made.twin, n_rows, split))
+    facts = {
+        "file": str(out),
+        "n_rows": n_rows,
+        "n_features": made.twin.n_features,
+        "seed": seed,
+        "best_accuracy": made.bayes_accuracy,
+    }
+    if as_json:
+        typer.echo(json.dumps({**facts, "intercept": made.intercept, "coef": made.coef.tolist()}))
+        return
+    typer.echo(
+        f"wrote {n_rows:,} rows x {made.twin.n_features:,} columns to {out}; "
+        f"the best accuracy possible is {made.bayes_accuracy:.1%}"
+    )
+
+
+def _published_rows(twin: str, split: str) -> int:
+    from dsgd.datasets import TWINS
+
+    shape = TWINS[twin.removesuffix("-like")]
+    return shape.n_train if split == "train" else shape.n_test
+
+
+def _write_npz(path: Path, twin: str, n_rows: int, split: str, seed: int, dtype: str) -> None:
+    """Write the arrays X and y, or the parts of a CSR matrix and y, which ``dsgd fit --data`` reads."""
+    import numpy as np
+    from scipy.sparse import issparse
+
+    from dsgd.datasets import make_like
+
+    made = make_like(twin, n_rows, split=split, seed=seed, dtype=dtype)
+    X = made.X
+    if issparse(X):
+        arrays = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
+    else:
+        arrays = {"X": X}
+    with path.open("wb") as stream:
+        np.savez(stream, **arrays, y=made.y)
+
+
+def _write_svmlight(path: Path, twin: Twin, n_rows: int, split: str) -> None:
+    """Write svmlight text piece by piece: the rows are never in memory all at once."""
+    from dsgd.datasets.generators import TEST_START
+    from dsgd.datasets.svmlight import append_svmlight, open_for_writing
+
+    first = 0 if split == "train" else TEST_START
+    step = max(1024, _PIECE_VALUES // twin.n_features // 1024 * 1024)
+    with open_for_writing(path) as stream:
+        for start in _progress(range(0, n_rows, step)):
+            X, y = twin.rows(first + start, first + min(start + step, n_rows))
+            append_svmlight(X, y, stream)
+
+
+def _progress(pieces: range) -> Iterator[int]:
+    """Iterate with a progress bar if somebody is watching."""
+    if not sys.stderr.isatty():
+        yield from pieces
+        return
+    from rich.console import Console
+    from rich.progress import track
+
+    yield from track(pieces, description="writing", console=Console(stderr=True), transient=True)
+
+
+def _replace(out: Path, write: Callable[[Path], None]) -> None:
+    """Write a file so that it is the old one or the new one; its suffixes stay, since they choose the packing."""
+    temporary = out.with_name(f".{os.getpid()}.{out.name}")
+    try:
+        write(temporary)
+        os.replace(temporary, out)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _parts_here(info: DatasetInfo) -> list[str]:
+    """Return the parts of a set that are on this machine."""
+    from dsgd.datasets import locate
+
+    return [part for part in ("train", "test") if locate(info, part) is not None]
+
+
+def _set_facts(info: DatasetInfo) -> dict[str, Any]:
+    """Return what is known about a set."""
+    return {
+        "name": info.name,
+        "task": info.task,
+        "n_train": info.n_train,
+        "n_test": info.n_test,
+        "n_features": info.n_features,
+        "n_classes": info.n_classes,
+        "source": info.source,
+        "licence": info.licence,
+        "used_by": list(info.used_by),
+        "note": info.note,
+        "twin": info.twin,
+        "urls": [file.url for file in (*info.train, *info.test) if file.url],
+        "here": {part: _file_facts(info, part) for part in _parts_here(info)},
+    }
+
+
+def _file_facts(info: DatasetInfo, part: str) -> dict[str, Any]:
+    """Return where a part is and whether it is the file whose checksum is known."""
+    from dsgd.datasets import locate
+    from dsgd.datasets.fetch import checksum_of
+
+    found = locate(info, part)
+    if found is None:  # it was there a moment ago
+        return {}
+    _, path = found
+    known = {
+        file.checksum
+        for file in (info.train if part == "train" else info.test)
+        if file.checksum is not None and file.name == path.name
+    }
+    states = {checksum_of(path, checksum.split(":")[0]) == checksum for checksum in known}
+    state = "not published" if not known else ("as known" if True in states else "differs from the known one")
+    return {"file": str(path), "bytes": path.stat().st_size, "checksum": checksum_of(path), "checksum_is": state}
+
+
+def _twin_facts(base: str, twin: Twin) -> dict[str, Any]:
+    """Return what is known about a generated twin."""
+    from dsgd.datasets import TWINS
+
+    return {
+        "name": f"{base}-like",
+        "task": "binary",
+        "n_train": TWINS[base].n_train,
+        "n_test": TWINS[base].n_test,
+        "n_features": twin.n_features,
+        "n_classes": 2,
+        "density": twin.density,
+        "positive_share": twin.positive_share,
+        "noise": twin.noise,
+        "best_accuracy": twin.bayes_accuracy,
+        "source": "generated",
+    }
+
+
+def _text(value: Any) -> str:
+    """Return a value as a reader wants it."""
+    if isinstance(value, bool | None):
+        return {True: "yes", False: "no", None: "-"}[value]
+    if isinstance(value, int):
+        return f"{value:,}"
+    if isinstance(value, dict):
+        return "; ".join(f"{name}: {_text(entry)}" for name, entry in value.items()) or "-"
+    if isinstance(value, list | tuple):
+        return ", ".join(map(_text, value)) or "-"
+    return str(value) or "-"
+
+
+def _print_table(columns: tuple[str, ...], rows: list[list[str]], numbers: range) -> None:
+    """Print a table: drawn on a terminal, else one line of tab-separated fields per row."""
+    if not sys.stdout.isatty():
+        for row in [list(columns), *rows]:
+            typer.echo("\t".join(row))
+        return
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="right" if index in numbers else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+def _print_facts(facts: dict[str, Any]) -> None:
+    """Print names and values, one a line; files found here get a line each."""
+    for name, value in facts.items():
+        if name == "here":
+            for part, entry in value.items():
+                typer.echo(f"{'here: ' + part:<16} {_text(entry)}")
+            if not value:
+                typer.echo(f"{'here':<16} not on this machine")
+        elif name == "urls":
+            for url in value:
+                typer.echo(f"{'url':<16} {url}")
+        else:
+            typer.echo(f"{name.replace('_', ' '):<16} {_text(value)}")
