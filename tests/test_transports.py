@@ -194,6 +194,14 @@ def test_arrays_that_cannot_travel_are_refused(kind: str) -> None:
         for array in (np.zeros(3, dtype=np.complex64), np.zeros((3, 3)).T[1:]):
             with pytest.raises(InvalidParameterError):
                 transports[0].send(1, array)
+            with pytest.raises(InvalidParameterError):
+                transports[0].exchange(1, np.zeros(3), 1, array)
+        for nobody in (0, 2, -1):
+            with pytest.raises(InvalidParameterError, match=f"no peer {nobody}"):
+                transports[0].send(nobody, np.zeros(3))
+        received = np.empty(3)
+        raise_first(run_ranks([lambda: transports[0].send(1, np.ones(3)), lambda: transports[1].recv(0, received)]))
+        assert received.tolist() == [1.0, 1.0, 1.0]
 
 
 def test_settings_of_a_gang_are_checked() -> None:

@@ -5,13 +5,24 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import final
+from typing import Final, final
 
-from dsgd.errors import AbortedError
+from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["AbortFlag", "AbstractTransport"]
+__all__ = ["AbortFlag", "AbstractTransport", "check_limit"]
+
+# Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
+_MAX_LIMIT_S: Final = 1e6
+
+
+def check_limit(name: str, limit_s: float) -> None:
+    """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
+    if not 0 < limit_s <= _MAX_LIMIT_S:
+        raise InvalidParameterError(
+            f"connect({name}=...) must be a positive number of seconds, at most {_MAX_LIMIT_S:g}. Got {limit_s}."
+        )
 
 
 class AbortFlag:

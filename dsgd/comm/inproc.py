@@ -17,11 +17,11 @@ from __future__ import annotations
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -32,8 +32,7 @@ __all__ = ["InprocTransport", "connect"]
 DEFAULT_TIMEOUT_S: Final = 60.0
 
 
-@dataclass(frozen=True)
-class _Offer:
+class _Offer(NamedTuple):
     """What a sender puts on the table: its array, and what it takes it to be."""
 
     array: AnyArray
@@ -101,6 +100,10 @@ class InprocTransport(AbstractTransport):
         self._abort.check()
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        for peer in (to, source):
+            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        dtype = check_array(incoming) if incoming is not None else 0
         ledger = self.ledger
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
@@ -109,7 +112,7 @@ class InprocTransport(AbstractTransport):
             self._to[to].offers.put(_Offer(outgoing, check_array(outgoing), op))
             ledger.count(HEADER_BYTES + outgoing.nbytes)
         if source is not None and incoming is not None:
-            wire_s += self._take(source, incoming, op)
+            wire_s += self._take(source, incoming, dtype, op)
         if to is not None and outgoing is not None:
             before = clock() if clock else 0.0
             copied_s = self._await_answer(to)
@@ -128,10 +131,9 @@ class InprocTransport(AbstractTransport):
             self._to[peer].offers.put(_Gone(self.rank))
             self._from[peer].answers.put(_Gone(self.rank))
 
-    def _take(self, source: int, incoming: AnyArray, op: int) -> float:
+    def _take(self, source: int, incoming: AnyArray, dtype: int, op: int) -> float:
         # Returns the seconds that the copy took, zero where they are not measured.
         meeting = self._from[source]
-        dtype = check_array(incoming)
         try:
             offer = meeting.offers.get(timeout=self._timeout_s)
         except queue.Empty:
@@ -216,12 +218,11 @@ def connect(
     Raises
     ------
     InvalidParameterError
-        n is not positive, timeout_s is not positive, or a sequence does not have n entries.
+        n or timeout_s cannot be, or a sequence does not have n entries.
     """
     if n < 1:
         raise InvalidParameterError(f"connect(n=...) must be a positive number of ranks. Got {n}.")
-    if not timeout_s > 0:
-        raise InvalidParameterError(f"connect(timeout_s=...) must be a positive number of seconds. Got {timeout_s}.")
+    check_limit("timeout_s", timeout_s)
     ledgers = [RankLedger(rank) for rank in range(n)] if ledgers is None else ledgers
     aborts = [AbortFlag() for _ in range(n)] if aborts is None else aborts
     for name, given in (("ledgers", ledgers), ("aborts", aborts)):

@@ -121,7 +121,8 @@ class Link:
             return
         sock.settimeout(None)
         whole, part = divmod(timeout_s, 1.0)
-        limit = struct.pack("@ll", int(whole), int(part * 1e6))
+        # Zero would mean no limit.
+        limit = struct.pack("@ll", int(whole), max(int(part * 1e6), 1))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
 

@@ -33,6 +33,7 @@ _MAX_GUESTS: Final = 256
 # A blocking step with a guest (a TLS handshake, a record in pieces) may hold up the others for this long.
 _GUEST_STEP_S: Final = 2.0
 _LOOK_UP_S: Final = 0.25
+_CONNECT_SLICE_S: Final = 2.0
 
 
 @dataclass
@@ -80,8 +81,7 @@ def join_mesh(
     deadline = _Deadline(limit_s)
     try:
         for peer in range(credentials.rank):
-            abort.check()
-            links[peer] = _join(peer, addresses[peer], credentials, deadline, opened, wrap)
+            links[peer] = _join(peer, addresses[peer], credentials, abort, deadline, opened, wrap)
         _accept(listener, credentials, abort, deadline, opened, links, wrap)
         abort.check()
     except BaseException:
@@ -96,13 +96,14 @@ def _join(
     peer: int,
     address: str,
     credentials: Credentials,
+    abort: AbortFlag,
     deadline: _Deadline,
     opened: list[socket.socket],
     wrap: Wrap | None,
 ) -> Link:
     who = f"rank {peer} at {address}"
     try:
-        sock = socket.create_connection(split_address(address), timeout=deadline.left_s())
+        sock = _reach(address, abort, deadline)
         opened.append(sock)
         sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         if wrap is not None:
@@ -134,6 +135,17 @@ def _join(
     except OSError as error:
         raise AbortedError(f"{who} went away while rank {credentials.rank} joined it: {error}.") from error
     return Link(sock, peer, address, job=credentials.job, epoch=credentials.epoch, latency_s=latency_s)
+
+
+def _reach(address: str, abort: AbortFlag, deadline: _Deadline) -> socket.socket:
+    # In slices, because nothing wakes a thread that is still connecting.
+    while True:
+        abort.check()
+        try:
+            return socket.create_connection(split_address(address), timeout=min(deadline.left_s(), _CONNECT_SLICE_S))
+        except TimeoutError:
+            if deadline.is_over:
+                raise
 
 
 def _read(sock: socket.socket, who: str) -> Record:

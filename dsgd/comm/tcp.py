@@ -21,7 +21,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Final, NoReturn
 
-from dsgd.comm.base import AbortFlag, AbstractTransport
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
 from dsgd.comm.link import SEGMENT_BYTES, Link, PeerGoneError, as_bytes, duplex, shut_down
 from dsgd.comm.listener import Listener
@@ -75,15 +75,20 @@ class TCPTransport(AbstractTransport):
         self._abort.check()
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
-        out = None if to is None or outgoing is None else self._links[to]
-        inn = None if source is None or incoming is None else self._links[source]
+        try:
+            out = None if to is None or outgoing is None else self._links[to]
+            inn = None if source is None or incoming is None else self._links[source]
+        except KeyError as error:
+            raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {error}.") from None
+        # Everything is checked before a frame is numbered: what is refused here must not shift the count.
+        dtype_out = check_array(outgoing) if outgoing is not None else 0
+        dtype_in = check_array(incoming) if incoming is not None else 0
         ledger = self.ledger
         if out is not None and outgoing is not None:
-            nbytes = outgoing.nbytes
-            out.pack_out(check_array(outgoing), nbytes, op)
-            ledger.count(HEADER_BYTES + nbytes)
+            out.pack_out(dtype_out, outgoing.nbytes, op)
+            ledger.count(HEADER_BYTES + outgoing.nbytes)
         if inn is not None and incoming is not None:
-            inn.pack_wanted(check_array(incoming), incoming.nbytes, op)
+            inn.pack_wanted(dtype_in, incoming.nbytes, op)
         move = self._move if self._is_plain else self._move_stream
         if not ledger.timing:
             move(out, outgoing, inn, incoming, None)
@@ -183,15 +188,19 @@ class TCPTransport(AbstractTransport):
         link = error.link if isinstance(error, PeerGoneError) else at or source
         if link is None:
             raise error
-        if isinstance(error, (BlockingIOError, TimeoutError)) and error.errno != errno.ETIMEDOUT:
-            self._raise_late(link, error)
+        cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
+        if isinstance(cause, (BlockingIOError, TimeoutError)):
+            self._raise_late(link, cause)
         raise AbortedError(
             f"rank {link.rank} at {link.address} went away while rank {self.rank} talked to it: {error}."
         ) from error
 
     def _raise_late(self, link: Link, error: OSError | None = None) -> NoReturn:
+        # The kernel's own verdict: nothing sent was acknowledged. It may come before our deadline.
+        silent = error is not None and error.errno == errno.ETIMEDOUT
+        waited = "got no sign of life from" if silent else f"waited {self._timeout_s:g} s for"
         raise GangTimeoutError(
-            f"rank {self.rank} waited {self._timeout_s:g} s for rank {link.rank} at {link.address}. "
+            f"rank {self.rank} {waited} rank {link.rank} at {link.address}. "
             "Its process hangs, is overloaded or cannot be reached; raise the timeout if its work takes longer."
         ) from error
 
@@ -274,9 +283,8 @@ def connect(
     size = len(addresses)
     if not 0 <= rank < size:
         raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
-    for name, limit in (("timeout_s", timeout_s), ("connect_timeout_s", connect_timeout_s)):
-        if not limit > 0:
-            raise InvalidParameterError(f"connect({name}=...) must be a positive number of seconds. Got {limit}.")
+    check_limit("timeout_s", timeout_s)
+    check_limit("connect_timeout_s", connect_timeout_s)
     abort = AbortFlag() if abort is None else abort
     credentials = Credentials(rank, size, job_id, epoch, token, config)
     links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap)
