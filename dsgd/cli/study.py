@@ -1,0 +1,238 @@
+"""``dsgd study``: reproduce published studies."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from dsgd.study import Study, Summary
+
+__all__ = ["app", "make_study", "parse_numbers"]
+
+app = typer.Typer(no_args_is_help=True)
+
+_EXAMPLES: Final = """\
+Examples:
+
+  dsgd study msf --demo --out demo/
+
+  dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,1024,4096 --out study/
+
+  dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/
+"""
+_GRID: Final = "The grid"
+_MODEL: Final = "The model"
+
+
+@app.callback()
+def _study() -> None:
+    """Reproduce published studies."""
+
+
+@app.command("msf", epilog=_EXAMPLES)
+def msf(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."),
+    ] = None,
+    ranks: Annotated[str | None, typer.Option(help="Worker processes, as 1,2,4.", rich_help_panel=_GRID)] = None,
+    every: Annotated[
+        str | None, typer.Option(help="Samples between two synchronisations, as 1,16,256.", rich_help_panel=_GRID)
+    ] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=_GRID)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=_GRID)] = None,
+    rows: Annotated[int | None, typer.Option(help="Training rows of each dataset.", rich_help_panel=_GRID)] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=_MODEL)] = None,
+    loss: Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=_MODEL)] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="optimal, pegasos, or per-epoch as in the published study.", rich_help_panel=_MODEL),
+    ] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=_MODEL)
+    ] = None,
+    intercept: Annotated[
+        bool | None, typer.Option(help="Learn an intercept; the published study has none.", rich_help_panel=_MODEL)
+    ] = None,
+    dtype: Annotated[str | None, typer.Option(help="float32 or float64.", rich_help_panel=_MODEL)] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="Time to target: loss above the sequential run's, as 0.02.", rich_help_panel=_MODEL),
+    ] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="The three sets of the paper, small enough for two cores and four minutes.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """How often must ranks synchronise? Sweep the period and recompute the claims of arXiv 1905.01219.
+
+    Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished: a
+    study that was stopped goes on where it was when the same command is given again. OUT/report.html needs no network.
+    """
+    from dsgd.study import check_extras
+
+    check_extras()  # before minutes of work, not after
+    given = {
+        "ranks": parse_numbers("--ranks", ranks),
+        "every": parse_numbers("--every", every),
+        "seeds": None if seeds is None else tuple(range(seeds)),
+        "epochs": epochs,
+        "alpha": alpha,
+        "loss": loss,
+        "schedule": None if schedule is None else schedule.replace("-", "_"),
+        "partition": partition,
+        "fit_intercept": intercept,
+        "dtype": dtype,
+        "target_excess": target,
+    }
+    study = make_study(dataset or (), rows, given, demo=demo)
+    found = _run(study, out, scheduler=scheduler, force=force, quiet=as_json)
+    _report(study, found, out, as_json=as_json)
+
+
+def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
+    """Return the whole numbers in a text such as ``1,4,16``.
+
+    Parameters
+    ----------
+    option : str
+        The option it was given to, for the error.
+    text : str or None
+        Numbers with commas between; None gives None.
+
+    Returns
+    -------
+    tuple of int or None
+        In the order given.
+
+    Raises
+    ------
+    InvalidParameterError
+        Something in it is not a whole number above 0.
+    """
+    if text is None:
+        return None
+    words = [word.strip() for word in text.split(",")]
+    for word in words:
+        if not (word.isascii() and word.isdigit() and int(word) > 0):
+            raise InvalidParameterError(
+                f"{option} {text!r}: {word!r} is not a whole number above 0; give numbers with commas, as 1,4,16"
+            )
+    return tuple(int(word) for word in words)
+
+
+def make_study(datasets: Sequence[str], rows: int | None, given: dict[str, Any], *, demo: bool) -> Study:
+    """Return the study that the options describe.
+
+    Parameters
+    ----------
+    datasets : sequence of str
+        Names of datasets; the preset's own if empty.
+    rows : int or None
+        Training rows of each.
+    given : dict
+        Fields of `Study`; those that are None keep the value of the preset.
+    demo : bool
+        Whether the preset is the demo, and not the defaults.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is outside its domain.
+    """
+    from dsgd.study import DataSource, Study, demo_study
+
+    study = demo_study() if demo else Study()
+    data = [DataSource(name) for name in datasets] or study.data
+    if rows is not None:
+        data = [replace(source, rows=rows, test_rows=None) for source in data]
+    return replace(study, data=tuple(data), **{name: value for name, value in given.items() if value is not None})
+
+
+def _run(study: Study, out: Path, *, scheduler: str | None, force: bool, quiet: bool) -> list[dict[str, Any]]:
+    """Run the study with a progress bar; return its rows."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    from dsgd.study import run_study
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    rows: list[dict[str, Any]] = []
+    n_resumed, seen = 0, ("", 0)
+    try:
+        with bar:
+            task = bar.add_task("loading data", total=study.count())
+            for run in run_study(study, out, scheduler=scheduler, force=force):
+                rows.append(run.row)
+                n_resumed += run.resumed
+                place = (run.row["dataset"], run.row["ranks"])
+                bar.update(task, advance=1, description=f"{place[0]} on {place[1]} rank{'s' * (place[1] > 1)}")
+                if place != seen and not (quiet or console.is_terminal or run.resumed):
+                    typer.echo(f"{place[0]} on {place[1]} rank{'s' * (place[1] > 1)} ...", err=True)
+                seen = place
+    except KeyboardInterrupt:
+        typer.echo(f"{len(rows)} of {study.count()} runs are kept; give the same command to go on.", err=True)
+        raise
+    if n_resumed and not quiet:
+        typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
+    return rows
+
+
+def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
+    """Write the report; print what it says."""
+    from dsgd.study import check_claims, summarise, write_report
+
+    path = write_report(study, rows, out)
+    summary = summarise(rows)
+    claims = check_claims(summary)
+    if as_json:
+        facts = {
+            "report": str(path),
+            "rows": str(out / "rows.jsonl"),
+            "n_runs": len(rows),
+            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
+            "cells": _cells(summary),
+        }
+        typer.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+
+    from dsgd.study import claims_table, results_table, verdict
+
+    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    for dataset in summary.datasets():
+        console.print(results_table(summary, dataset, brief=True).renderable())
+    console.print(claims_table(claims).renderable())
+    console.print(verdict(summary, claims))
+    typer.echo(f"\nreport: {path}")
+
+
+def _cells(summary: Summary) -> list[dict[str, Any]]:
+    names = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
+    return [
+        {
+            "dataset": cell.dataset,
+            "ranks": cell.ranks,
+            "every": cell.every,
+            "seeds": len(cell.rows),
+            **{name: stat.median if (stat := cell.stat(name)) else None for name in names},
+        }
+        for cell in summary.cells
+    ]

@@ -1,0 +1,172 @@
+"""The claims of the published study, recomputed: the published figure, ours, and whether it holds here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsgd.study import published
+from dsgd.study.summary import Cell, Summary
+
+__all__ = ["Claim", "check_claims", "is_trivial"]
+
+# A model this close to the majority vote, or with this balanced accuracy, has learnt next to nothing of the rare class.
+_TRIVIAL_MARGIN = 0.005
+_TRIVIAL_BALANCED = 0.55
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One published claim, held against a study.
+
+    Parameters
+    ----------
+    name : str
+        What is claimed.
+    dataset : str
+        The data it was recomputed on.
+    published : str
+        The published figure.
+    ours : str
+        The figure of this study.
+    holds : bool or None
+        Whether the claim holds here; None if the study did not run what would decide it.
+    note : str
+        What to know before believing either figure.
+    trivial : bool
+        Whether the model is no better than always predicting the commonest label.
+    """
+
+    name: str
+    dataset: str
+    published: str
+    ours: str
+    holds: bool | None
+    note: str
+    trivial: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        return {True: "holds", False: "does not hold", None: "not run"}[self.holds]
+
+
+def check_claims(summary: Summary) -> list[Claim]:
+    """Return the published claims, each with what a study says of it on each of its datasets.
+
+    Every claim is read at the largest number of ranks that was run.
+
+    Parameters
+    ----------
+    summary : Summary
+        The study.
+    """
+    datasets = summary.datasets()
+    return [
+        *(_less_communication(summary, dataset) for dataset in datasets),
+        *(_faster_than_frequent(summary, dataset) for dataset in datasets),
+        *(_faster_than_sequential(summary, dataset) for dataset in datasets),
+        *(_same_accuracy(summary, dataset) for dataset in datasets),
+    ]
+
+
+def is_trivial(cell: Cell) -> bool:
+    """Return whether the models of a cell are no better than the majority vote.
+
+    True when test accuracy is not half a point above that of the commonest label, or balanced accuracy is below
+    0.55 (0.5 is a coin).
+    """
+    gain = cell.median("test_accuracy") - cell.median("majority_accuracy")
+    return gain < _TRIVIAL_MARGIN or cell.median("balanced_accuracy") < _TRIVIAL_BALANCED
+
+
+def _ends(summary: Summary, dataset: str) -> tuple[Cell, Cell] | None:
+    """Return the cells of period 1 and 512 at the most ranks, if both were run."""
+    cells = {cell.every: cell for cell in summary.parallel(dataset)}
+    return (cells[1], cells[published.RARE]) if 1 in cells and published.RARE in cells else None
+
+
+def _less_communication(summary: Summary, dataset: str) -> Claim:
+    name = f"Communication falls by 98 % from every=1 to every={published.RARE}"
+    family = published.family(dataset)
+    figure = "98 %"
+    if family is not None:
+        two, most = (published.communication_reduction(family, ranks) for ranks in (2, 32))
+        figure = f"{two:.1%} (2 processes), {most:.1%} (32)"
+    ends = _ends(summary, dataset)
+    if ends is None:
+        return Claim(name, dataset, figure, "-", None, f"Needs every=1 and every={published.RARE} on 2 ranks or more.")
+    before, after = (cell.median("communication_s") for cell in ends)
+    fall = 1.0 - after / before if before > 0 else 0.0
+    note = (
+        f"Wire plus waiting, per rank: {_seconds(before)} -> {_seconds(after)} over {ends[0].rows[0]['epochs']} epochs "
+        f"on {ends[0].ranks} processes; {ends[0].median('rounds'):,.0f} -> {ends[1].median('rounds'):,.0f} exchanges."
+    )
+    return Claim(name, dataset, figure, f"{fall:.1%}", fall >= published.REDUCTION, note)
+
+
+def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
+    low, high = published.SPEEDUP
+    name = f"{low:.0f}x-{high:.0f}x faster than synchronising every sample, same processes"
+    figure = f"{low:.0f}x-{high:.0f}x"
+    family = published.family(dataset)
+    if family is not None:
+        two, most = (published.period_speedup(family, ranks) for ranks in (2, 32))
+        figure += f"; its data: {two:.1f}x (2), {most:.1f}x (32)"
+    cells = {cell.every: cell for cell in summary.parallel(dataset)}
+    if 1 not in cells or len(cells) < 2:
+        return Claim(name, dataset, figure, "-", None, "Needs every=1 and a larger period on 2 ranks or more.")
+    base = cells[1].median("train_s")
+    best = min(cells.values(), key=lambda cell: cell.median("train_s"))
+    speedup = base / best.median("train_s")
+    note = (
+        f"Training time {_seconds(base)} at every=1, {_seconds(best.median('train_s'))} at every={best.every} "
+        f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
+    )
+    return Claim(name, dataset, figure, f"{speedup:.1f}x", speedup >= low, note)
+
+
+def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
+    low, high = published.SPEEDUP
+    name = f"{low:.0f}x-{high:.0f}x faster than the sequential run"
+    figure = "15.7x-25.2x (ijcnn1, 32 processes, every=16-512)"
+    cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
+    if not cells or sequential is None:
+        return Claim(name, dataset, figure, "-", None, "Needs the sequential run and 2 ranks or more.")
+    best = min(cells, key=lambda cell: cell.median("train_s"))
+    base = sequential.median("train_s")
+    speedup = base / best.median("train_s")
+    note = (
+        f"Sequential {_seconds(base)}, best parallel {_seconds(best.median('train_s'))} (every={best.every}). "
+        f"{best.ranks} processes can be about {best.ranks}x as fast as one, not {low:.0f}x: "
+        "this claim needs the published 32 processes and cannot hold here."
+        if best.ranks < low
+        else f"Sequential {_seconds(base)}, best parallel {_seconds(best.median('train_s'))} (every={best.every})."
+    )
+    return Claim(name, dataset, figure, f"{speedup:.2f}x on {best.ranks}", speedup >= low, note)
+
+
+def _same_accuracy(summary: Summary, dataset: str) -> Claim:
+    tolerance = published.ACCURACY_TOLERANCE
+    name = f"Test accuracy not more than {100 * tolerance:.1f} points below the sequential run"
+    figure = "at or above sequential"
+    cells, sequential = summary.parallel(dataset), summary.sequential(dataset)
+    if not cells or sequential is None:
+        return Claim(name, dataset, figure, "-", None, "Needs the sequential run and 2 ranks or more.")
+    chosen = next((cell for cell in cells if cell.every == published.RARE), cells[-1])
+    accuracy, base = chosen.median("test_accuracy"), sequential.median("test_accuracy")
+    worst = min(cells, key=lambda cell: cell.median("test_accuracy"))
+    trivial = is_trivial(chosen)
+    note = (
+        f"every={chosen.every} {accuracy:.2%}, sequential {base:.2%}; always predicting the commonest label scores "
+        f"{chosen.median('majority_accuracy'):.2%}. Balanced accuracy {chosen.median('balanced_accuracy'):.2%} "
+        f"(sequential {sequential.median('balanced_accuracy'):.2%}). Lowest over all periods: "
+        f"{worst.median('test_accuracy'):.2%} at every={worst.every}."
+    )
+    if trivial:
+        note += " No better than trivial: this accuracy says next to nothing."
+    ours = f"{100 * (accuracy - base):+.2f} points"
+    return Claim(name, dataset, figure, ours, accuracy >= base - tolerance, note, trivial)
+
+
+def _seconds(seconds: float) -> str:
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

@@ -1,0 +1,142 @@
+"""The data of a study: loaded once, dealt to the ranks and placed on the workers once per number of ranks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.datasets import load_or_generate
+from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.study.grid import DataSource
+from dsgd.study.measure import majority_accuracy
+from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["StudyData", "deal", "load_data", "place"]
+
+
+@dataclass(frozen=True, eq=False)
+class StudyData:
+    """Training and test rows.
+
+    Parameters
+    ----------
+    name : str
+        The data at hand; ends in ``-like`` where it is a generated twin.
+    source : str
+        The names of the files, or how the rows were made.
+    X, X_test : array or CSR matrix, shape (n_rows, n_features)
+        Rows.
+    y, y_test : array, shape (n_rows,)
+        Labels.
+    """
+
+    name: str
+    source: str
+    X: Any = field(repr=False)
+    y: AnyArray = field(repr=False)
+    X_test: Any = field(repr=False)
+    y_test: AnyArray = field(repr=False)
+
+    def describe(self) -> dict[str, Any]:
+        """Return what a row says of the data."""
+        n_rows, n_features = self.X.shape
+        non_zero = self.X.nnz if hasattr(self.X, "nnz") else np.count_nonzero(self.X)
+        return {
+            "source": self.source,
+            "features": int(n_features),
+            "density": float(non_zero / (n_rows * n_features)),
+            "majority_accuracy": majority_accuracy(self.y, self.y_test),
+        }
+
+
+def load_data(source: DataSource, dtype: str) -> StudyData:
+    """Load a dataset if it is on this machine, else generate its twin.
+
+    Parameters
+    ----------
+    source : DataSource
+        Which, and how many rows.
+    dtype : {"float32", "float64"}
+        Precision of the rows.
+
+    Raises
+    ------
+    DatasetError
+        The set is not on this machine and has no twin.
+    InvalidParameterError
+        The set is one for regression.
+    """
+    test_rows = source.test_rows or (source.rows and max(100, source.rows // 4))
+    train = load_or_generate(source.name, "train", n_rows=source.rows, dtype=dtype)
+    test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
+    if train.task == "regression":
+        raise InvalidParameterError(f"DataSource({source.name!r}) is a regression set; the study trains classifiers.")
+    # Rows of a study travel: of a path they keep the file's name alone.
+    text = train.source if train.generated else ", ".join(PurePath(p).name for p in train.source.split(" and "))
+    return StudyData(train.name, text, train.X, train.y, test.X, test.y)
+
+
+def deal(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:
+    """Return the row numbers of each rank.
+
+    Parameters
+    ----------
+    y : array, shape (n_rows,)
+        Labels.
+    ranks : int
+        How many ranks.
+    partition : {"contiguous", "shuffled", "label-skewed"}
+        Runs of the file, random rows, or runs of the rows sorted by label.
+
+    Returns
+    -------
+    list of int64 array
+        Every row once; sizes differ by one at most.
+    """
+    order = np.arange(len(y))
+    if partition == "shuffled":
+        order = np.random.default_rng(0).permutation(len(y))
+    elif partition == "label-skewed":
+        order = np.argsort(y, kind="stable")
+    return np.array_split(order, ranks)
+
+
+def place(client: Client, data: StudyData, ranks: int, partition: str) -> list[Any]:
+    """Send each rank's rows to a worker of its own.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    data : StudyData
+        What to train on.
+    ranks : int
+        How many workers to use.
+    partition : {"contiguous", "shuffled", "label-skewed"}
+        How rows are dealt.
+
+    Returns
+    -------
+    list of Future
+        One block (X, y) per rank. The rows stay on the workers as long as the futures are held.
+
+    Raises
+    ------
+    ClusterError
+        The cluster has fewer workers than ranks.
+    """
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    if len(workers) < ranks:
+        raise ClusterError(
+            f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"
+        )
+    blocks = []
+    for worker, rows in zip(workers, deal(data.y, ranks, partition), strict=False):
+        blocks += client.scatter([(data.X[rows], data.y[rows])], workers=[worker], hash=False)
+    return blocks

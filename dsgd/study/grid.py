@@ -1,0 +1,226 @@
+"""What a study runs: the grid of datasets, ranks, periods and seeds, and the settings they share."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["LOSSES", "PARTITIONS", "SCHEDULES", "DataSource", "RunSpec", "Study", "demo_study"]
+
+# The losses whose full objective the study evaluates itself (measure.py), apart from the training code.
+LOSSES: Final = ("hinge", "squared_hinge", "log_loss")
+# "per_epoch" is the step of the published study, 1 / (alpha epoch), constant inside an epoch.
+SCHEDULES: Final = ("optimal", "pegasos", "per_epoch")
+# How rows are dealt to ranks: in file order (the published study), at random, or by label (every rank sees one class).
+PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A dataset of the study and how much of it is used.
+
+    Parameters
+    ----------
+    name : str
+        A name that `dsgd.datasets` knows; where the set is not at hand its generated twin is used and named as such.
+    rows : int, optional
+        Training rows: a draw without replacement of that many, or as many generated; all of them by default.
+    test_rows : int, optional
+        Test rows. By default a quarter of `rows`, or all where `rows` is not given.
+    """
+
+    name: str
+    rows: int | None = None
+    test_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidParameterError("DataSource(name=...) is empty; name a dataset, for example 'ijcnn1'.")
+        for name, value in (("rows", self.rows), ("test_rows", self.test_rows)):
+            if value is not None and value < 100:
+                raise InvalidParameterError(f"DataSource({name}={value}): a study needs at least 100 of them.")
+
+
+@dataclass(frozen=True)
+class Study:
+    """A grid of training runs.
+
+    The sequential run (one rank, nothing to synchronise) is always part of a study: it is what the others are
+    measured against, whether or not `ranks` names 1.
+
+    Parameters
+    ----------
+    data : sequence of DataSource
+        The datasets.
+    ranks : sequence of int
+        Numbers of worker processes.
+    every : sequence of int
+        Synchronisation periods, in samples per rank between two averages of the model.
+    seeds : sequence of int
+        Seeds of the walk over the rows; every cell of the grid is run once per seed.
+    epochs : int
+        Passes over the training rows.
+    alpha : float
+        Strength of the L2 penalty, as in scikit-learn.
+    schedule : {"optimal", "pegasos", "per_epoch"}
+        Step sizes; ``"per_epoch"`` is the published study's 1 / (alpha epoch).
+    loss : {"hinge", "squared_hinge", "log_loss"}
+        The loss.
+    partition : {"contiguous", "shuffled", "label-skewed"}
+        How training rows are dealt to the ranks.
+    fit_intercept : bool
+        Whether an intercept is learnt (the published study has none).
+    dtype : {"float32", "float64"}
+        Precision of data and model.
+    target_excess : float
+        Time to target: the target is the final training loss of the sequential run times (1 + `target_excess`).
+
+    Raises
+    ------
+    InvalidParameterError
+        If a value is outside its domain.
+    """
+
+    data: Sequence[DataSource] = (DataSource("ijcnn1"),)
+    ranks: Sequence[int] = (1, 2)
+    every: Sequence[int] = (1, 4, 16, 64, 256, 1024, 4096)
+    seeds: Sequence[int] = (0, 1, 2)
+    epochs: int = 5
+    alpha: float = 1e-4
+    schedule: str = "optimal"
+    loss: str = "hinge"
+    partition: str = "contiguous"
+    fit_intercept: bool = True
+    dtype: str = "float32"
+    target_excess: float = field(default=0.02)
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise InvalidParameterError("Study(data=...) names no dataset.")
+        _refuse_below("ranks", self.ranks, 1)
+        _refuse_below("every", self.every, 1)
+        _refuse_below("seeds", self.seeds, 0)
+        _refuse_outside("schedule", self.schedule, SCHEDULES)
+        _refuse_outside("loss", self.loss, LOSSES)
+        _refuse_outside("partition", self.partition, PARTITIONS)
+        _refuse_outside("dtype", self.dtype, ("float32", "float64"))
+        if self.epochs < 1:
+            raise InvalidParameterError(f"Study(epochs={self.epochs}) must be at least 1.")
+        if not self.alpha > 0:
+            raise InvalidParameterError(f"Study(alpha={self.alpha}) must be above 0: every schedule divides by it.")
+        if not self.target_excess >= 0:
+            raise InvalidParameterError(f"Study(target_excess={self.target_excess}) must not be negative.")
+
+    def all_ranks(self) -> list[int]:
+        """Return the numbers of ranks in the order they are run: the sequential run first."""
+        return sorted({1, *self.ranks})
+
+    def count(self) -> int:
+        """Return the number of runs."""
+        periods = sum(1 if ranks == 1 else len(set(self.every)) for ranks in self.all_ranks())
+        return len(self.data) * len(self.seeds) * periods
+
+    def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[RunSpec]:
+        """Return the runs of one dataset on one number of ranks.
+
+        Seeds come before periods, so that a study that is stopped early holds whole curves of its first seeds.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data actually at hand: the set itself, or its twin.
+        rows, test_rows : int
+            Its rows to train and to test on.
+        ranks : int
+            Worker processes. One rank has nobody to synchronise with, so its runs have no period.
+        """
+        periods: list[int | None] = [None] if ranks == 1 else [*sorted(set(self.every))]
+        return [RunSpec(self, dataset, rows, test_rows, ranks, every, seed) for seed in self.seeds for every in periods]
+
+
+@dataclass(frozen=True)
+class RunSpec:
+    """One run of a study.
+
+    Parameters
+    ----------
+    study : Study
+        The settings shared by all runs.
+    dataset : str
+        Name of the data at hand.
+    rows, test_rows : int
+        Its rows to train and to test on.
+    ranks : int
+        Worker processes.
+    every : int or None
+        Synchronisation period; None for the sequential run.
+    seed : int
+        Seed of the walk over the rows.
+    """
+
+    study: Study
+    dataset: str
+    rows: int
+    test_rows: int
+    ranks: int
+    every: int | None
+    seed: int
+
+    def settings(self) -> dict[str, str | int | float | bool | None]:
+        """Return everything that decides what is run, as plain values."""
+        study = self.study
+        return {
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "ranks": self.ranks,
+            "every": self.every,
+            "seed": self.seed,
+            "epochs": study.epochs,
+            "alpha": study.alpha,
+            "schedule": study.schedule,
+            "loss": study.loss,
+            "partition": study.partition,
+            "fit_intercept": study.fit_intercept,
+            "dtype": study.dtype,
+        }
+
+    @property
+    def key(self) -> str:
+        """The run's name in the file of rows; equal settings give equal keys."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def demo_study() -> Study:
+    """Return the study of ``make demo``: the three sets of the paper, sized for two cores and under four minutes.
+
+    At ``every=1`` a synchronisation between two processes costs some 30 us per sample, so the rows at that period
+    decide how long the demo takes.
+    """
+    return Study(
+        data=(
+            DataSource("ijcnn1", 28_000, 90_000),
+            DataSource("webspam-like", 24_000, 24_000),
+            DataSource("epsilon-like", 16_000, 16_000),
+        ),
+        ranks=(1, 2),
+        every=(1, 4, 16, 64, 256, 512, 1024, 4096),
+        seeds=(0, 1, 2),
+        epochs=5,
+    )
+
+
+def _refuse_below(name: str, values: Sequence[int], least: int) -> None:
+    if not values:
+        raise InvalidParameterError(f"Study({name}=...) is empty; give at least one value.")
+    for value in values:
+        if value < least:
+            raise InvalidParameterError(f"Study({name}=...) must be {least} or more; got {value}.")
+
+
+def _refuse_outside(name: str, value: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        raise InvalidParameterError(f"Study({name}={value!r}) is unknown; choose one of {', '.join(choices)}.")

@@ -1,0 +1,81 @@
+"""What a row says about where it was made: machine, versions, commit and command."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+import sys
+from collections.abc import Sequence
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Final
+
+__all__ = ["command_line", "commit", "machine", "versions"]
+
+_PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
+
+
+def machine() -> dict[str, str | int | float]:
+    """Return the CPU model, the cores this process may use, the memory in GiB and the operating system."""
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    return {
+        "cpu": _cpu_model(),
+        "cores": cores,
+        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "system": f"{platform.system()} {platform.machine()}",
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that decide the figures."""
+    found = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            found[name] = version(name)
+        except PackageNotFoundError:
+            found[name] = "not installed"
+    return found
+
+
+def commit() -> str | None:
+    """Return the commit this package runs from, with ``+`` when files differ from it; None outside a checkout."""
+    folder = Path(__file__).resolve().parent
+    try:
+        head = _git(folder, "rev-parse", "--short=12", "HEAD")
+        changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return head + ("+" if changed else "")
+
+
+def command_line(argv: Sequence[str] | None = None) -> str:
+    """Return the command that was run, with absolute paths cut to their last part.
+
+    Parameters
+    ----------
+    argv : sequence of str, optional
+        The command; that of this process by default.
+    """
+    words = list(sys.argv if argv is None else argv)
+    if words and Path(words[0]).name == "__main__.py":
+        words[0] = "dsgd"
+    return " ".join(Path(word).name if word.startswith(("/", "~")) else word for word in words)
+
+
+def _git(folder: Path, *arguments: str) -> str:
+    done = subprocess.run(
+        ["git", "-C", str(folder), *arguments], capture_output=True, text=True, check=True, timeout=10
+    )
+    return done.stdout.strip()
+
+
+def _cpu_model() -> str:
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as file:
+            for line in file:
+                if line.startswith("model name"):
+                    return line.partition(":")[2].strip()
+    except OSError:
+        pass
+    return platform.processor() or platform.machine()

@@ -1,0 +1,118 @@
+"""The file of rows: one JSON object per finished run, written as it is made.
+
+A study that is interrupted goes on where it stopped: a run whose key is already in the file is not run again. A line
+that was cut off by a crash or a full disk is dropped when the file is opened for writing.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from dsgd.errors import ParseError
+
+__all__ = ["Row", "RowFile", "parse_rows", "read_rows"]
+
+Row: TypeAlias = dict[str, Any]
+
+
+def parse_rows(text: str, name: str) -> list[Row]:
+    """Return the rows in `text`, without a torn last line.
+
+    Parameters
+    ----------
+    text : str
+        Lines of JSON objects.
+    name : str
+        What to call the text in errors.
+
+    Raises
+    ------
+    ParseError
+        If a line other than the last is not a JSON object with a ``key``: that is damage, not an interruption.
+    """
+    rows: list[Row] = []
+    lines = text.splitlines(keepends=True)
+    for number, line in enumerate(lines, start=1):
+        try:
+            row = json.loads(line)
+            if not isinstance(row, dict) or "key" not in row:
+                raise ValueError("not an object with a 'key'")
+            if not line.endswith("\n"):
+                raise ValueError("no end of line")
+        except ValueError as error:
+            if number == len(lines):
+                break
+            raise ParseError(name, number, f"not a row of a study ({error}); mend or remove the line") from error
+        rows.append(row)
+    return rows
+
+
+def read_rows(path: str | os.PathLike[str]) -> list[Row]:
+    """Return the rows of a file, or none if there is no such file.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file.
+
+    Raises
+    ------
+    ParseError
+        If a line that is not the last is damaged.
+    """
+    path = Path(path)
+    return parse_rows(path.read_text(encoding="utf-8"), path.name) if path.exists() else []
+
+
+class RowFile:
+    """The rows of a study, on disk and in memory.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The file; made with its folder when it is not there. A torn last line is removed from it.
+    force : bool, default False
+        Start anew: drop the rows already there.
+
+    Raises
+    ------
+    ParseError
+        If a line that is not the last is damaged.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], *, force: bool = False) -> None:
+        self.path = Path(path)
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self._rows: dict[str, Row] = {} if force else {row["key"]: row for row in read_rows(self.path)}
+        text = "".join(_line(row) for row in self._rows.values())
+        if not self.path.exists() or self.path.read_text(encoding="utf-8") != text:
+            # Written aside and renamed, so that being stopped here loses nothing.
+            aside = self.path.with_name(self.path.name + ".new")
+            aside.write_text(text, encoding="utf-8")
+            aside.replace(self.path)
+
+    def __contains__(self, key: object) -> bool:
+        return key in self._rows
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def append(self, row: Mapping[str, Any]) -> None:
+        """Add a finished run; it is on disk when this returns."""
+        with self.path.open("a", encoding="utf-8") as file:
+            file.write(_line(row))
+            file.flush()
+            os.fsync(file.fileno())
+        self._rows[row["key"]] = dict(row)
+
+    def select(self, keys: Iterable[str]) -> list[Row]:
+        """Return the rows with these keys, in the order of the keys; keys that have not been run are left out."""
+        return [self._rows[key] for key in keys if key in self._rows]
+
+
+def _line(row: Mapping[str, Any]) -> str:
+    return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"

@@ -1,0 +1,216 @@
+"""Running a study: every run on real worker processes, one row per run, written as it is made."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.estimators import SGDClassifier
+from dsgd.runtime import connect_client
+from dsgd.study import machine
+from dsgd.study.data import StudyData, load_data, place
+from dsgd.study.grid import RunSpec, Study
+from dsgd.study.measure import objective, score
+from dsgd.study.rows import Row, RowFile
+from dsgd.sync import EpochAveraging, LocalSGD
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["ROWS_FILE", "StudyRun", "run_study"]
+
+ROWS_FILE: Final = "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A finished run.
+
+    Parameters
+    ----------
+    row : dict
+        Its row.
+    resumed : bool
+        Whether the row was there already and nothing was run.
+    """
+
+    row: Row
+    resumed: bool
+
+
+def run_study(
+    study: Study,
+    out: str | os.PathLike[str],
+    *,
+    scheduler: str | None = None,
+    force: bool = False,
+    command: str | None = None,
+) -> Iterator[StudyRun]:
+    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+
+    For each number of ranks a cluster of that many worker processes of one thread each is started on this machine and
+    closed again. The rows of a dataset are sent to its workers once and stay there for all runs. A short fit comes
+    before the first timed one, so that loading compiled code is in no timing.
+
+    Parameters
+    ----------
+    study : Study
+        What to run.
+    out : str or path-like
+        Folder of the study; rows go to ``rows.jsonl`` in it.
+    scheduler : str, optional
+        Address of a cluster that is there already; its workers should have one thread each.
+    force : bool, default False
+        Run everything anew.
+    command : str, optional
+        What rows say they were made by; the command line of this process by default.
+
+    Yields
+    ------
+    StudyRun
+        In the order of ranks, datasets, seeds, periods.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    ClusterError
+        The cluster has fewer workers than ranks.
+    DatasetError
+        A dataset can be neither found nor made.
+    """
+    rows = RowFile(Path(out) / ROWS_FILE, force=force)
+    context = {
+        "machine": machine.machine(),
+        "versions": machine.versions(),
+        "commit": machine.commit(),
+        "command": command or machine.command_line(),
+        "cluster": "scheduler" if scheduler else "local",
+    }
+    loaded = [load_data(source, study.dtype) for source in study.data]
+    for ranks in study.all_ranks():
+        grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
+        if all(spec.key in rows for _, specs in grids for spec in specs):
+            yield from (StudyRun(row, resumed=True) for _, specs in grids for row in rows.select(s.key for s in specs))
+            continue
+        with _cluster(ranks, scheduler) as client:
+            for data, specs in grids:
+                yield from _run_placed(client, study, data, specs, rows, context)
+
+
+def _run_placed(
+    client: Client, study: Study, data: StudyData, specs: Sequence[RunSpec], rows: RowFile, context: dict[str, Any]
+) -> Iterator[StudyRun]:
+    """Run the cells of one dataset on one number of ranks."""
+    blocks: list[Any] = []
+    described = data.describe()
+    for spec in specs:
+        if spec.key in rows:
+            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+            continue
+        if not blocks:
+            blocks = place(client, data, spec.ranks, study.partition)
+            _model(spec, client, max_iter=1).fit(blocks, None)
+        model = _model(spec, client, max_iter=study.epochs).fit(blocks, None)
+        row = {
+            "key": spec.key,
+            **spec.settings(),
+            **described,
+            **_worth(model, data, study),
+            **_cost(model),
+            "when": datetime.now(UTC).isoformat(timespec="seconds"),
+            **context,
+        }
+        rows.append(_plain(row))
+        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+
+
+def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:
+    study = spec.study
+    return SGDClassifier(
+        loss=study.loss,
+        alpha=study.alpha,
+        learning_rate=study.schedule,
+        fit_intercept=study.fit_intercept,
+        max_iter=max_iter,
+        tol=None,
+        random_state=spec.seed,
+        # One rank has nobody to talk to: its epochs are not cut up.
+        sync=EpochAveraging() if spec.every is None else LocalSGD(every=spec.every),
+        n_jobs=spec.ranks,
+        client=client,
+    )
+
+
+def _worth(model: SGDClassifier, data: StudyData, study: Study) -> dict[str, float | None]:
+    """Return what the averaged model is worth."""
+    test, train = score(model, data.X_test, data.y_test), score(model, data.X, data.y)
+    return {
+        "test_accuracy": test["accuracy"],
+        "balanced_accuracy": test["balanced_accuracy"],
+        "f1": test["f1"],
+        "train_accuracy": train["accuracy"],
+        "objective": objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha),
+    }
+
+
+def _cost(model: SGDClassifier) -> dict[str, Any]:
+    """Return what the run took: seconds by phase and bytes (summed over ranks), memory, and the curve."""
+    report, totals = model.fit_report_, model.ledger_.totals()
+    curve = [
+        {name: record[name] for name in ("epoch", "seconds", "train_loss", "dispersion")} for record in report["epochs"]
+    ]
+    return {
+        # From the first sample to the last synchronisation, on the first rank; placing the data is in elapsed_s only.
+        "train_s": curve[-1]["seconds"],
+        "elapsed_s": report["elapsed_s"],
+        **{f"{phase}_s": totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")},
+        "bytes_sent": int(totals["bytes_sent"]),
+        "messages": int(totals["messages"]),
+        "rounds": int(totals["rounds"]),
+        "dispersion": curve[-1]["dispersion"],
+        "peak_rss_bytes": int(report["peak_rss_bytes"]),
+        "curve": curve,
+    }
+
+
+@contextmanager
+def _cluster(ranks: int, scheduler: str | None) -> Iterator[Client]:
+    """Give a client of the cluster at `scheduler`, or of worker processes started for the while."""
+    if scheduler is not None:
+        with connect_client(scheduler) as client:
+            yield client
+        return
+    from distributed import Client, LocalCluster
+
+    with (
+        LocalCluster(
+            n_workers=ranks,
+            threads_per_worker=1,
+            processes=True,
+            # No dashboard, and a free port for the page that the scheduler serves all the same: 8787 may be taken.
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.ERROR,
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        yield client
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it: numbers that are not finite become null."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

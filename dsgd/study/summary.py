@@ -1,0 +1,162 @@
+"""Rows of single runs put together: the median over seeds and the range between the lowest and the highest.
+
+Medians, because a run on a busy machine is now and then far slower than its repetitions, never far faster.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsgd.study.rows import Row
+
+__all__ = ["Cell", "Stat", "Summary", "summarise", "target_reached"]
+
+
+@dataclass(frozen=True)
+class Stat:
+    """One quantity over the seeds of a cell.
+
+    Parameters
+    ----------
+    median, low, high : float
+        Median, lowest and highest value.
+    """
+
+    median: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Cell:
+    """The runs that differ in nothing but the seed.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of the data.
+    ranks : int
+        Worker processes.
+    every : int or None
+        Synchronisation period; None for the sequential run.
+    rows : sequence of dict
+        The rows of its seeds.
+    """
+
+    dataset: str
+    ranks: int
+    every: int | None
+    rows: Sequence[Row]
+
+    def stat(self, name: str) -> Stat | None:
+        """Return a column over the seeds, or None where no row has it.
+
+        Parameters
+        ----------
+        name : str
+            A column of the rows; ``"communication_s"`` stands for wire plus wait. Seconds of phases, bytes and
+            messages are given per rank.
+        """
+        values = [value for row in self.rows if (value := _value(row, name)) is not None]
+        return Stat(statistics.median(values), min(values), max(values)) if values else None
+
+    def median(self, name: str) -> float:
+        """Return the median of a column that every row has.
+
+        Raises
+        ------
+        KeyError
+            If no row has it.
+        """
+        stat = self.stat(name)
+        if stat is None:
+            raise KeyError(name)
+        return stat.median
+
+
+@dataclass(frozen=True)
+class Summary:
+    """All cells of a study.
+
+    Parameters
+    ----------
+    cells : sequence of Cell
+        In the order of the study: by dataset, ranks, period.
+    """
+
+    cells: Sequence[Cell]
+
+    def datasets(self) -> list[str]:
+        """Return the names of the data, in the order of the study."""
+        return list(dict.fromkeys(cell.dataset for cell in self.cells))
+
+    def sequential(self, dataset: str) -> Cell | None:
+        """Return the sequential runs of a dataset."""
+        return self.cell(dataset, 1, None)
+
+    def cell(self, dataset: str, ranks: int, every: int | None) -> Cell | None:
+        """Return one cell, or None if it has not been run."""
+        wanted = (dataset, ranks, every)
+        return next((cell for cell in self.cells if (cell.dataset, cell.ranks, cell.every) == wanted), None)
+
+    def parallel(self, dataset: str, ranks: int | None = None) -> list[Cell]:
+        """Return the cells with a period, by rising period; of the most ranks that were run by default."""
+        cells = [cell for cell in self.cells if cell.dataset == dataset and cell.every is not None]
+        most = max((cell.ranks for cell in cells), default=0) if ranks is None else ranks
+        return sorted((cell for cell in cells if cell.ranks == most), key=lambda cell: cell.every or 0)
+
+    def ranks(self, dataset: str) -> list[int]:
+        """Return the numbers of ranks above one that were run."""
+        return sorted({cell.ranks for cell in self.cells if cell.dataset == dataset and cell.every is not None})
+
+
+def summarise(rows: Iterable[Row]) -> Summary:
+    """Return the cells that `rows` fall into.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Rows of one study.
+    """
+    groups: dict[tuple[str, int, int | None], list[Row]] = {}
+    for row in rows:
+        groups.setdefault((row["dataset"], row["ranks"], row["every"]), []).append(row)
+    order = {dataset: number for number, dataset in enumerate(dict.fromkeys(dataset for dataset, _, _ in groups))}
+    keys = sorted(groups, key=lambda key: (order[key[0]], key[1], key[2] or 0))
+    return Summary([Cell(*key, groups[key]) for key in keys])
+
+
+def target_reached(row: Row, target: float) -> tuple[int, float] | None:
+    """Return after how many epochs and seconds the training loss of a run first was `target` or less.
+
+    Parameters
+    ----------
+    row : dict
+        A row with a ``curve``.
+    target : float
+        Mean training loss of an epoch.
+
+    Returns
+    -------
+    tuple of (int, float) or None
+        Epochs and seconds; None if the run never got there.
+    """
+    for point in row.get("curve", ()):
+        if point["train_loss"] is not None and point["train_loss"] <= target:
+            return int(point["epoch"]), float(point["seconds"])
+    return None
+
+
+_PER_RANK = frozenset({"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"})
+
+
+def _value(row: Row, name: str) -> float | None:
+    if name == "communication_s":
+        wire, wait = _value(row, "wire_s"), _value(row, "wait_s")
+        return None if wire is None or wait is None else wire + wait
+    value = row.get(name)
+    if value is None:
+        return None
+    return float(value) / row["ranks"] if name in _PER_RANK else float(value)

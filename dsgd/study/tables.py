@@ -1,0 +1,211 @@
+"""The tables of a study, as rows of text for the terminal and for the report."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+
+from dsgd.study.claims import Claim, is_trivial
+from dsgd.study.summary import Cell, Summary, target_reached
+
+__all__ = ["Table", "claims_table", "data_table", "results_table", "target_table"]
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text.
+
+    Parameters
+    ----------
+    title : str
+        What it shows.
+    columns : sequence of str
+        Headings, with units.
+    rows : sequence of sequence of str
+        Cells, one row after the other.
+    note : str
+        What to know when reading it.
+    n_text : int
+        How many of the first columns are text; the others are numbers and set to the right.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    n_text: int = 1
+
+    def renderable(self) -> RenderableType:
+        """Return the table for a rich console."""
+        table = RichTable(title=self.title, title_justify="left", caption=self.note or None, box=SIMPLE_HEAD)
+        table.caption_justify = "left"
+        for number, column in enumerate(self.columns):
+            text = number < self.n_text
+            table.add_column(column, justify="left" if text else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Return the claims, one row each.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+        The claims of one study.
+    """
+    rows = [
+        (
+            claim.name,
+            claim.dataset,
+            claim.published,
+            claim.ours,
+            claim.verdict + (" (trivial)" if claim.trivial else ""),
+        )
+        for claim in claims
+    ]
+    note = "trivial: the model is no better than always predicting the commonest label."
+    return Table(
+        "Published claims", ("claim", "data", "published", "ours", "verdict"), rows,
+        note if any(claim.trivial for claim in claims) else "", n_text=5,
+    )  # fmt: skip
+
+
+def data_table(summary: Summary) -> Table:
+    """Return what the study trained on."""
+    rows: list[tuple[str, ...]] = []
+    for dataset in summary.datasets():
+        row = next(cell.rows[0] for cell in summary.cells if cell.dataset == dataset)
+        rows.append(
+            (
+                dataset,
+                row["source"],
+                f"{row['rows']:,}",
+                f"{row['test_rows']:,}",
+                f"{row['features']:,}",
+                f"{row['density']:.1%}",
+                f"{row['majority_accuracy']:.2%}",
+            )
+        )
+    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label")
+    return Table("Data", columns, rows, n_text=2)
+
+
+# What of the results fits a terminal.
+_BRIEF: Final = ("ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges")  # fmt: skip
+
+
+def results_table(summary: Summary, dataset: str, *, brief: bool = False) -> Table:
+    """Return one row per number of ranks and period: time, where it went, and what the model is worth.
+
+    Parameters
+    ----------
+    summary : Summary
+        The study.
+    dataset : str
+        Which of its datasets.
+    brief : bool, default False
+        Leave out what does not fit a terminal.
+    """
+    sequential = summary.sequential(dataset)
+    base = sequential.median("train_s") if sequential else None
+    cells = [cell for cell in summary.cells if cell.dataset == dataset]
+    columns: tuple[str, ...] = (
+        "ranks", "every", "time s", "compute s", "wire s", "wait s", "comm. share", "comm. saved", "x sequential",
+        "accuracy", "balanced", "F1", "objective", "dispersion", "exchanges", "sent", "peak memory",
+    )  # fmt: skip
+    note = (
+        "Medians over seeds; seconds and bytes per rank. comm. = wire + wait; saved: against every=1 on as many ranks. "
+        "* no better than trivial."
+    )
+    rows = [_result(summary, cell, base) for cell in cells]
+    if brief:
+        kept = [columns.index(name) for name in _BRIEF]
+        columns, rows = _BRIEF, [tuple(row[place] for place in kept) for row in rows]
+    return Table(f"Results on {dataset}", columns, rows, note, n_text=0)
+
+
+def target_table(summary: Summary, *, excess: float) -> Table:
+    """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one.
+
+    Parameters
+    ----------
+    summary : Summary
+        The study.
+    excess : float
+        The target is the final training loss of the sequential run times (1 + `excess`).
+    """
+    rows: list[tuple[str, ...]] = []
+    for dataset in summary.datasets():
+        sequential = summary.sequential(dataset)
+        finals = [row["curve"][-1]["train_loss"] for row in sequential.rows if row.get("curve")] if sequential else []
+        finals = [loss for loss in finals if loss is not None]
+        if not finals:
+            continue
+        target = sorted(finals)[len(finals) // 2] * (1.0 + excess)
+        for cell in (cell for cell in summary.cells if cell.dataset == dataset):
+            reached = [target_reached(row, target) for row in cell.rows]
+            hits = sorted(hit for hit in reached if hit is not None)
+            middle = hits[len(hits) // 2] if 2 * len(hits) > len(reached) else None
+            rows.append(
+                (
+                    dataset,
+                    f"{target:.4g}",
+                    str(cell.ranks),
+                    _every(cell),
+                    f"{middle[0]}" if middle else "not reached",
+                    f"{middle[1]:.3f}" if middle else "-",
+                )
+            )
+    columns = ("data", "target loss", "ranks", "every", "epochs", "seconds")
+    note = (
+        f"Target: the training loss of the sequential run's last epoch plus {excess:.0%}. The loss of an epoch is the mean "
+        "over its rows, each before its own update; half of the seeds or more must reach it."
+    )
+    return Table("Time to target", columns, rows, note)
+
+
+def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> tuple[str, ...]:
+    phases = {phase: cell.median(f"{phase}_s") for phase in ("compute", "encode", "wire", "wait")}
+    communication = phases["wire"] + phases["wait"]
+    first = summary.cell(cell.dataset, cell.ranks, 1)
+    before = first.median("communication_s") if first else 0.0
+    spent = sum(phases.values())
+    dispersion, f1, memory = cell.stat("dispersion"), cell.stat("f1"), cell.stat("peak_rss_bytes")
+    return (
+        str(cell.ranks),
+        _every(cell),
+        f"{cell.median('train_s'):.3f}",
+        f"{phases['compute']:.3f}",
+        f"{phases['wire']:.3f}" if cell.ranks > 1 else "-",
+        f"{phases['wait']:.3f}" if cell.ranks > 1 else "-",
+        f"{communication / spent:.1%}" if spent > 0 and cell.ranks > 1 else "-",
+        f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
+        f"{sequential_s / cell.median('train_s'):.2f}" if sequential_s else "-",
+        f"{cell.median('test_accuracy'):.2%}" + ("*" if is_trivial(cell) else ""),
+        f"{cell.median('balanced_accuracy'):.2%}",
+        f"{f1.median:.3f}" if f1 else "-",
+        f"{cell.median('objective'):.4g}",
+        f"{dispersion.median:.2g}" if dispersion and cell.ranks > 1 else "-",
+        f"{cell.median('rounds'):,.0f}" if cell.ranks > 1 else "-",
+        _bytes(cell.median("bytes_sent")) if cell.ranks > 1 else "-",
+        _bytes(memory.median) if memory else "-",
+    )
+
+
+def _every(cell: Cell) -> str:
+    return "sequential" if cell.every is None else f"{cell.every:,}"
+
+
+def _bytes(n_bytes: float) -> str:
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} GB"
