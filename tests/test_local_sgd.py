@@ -2,6 +2,7 @@
 
 import pickle
 from dataclasses import replace
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -43,7 +44,7 @@ def train(optimizer, shard, n_epochs=N_EPOCHS, cuts=()):
     edges = [0, *cuts, shard.n_rows]
     for _ in range(n_epochs):
         state.start_epoch()
-        for start, stop in zip(edges[:-1], edges[1:], strict=True):
+        for start, stop in pairwise(edges):
             optimizer.run(params, shard, start, stop, state)
     return params, state
 
@@ -137,8 +138,8 @@ def test_outputs_in_one_pass_equal_separate_runs(penalty, schedule, sparse):
     mean_coef, mean_intercept = unpack(state.averaged, N_FEATURES, k, sparse=sparse)
     loss_sum = 0.0
     for c in range(k):
-        single = replace(optimizer, objective=replace(optimizer.objective, n_outputs=1, positive_weights=positive[c : c + 1],
-                                                      negative_weights=negative[c : c + 1]))  # fmt: skip
+        own = {"positive_weights": positive[c : c + 1], "negative_weights": negative[c : c + 1]}
+        single = replace(optimizer, objective=replace(optimizer.objective, n_outputs=1, **own))
         alone, alone_state = train(single, make_shard(data, np.where(y == c, 1.0, -1.0), weights, shuffle=False))
         np.testing.assert_allclose(np.r_[coef[c], intercept[c]], alone, rtol=1e-9, atol=1e-12)
         np.testing.assert_allclose(np.r_[mean_coef[c], mean_intercept[c]], alone_state.averaged, rtol=1e-9, atol=1e-12)

@@ -1,4 +1,4 @@
-"""Compiled kernels: losses, penalties and schedules by integer code, SGD over dense and sparse rows, fingerprints of rows."""
+"""Compiled kernels: losses, penalties and schedules by integer code, SGD over rows, row fingerprints."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def evaluate_rows(
         if indices is not None and n_outputs > _ONE:
             score_columns(values, indices, first, last, params, scores)
         best = -np.inf
-        winner = _ONE - _ONE
+        winner = np.uint64(0)
         for k in range(n_outputs):
             if indices is None or n_outputs == _ONE:
                 p = float(row_dot(values, indices, first, last, params, k * width)) + params[n_weights + k]
@@ -73,7 +73,7 @@ def evaluate_rows(
                 y = 1.0 if target == k else -1.0
             if p > best:
                 best = p
-                winner = k
+                winner = np.uint64(k)
             loss, _ = loss_and_slope(loss_code, y, p, epsilon)
             sums[0] += loss * weight * class_weights[0 if y > 0.0 else 1, k]
         # One output predicts the positive class where its score is above zero, several the first of the largest score.

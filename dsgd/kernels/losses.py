@@ -105,7 +105,7 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
     """
     loss = 0.0
     slope = 0.0
-    if code == HINGE or code == PERCEPTRON:
+    if code in (HINGE, PERCEPTRON):
         gap = (1.0 if code == HINGE else 0.0) - p * y
         if gap >= 0.0:
             loss = gap

@@ -33,4 +33,5 @@ def mix64(word: np.uint64) -> np.uint64:
 @scalar
 def draw(key: np.uint64, counter: np.uint64) -> np.uint64:
     """Return number `counter` of the stream of `key`: splitmix64 started at `key`, entered anywhere."""
-    return mix64(key + (counter + np.uint64(1)) * GOLDEN)
+    word: np.uint64 = mix64(key + (counter + np.uint64(1)) * GOLDEN)
+    return word

@@ -12,7 +12,7 @@ __all__ = ["fingerprint_dense", "fingerprint_sparse", "place_dense", "place_spar
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
-# Column numbers and values enter a word through different odd multipliers, so that (column, value) pairs do not collide.
+# Column numbers and values enter a word through different odd multipliers, so that pairs of them do not collide.
 _VALUE = np.uint64(0xD6E8FEB86659FD93)
 
 

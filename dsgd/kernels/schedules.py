@@ -16,6 +16,7 @@ per_epoch    1 / (alpha e)                   Abeykoon, Fox and Kim 2019: the mod
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
@@ -72,8 +73,9 @@ SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
 def optimal_t0(alpha: float) -> float:
     """Return t0 of the optimal schedule.
 
-    scikit-learn takes for the first rate the size a typical weight has, ``typw = sqrt(1 / sqrt(alpha))``, over the slope
-    of the loss at y = 1, p = -typw, but at least over 1. That slope is negative for every loss, so the rate is typw.
+    scikit-learn takes for the first rate the size a typical weight has, ``typw = sqrt(1 / sqrt(alpha))``, over the
+    slope of the loss at y = 1, p = -typw, or over 1 if that is more. The slope is negative for every loss, so the rate
+    is typw.
 
     Parameters
     ----------
@@ -85,7 +87,7 @@ def optimal_t0(alpha: float) -> float:
     float
         t0, such that the first rate ``1 / (alpha t0)`` is typw.
     """
-    return 1.0 / (alpha**-0.25 * alpha)
+    return float(alpha**-0.75)
 
 
 @scalar
@@ -121,5 +123,5 @@ def learning_rate(code: int, t: float, epoch: float, alpha: float, eta0: float, 
     if code == PER_EPOCH:
         return 1.0 / (alpha * max(epoch, 1.0))
     if code == INVSCALING:
-        return eta0 / t**power_t
+        return eta0 / math.pow(t, power_t)
     return eta0

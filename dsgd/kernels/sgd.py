@@ -23,7 +23,7 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 __all__ = [
     "CODES",
@@ -46,7 +46,7 @@ CODES = 5
 
 #: Below this the scale is folded into the weights: far from underflow, and 1 / scale is far from overflow in float32.
 MIN_SCALE = 1e-9
-#: With averaging, earlier: ``auxiliary`` and ``a * stored`` nearly cancel when the scale has fallen far since a was set.
+#: With averaging, earlier: ``auxiliary`` and ``a * stored`` nearly cancel when the scale has fallen since a was set.
 MIN_SCALE_AVERAGING = 0.25
 #: A factor below this is taken for zero: it is what rounding leaves of ``1 - alpha * (1 / alpha)``.
 MIN_SHRINK = 1e-12
@@ -66,7 +66,7 @@ def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint
 @scalar
 def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t: float) -> float:
     """Return the learning rate of step `t`."""
-    return learning_rate(
+    rate: float = learning_rate(
         codes[SCHEDULE],
         t,
         counters[EPOCH],
@@ -75,6 +75,7 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
         constants[POWER_T],
         constants[T0],
     )
+    return rate
 
 
 @scalar
@@ -243,7 +244,7 @@ def run_rows(
                 factors[0] = row_dot(values, indices, first, last, params, _ZERO)
             if is_wiped:
                 wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
-                wiped_at = i
+                wiped_at = np.uint64(i)
         if scale < min_scale:
             fold(params, auxiliary, scale, a, b, n_weights)
             if indices is None:

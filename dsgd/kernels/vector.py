@@ -10,6 +10,8 @@ what SIMD needs; infinities and NaN keep their meaning.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -28,7 +30,7 @@ def row_dot(
     last: np.uint64,
     weights: FloatVector,
     base: np.uint64,
-) -> float:
+) -> np.floating[Any]:
     """Return the inner product of a row with the weights from `base` on.
 
     Parameters
@@ -46,7 +48,7 @@ def row_dot(
 
     Returns
     -------
-    float
+    floating
         The inner product, in the precision of `values`.
     """
     total = values.dtype.type(0)
@@ -88,7 +90,7 @@ def score_columns(
     weights: FloatVector,
     scores: FloatVector,
 ) -> None:
-    """Write into `scores` the inner products of a sparse row with all outputs, weights laid out (n_features, n_outputs)."""
+    """Write into `scores` the inner products of a sparse row with all outputs, weights (n_features, n_outputs)."""
     n_outputs = np.uint64(scores.shape[0])
     for k in range(n_outputs):
         scores[k] = 0.0

@@ -16,8 +16,8 @@ StateT = TypeVar("StateT")
 class AbstractLocalOptimizer(ABC, Generic[StateT]):
     """Steps on the rows of one rank.
 
-    An optimiser is a frozen record of its parameters; all that changes is in the model `params`, one flat vector, and in
-    the state that `init` makes.
+    An optimiser is a frozen record of its parameters; all that changes is in the model `params`, one flat vector, and
+    in the state that `init` makes.
     """
 
     @abstractmethod

@@ -106,7 +106,7 @@ def n_params(n_features: int, n_outputs: int) -> int:
     return n_outputs * (n_features + 1)
 
 
-def pack(coef: ArrayLike, intercept: ArrayLike, *, sparse: bool, dtype: DTypeLike = None) -> FloatVector:
+def pack(coef: ArrayLike, intercept: ArrayLike, *, sparse: bool, dtype: DTypeLike | None = None) -> FloatVector:
     """Return coefficients as a parameter vector.
 
     Parameters

@@ -16,7 +16,7 @@ from dsgd.local.objective import Objective, n_params
 from dsgd.local.shard import Shard
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["SPARSE_INTERCEPT_DECAY", "SGD", "SGDState", "is_finite"]
+__all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
 SPARSE_INTERCEPT_DECAY = 0.01
@@ -57,7 +57,7 @@ class SGDState:
     auxiliary : array, shape (n_params,) or (0,)
         The averaged model, if averaging is on.
     received : array, shape (n_weights,) or (0,)
-        L1 penalty each weight has received, if there is one. It belongs to this rank: averaging models does not touch it.
+        L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
     factors : array, shape (n_outputs,)
         Scratch.
     """
@@ -144,7 +144,7 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         row = SCHEDULES[self.schedule]
         if row.needs_alpha and not self.objective.alpha > 0.0:
             raise InvalidParameterError(
-                f"SGD(schedule={self.schedule!r}) divides by alpha, which must be above 0. Got {self.objective.alpha!r}."
+                f"SGD(schedule={self.schedule!r}) divides by alpha; it must be above 0. Got {self.objective.alpha!r}."
             )
         if not row.needs_alpha and not self.eta0 > 0.0:
             raise InvalidParameterError(

@@ -2,16 +2,17 @@
 
 Walking order
 -------------
-With ``shuffle=True`` rows are sorted by a hash of (seed, content of the row, copy number). Whatever order rows come in,
-however they were cut into blocks, dense or sparse: the same rows are walked in the same order, and an epoch reads memory
-from one end to the other, which is several times faster than permuted access.
+With ``shuffle=True`` rows are sorted by a hash of (seed, content of the row, copy number). Whatever order rows come
+in, however they were cut into blocks, dense or sparse: the same rows are walked in the same order, and an epoch reads
+memory from one end to the other, which is several times faster than permuted access.
 
 The content of a row is its fingerprint: the wrap-around sum over its nonzeros of a hash of (column, value), plus a hash
 of the target. Rows of equal content are numbered; the number enters the hash, so copies are spread over the epoch.
 
 Sample weights are copies. scikit-learn demands that a weight of 2 equals the row twice and a weight of 0 the row left
-out, exactly; so a row of weight w <= 16 is visited floor(w) times with weight one, and once more with the fraction that
-is left. Above 16 it is visited 16 times with weight w / 16. Of equal rows, the visits of larger weight are numbered first.
+out, exactly; so a row of weight w <= 16 is visited floor(w) times with weight one, and once more with the fraction
+that is left. Above 16 it is visited 16 times with weight w / 16. Of equal rows, the visits of larger weight are
+numbered first.
 """
 
 from __future__ import annotations
@@ -175,7 +176,7 @@ def concat_blocks(
     dtype : dtype, optional
         float32 or float64; if not given, float32 if all blocks are, else float64.
     sparse : bool, optional
-        Whether the shard is sparse; if not given, whether a block is. A rank without blocks must say what its peers have.
+        Whether the shard is sparse; if not given, whether a block is. A rank without blocks says what its peers have.
     shuffle, seed
         As in `make_shard`.
 
@@ -208,7 +209,7 @@ def concat_blocks(
     targets = np.concatenate([y for y, _ in labels]) if labels else np.empty(0, dtype)
     weights = np.concatenate([w for _, w in labels]) if labels else np.empty(0)
     source, visit_weights = _visits(weights)
-    pieces: list[_DensePiece] | list[_SparsePiece]
+    pieces: list[_DensePiece | _SparsePiece]
     if sparse:
         pieces = [_sparse_piece(X, dtype) for X in matrices]
     else:
@@ -220,7 +221,7 @@ def concat_blocks(
             piece.add_fingerprints(prints[first : first + piece.n_rows])
             first += piece.n_rows
         order = _walking_order(prints, targets, source, visit_weights, seed)
-    elif len(pieces) == 1 and pieces[0].is_whole and source.shape[0] == targets.shape[0]:
+    elif len(pieces) == 1 and pieces[0].is_whole and np.array_equal(source, np.arange(targets.shape[0])):
         return pieces[0].as_shard(targets, visit_weights.astype(dtype), n_features)
     else:
         order = np.arange(source.shape[0], dtype=np.int64)
@@ -247,6 +248,10 @@ class _DensePiece:
         """Add the fingerprint of each row to `out`."""
         fingerprint_dense(self.rows().view(_word_type(self.dtype)), out)
 
+    def place(self, rows: IntVector, places: IntVector, shard: Shard) -> None:
+        """Copy row ``rows[v]`` to row ``places[v]`` of `shard`, for every visit v."""
+        place_dense(self.rows(), rows, places, shard.values)
+
     def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
         """Return the rows as a shard, not copied."""
         return Shard(self.X, None, None, targets, weights, n_features)
@@ -268,6 +273,10 @@ class _SparsePiece:
     def add_fingerprints(self, out: Words) -> None:
         """Add the fingerprint of each row to `out`."""
         fingerprint_sparse(self.values.view(_word_type(self.values.dtype)), self.indices, self.indptr, out)
+
+    def place(self, rows: IntVector, places: IntVector, shard: Shard) -> None:
+        """Copy row ``rows[v]`` to row ``places[v]`` of `shard`, for every visit v."""
+        place_sparse(self.values, self.indices, self.indptr, rows, places, shard.values, shard.indices, shard.indptr)
 
     def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
         """Return the rows as a shard, not copied."""
@@ -310,8 +319,7 @@ def _walking_order(
     prints += scramble(targets.view(_word_type(targets.dtype)).astype(np.uint64))
     start = np.uint64(seed % 2**64)
     keys = scramble(prints ^ scramble(np.full(1, start) + np.uint64(1)))
-    if source.shape[0] != keys.shape[0] or visit_weights.min(initial=1.0) != 1.0:
-        keys = keys[source]
+    keys = keys[source]
     order = np.argsort(keys)
     in_order = keys[order]
     repeats = np.flatnonzero(in_order[1:] == in_order[:-1])
@@ -332,7 +340,7 @@ def _walking_order(
 
 
 def _pack(
-    pieces: Sequence[_DensePiece] | Sequence[_SparsePiece],
+    pieces: Sequence[_DensePiece | _SparsePiece],
     source: IntVector,
     order: IntVector,
     targets: FloatVector,
@@ -355,7 +363,8 @@ def _pack(
         indices = np.empty(int(indptr[-1]), np.uint32)
     else:
         values = np.empty((n_visits, n_features), dtype)
-    # One piece is read in walking order. Of several, each is read once from end to end and its rows go where they belong.
+    shard = Shard(values, indices, indptr, targets[walk], visit_weights[order].astype(dtype), n_features)
+    # One piece is read in walking order. Of several, each is read once from end to end, its rows go where they belong.
     if len(pieces) == 1:
         readings = [(walk, np.arange(n_visits, dtype=np.int64))]
     else:
@@ -365,11 +374,8 @@ def _pack(
         cuts = np.searchsorted(source, ends)
         readings = [(source[cuts[i] : cuts[i + 1]] - ends[i], place[cuts[i] : cuts[i + 1]]) for i in range(len(pieces))]
     for piece, (rows, places) in zip(pieces, readings, strict=True):
-        if isinstance(piece, _DensePiece):
-            place_dense(piece.rows(), rows, places, values)
-        else:
-            place_sparse(piece.values, piece.indices, piece.indptr, rows, places, values, indices, indptr)
-    return Shard(values, indices, indptr, targets[walk], visit_weights[order].astype(dtype), n_features)
+        piece.place(rows, places, shard)
+    return shard
 
 
 def _visits(weights: FloatVector) -> tuple[IntVector, FloatVector]:

@@ -1,4 +1,4 @@
-"""Sequential SGD in plain numpy, one row and one output at a time, float64: slow, and easy to read beside the equations."""
+"""Sequential SGD in plain numpy, one row and one output at a time: slow, and easy to read beside the equations."""
 
 from __future__ import annotations
 
@@ -52,8 +52,26 @@ def rate(schedule, t, epoch, alpha, eta0, power_t, eta_scale=1.0):
     }[schedule]()
 
 
-def sequential(X, y, sample_weight, *, n_epochs, loss_name, penalty, alpha, l1_ratio, epsilon, schedule, eta0, power_t,
-               fit_intercept=True, average=0, intercept_decay=1.0, positive_weight=1.0, negative_weight=1.0):  # fmt: skip
+def sequential(
+    X,
+    y,
+    sample_weight,
+    *,
+    n_epochs,
+    loss_name,
+    penalty,
+    alpha,
+    l1_ratio,
+    epsilon,
+    schedule,
+    eta0,
+    power_t,
+    fit_intercept=True,
+    average=0,
+    intercept_decay=1.0,
+    positive_weight=1.0,
+    negative_weight=1.0,
+):
     """Return (weights, intercept, average weights, average intercept, sum of losses of the last epoch)."""
     n, d = X.shape
     share = {"l2": 0.0, "l1": 1.0, "elasticnet": l1_ratio, None: 0.0}[penalty]

@@ -1,0 +1,159 @@
+"""Scalar kernels against calculus and scikit-learn, vector kernels against float64 numpy, and the cache on disk."""
+
+import json
+import os
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from numba import njit
+
+from dsgd.kernels import LOSSES, SCHEDULES, draw, learning_rate, loss_and_slope, mix64, optimal_t0, row_dot, truncate
+from dsgd.kernels.vector import add_row
+from reference import sgd as twin
+
+POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_equal_their_definition(name):
+    """Loss and derivative are those of the table, far out too, where exp overflows."""
+    for y in (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 0.0, 2.0):
+        for p in POINTS:
+            loss, slope = loss_and_slope(LOSSES[name].code, y, p, 0.3)
+            np.testing.assert_allclose(loss, twin.loss(name, y, p, 0.3), rtol=1e-12, atol=1e-15)
+            np.testing.assert_allclose(slope, twin.slope(name, y, p, 0.3), rtol=1e-12, atol=1e-15)
+
+
+@pytest.mark.parametrize("name", LOSSES)
+def test_derivatives_equal_finite_differences(name):
+    """The derivative is the central difference of the loss, away from kinks."""
+    step = 1e-6
+    for y in (-1.0, 1.0) if LOSSES[name].task == "classification" else (-1.3, 2.0):
+        for p in np.linspace(-3.03, 3.01, 40):
+            above, below = (loss_and_slope(LOSSES[name].code, y, p + s, 0.3)[0] for s in (step, -step))
+            slope = loss_and_slope(LOSSES[name].code, y, p, 0.3)[1]
+            np.testing.assert_allclose(slope, (above - below) / (2 * step), rtol=1e-5, atol=1e-7)
+
+
+def test_slopes_are_clipped_and_nan_passes():
+    """An absurd prediction gets the largest slope scikit-learn allows; NaN and infinity are not hidden."""
+    assert loss_and_slope(LOSSES["squared_error"].code, 0.0, 1e200, 0.1)[1] == 1e12
+    assert loss_and_slope(LOSSES["squared_hinge"].code, 1.0, -1e200, 0.1)[1] == -1e12
+    assert np.isnan(loss_and_slope(LOSSES["squared_error"].code, 0.0, np.nan, 0.1)[0])
+
+
+@pytest.mark.parametrize("name", SCHEDULES)
+def test_schedules_equal_their_definition(name):
+    """Every schedule gives the rate of its formula, from the first step of the first epoch on."""
+    for t, epoch in ((1.0, 1.0), (17.0, 2.0), (1e6, 9.0)):
+        rate = learning_rate(SCHEDULES[name].code, t, epoch, 0.01, 0.5, 0.25, optimal_t0(0.01))
+        assert rate == pytest.approx(twin.rate(name, t, epoch, 0.01, 0.5, 0.25), rel=1e-12)
+
+
+def test_truncation_stops_at_zero():
+    """The L1 penalty moves a weight towards zero by what it owes, and never across."""
+    assert truncate(1.0, 0.5, -0.25) == 0.75
+    assert truncate(-1.0, 0.5, 0.25) == -0.75
+    assert truncate(0.1, 0.5, 0.0) == 0.0
+    assert truncate(-0.1, 0.5, 0.0) == 0.0
+    assert truncate(0.0, 9.0, 0.0) == 0.0
+
+
+def test_random_words_are_splitmix64():
+    """The stream of key 1234567 begins as the published splitmix64 does."""
+    words = [int(draw(np.uint64(1234567), np.uint64(i))) for i in range(3)]
+    assert words == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+    assert len({int(mix64(np.uint64(i))) for i in range(1000)}) == 1000
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("n", [0, 1, 2, 7, 8, 15, 16, 17, 22, 31, 33, 64, 100, 257, 2000])
+def test_sums_in_any_order_stay_within_rounding(n, dtype):
+    """Dense and sparse inner products and updates differ from float64 numpy by rounding of the type only."""
+    rng = np.random.default_rng(n)
+    values, weights = rng.standard_normal(n + 3).astype(dtype), rng.standard_normal(3 * n + 9).astype(dtype)
+    indices = np.sort(rng.choice(2 * n + 2, n + 3, replace=n == 0)).astype(np.uint32)
+    first, last, base = np.uint64(2), np.uint64(n + 2), np.uint64(3)
+    eps = float(np.finfo(dtype).eps)
+    for columns, index in ((None, np.arange(n) + 3), (indices, indices[2:-1].astype(int) + 3)):
+        x, w = values[2:-1].astype(float), weights[index].astype(float)
+        found = dot_of_row(values, columns, first, last, weights, base)
+        assert abs(found - x @ w) <= (n + 1) * eps * (np.abs(x) @ np.abs(w))
+        updated = weights.copy()
+        add_to_row(values, columns, first, last, updated, base, 0.37)
+        expected = weights.astype(float)
+        expected[index] += 0.37 * x
+        np.testing.assert_allclose(updated, expected, rtol=4 * eps, atol=4 * eps)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("n", [5, 22, 100])
+def test_what_is_not_finite_is_not_lost(n, bad):
+    """One entry that is not finite, at any place of a row, makes the inner product not finite."""
+    for place in range(n):
+        values = np.ones(n, np.float32)
+        values[place] = bad
+        columns = np.arange(n, dtype=np.uint32)
+        for indices in (None, columns):
+            assert not np.isfinite(dot_of_row(values, indices, np.uint64(0), np.uint64(n), np.ones(n, np.float32),
+                                              np.uint64(0)))  # fmt: skip
+
+
+@njit
+def dot_of_row(values, indices, first, last, weights, base):
+    """Call the row kernel as other kernels do."""
+    return row_dot(values, indices, first, last, weights, base)
+
+
+@njit
+def add_to_row(values, indices, first, last, weights, base, factor):
+    """Call the row kernel as other kernels do."""
+    add_row(values, indices, first, last, weights, base, factor)
+
+
+FRESH = """
+import json
+import numpy as np, scipy.sparse as sp
+from dsgd.kernels import LOSSES, SCHEDULES, evaluate, rows, sgd
+from dsgd.local import SGD, Objective, evaluate as evaluate_model, is_finite, make_shard, n_params
+X, y = np.ones((4, 3), np.float32), np.array([1.0, 0.0, 1.0, 0.0])
+y.flags.writeable = False
+for data in (X, sp.csr_array(X)):
+    for loss in list(LOSSES) if {every} else ["hinge"]:
+        for penalty in ("l2", "l1", "elasticnet", None) if {every} else ["l2"]:
+            for schedule in list(SCHEDULES) if {every} else ["optimal"]:
+                for n_outputs, average in ((1, 0), (2, 3)):
+                    optimizer = SGD(Objective(loss, penalty, n_outputs=n_outputs), schedule, average=average)
+                    shard = make_shard(data, y, np.ones(4))
+                    params = np.zeros(n_params(3, n_outputs), np.float32)
+                    out = params.copy()
+                    state = optimizer.init(shard)
+                    state.start_epoch()
+                    optimizer.run(params, shard.rows(0, 3), 0, 3, state)
+                    optimizer.gradient(params, shard, 0, 3, out, state)
+                    optimizer.step(params, out, 3, state)
+                    evaluate_model(params, shard, optimizer.objective)
+                    is_finite(params)
+kernels = [sgd.run_rows, sgd.gradient_rows, sgd.step_all, sgd.all_finite, evaluate.evaluate_rows,
+           rows.fingerprint_dense, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
+counts = {{k.__name__: [sum(k.stats.cache_hits.values()), sum(k.stats.cache_misses.values())] for k in kernels}}
+print(json.dumps(counts))
+"""
+
+
+@pytest.mark.slow
+def test_a_fresh_process_compiles_nothing(tmp_path):
+    """After one fit a fresh process loads every kernel from disk, whatever loss, penalty and schedule it is given."""
+    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
+
+    def fresh(every):
+        program = FRESH.format(every=every)
+        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        return json.loads(done.stdout)
+
+    first, second = fresh(False), fresh(True)
+    assert all(misses > 0 for _, misses in first.values())
+    assert all(hits > 0 and misses == 0 for hits, misses in second.values()), second

@@ -1,0 +1,238 @@
+"""Shards: the laws of the walking order, of sample weights, and of what is copied."""
+
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.errors import InvalidDataError, PartitionMismatchError
+from dsgd.local import concat_blocks, make_shard, split
+from dsgd.local.shard import MAX_COPIES
+
+SEEDS = st.integers(0, 2**32 - 1)
+LAWS = settings(max_examples=40, deadline=None)
+
+
+def rows(seed, n=None, d=None):
+    """Return small random rows with many zeros, signed zeros, and repeated rows, and their targets."""
+    rng = np.random.default_rng(seed)
+    n, d = n or int(rng.integers(1, 30)), d or int(rng.integers(1, 6))
+    X = rng.integers(-2, 3, (n, d)).astype(rng.choice([np.float32, np.float64])) * X_SCALE
+    X[rng.random(X.shape) < 0.2] = -0.0
+    return X, rng.choice([-1.0, 1.0], n)
+
+
+X_SCALE = 0.25
+
+
+def dense(shard):
+    """Return the rows of a shard as a dense array."""
+    if not shard.is_sparse:
+        return shard.values
+    parts = (shard.values, shard.indices.astype(np.int64), shard.indptr.astype(np.int64))
+    return sp.csr_array(parts, shape=(shard.n_rows, shard.n_features)).toarray()
+
+
+def assert_same(one, other):
+    """Assert that two shards hold the same visits in the same order, bit for bit but for the sign of zero."""
+    assert one.dtype == other.dtype
+    np.testing.assert_array_equal(dense(one), dense(other))
+    np.testing.assert_array_equal(one.targets, other.targets)
+    np.testing.assert_array_equal(one.weights, other.weights)
+
+
+@LAWS
+@given(SEEDS)
+def test_order_does_not_depend_on_the_order_of_the_input(seed):
+    """Permuted rows make the same shard, equal rows with unequal weights included."""
+    X, y = rows(seed)
+    rng = np.random.default_rng(seed + 1)
+    weights = rng.choice([0.0, 0.5, 1.0, 2.25, 40.0], len(y))
+    order = rng.permutation(len(y))
+    assert_same(make_shard(X, y, weights, seed=3), make_shard(X[order], y[order], weights[order], seed=3))
+
+
+@LAWS
+@given(SEEDS)
+def test_order_does_not_depend_on_blocks(seed):
+    """However rows are cut into blocks, and whatever order the blocks have, the shard is the same."""
+    X, y = rows(seed)
+    rng = np.random.default_rng(seed + 1)
+    weights = rng.choice([0.0, 1.0, 3.5], len(y))
+    cuts = np.sort(rng.integers(0, len(y) + 1, 3))
+    pieces = list(zip(np.split(X, cuts), np.split(y, cuts), np.split(weights, cuts), strict=True))
+    rng.shuffle(pieces)
+    whole = make_shard(X, y, weights)
+    assert_same(concat_blocks(pieces), whole)
+    assert_same(concat_blocks([(sp.csr_array(a), b, c) for a, b, c in pieces]), whole)
+
+
+@LAWS
+@given(SEEDS)
+def test_dense_and_sparse_rows_have_one_order(seed):
+    """Dense and sparse rows, in every format and with every kind of index, are walked in the same order."""
+    X, y = rows(seed)
+    expected = make_shard(X, y, seed=seed)
+    for build in (sp.csr_array, sp.csr_matrix, sp.csc_array, sp.coo_array, sp.lil_array):
+        assert_same(make_shard(build(X), y, seed=seed), expected)
+    wide = sp.csr_array(X)
+    wide.indices, wide.indptr = wide.indices.astype(np.int64), wide.indptr.astype(np.int64)
+    assert_same(make_shard(wide, y, seed=seed), expected)
+
+
+@LAWS
+@given(SEEDS, st.booleans(), st.booleans())
+def test_integer_weights_are_repeated_rows(seed, shuffle, sparse):
+    """Weights 0, 1, 2, 3 make bitwise the shard of the rows left out, once, twice, three times."""
+    X, y = rows(seed)
+    weights = np.random.default_rng(seed + 1).integers(0, 4, len(y))
+    data = sp.csr_array(X) if sparse else X
+    repeated = np.repeat(np.arange(len(y)), weights)
+    weighted = make_shard(data, y, weights, shuffle=shuffle)
+    assert_same(weighted, make_shard(data[repeated], y[repeated], shuffle=shuffle))
+    assert (weighted.weights == 1.0).all()
+
+
+@LAWS
+@given(SEEDS, st.booleans())
+def test_content_and_weight_are_preserved(seed, shuffle):
+    """Every row keeps its target, and its visits add up to its weight."""
+    X, y = rows(seed)
+    weights = np.random.default_rng(seed + 1).choice([0.0, 0.25, 1.0, 2.5, 16.0, 80.0], len(y))
+    shard = make_shard(X, y, weights, shuffle=shuffle)
+
+    def tally(X, y, w):
+        sums = {}
+        for row, target, weight in zip(np.abs(X) + X, y, w, strict=True):
+            key = (tuple(row), target)
+            sums[key] = sums.get(key, 0.0) + weight
+        return {key: value for key, value in sums.items() if value}
+
+    assert tally(shard.values, shard.targets, shard.weights.astype(float)) == tally(X, y, weights)
+    assert shard.n_rows <= MAX_COPIES * len(y)
+
+
+def test_seeds_give_orders_and_no_shuffle_gives_none():
+    """Another seed walks another way; without shuffling rows stay where they were, zero weights left out."""
+    X, y = np.arange(40.0).reshape(20, 2), np.ones(20)
+    orders = {tuple(make_shard(X, y, seed=seed).values[:, 0]) for seed in range(10)}
+    assert len(orders) == 10
+    weights = np.r_[0.0, 2.5, np.ones(18)]
+    shard = make_shard(X, y, weights, shuffle=False)
+    np.testing.assert_array_equal(shard.values[:, 0], np.r_[2.0, 2.0, 2.0, np.arange(4.0, 40.0, 2.0)])
+    np.testing.assert_array_equal(shard.weights[:4], [1.0, 1.0, 0.5, 1.0])
+
+
+def test_copies_are_spread_over_the_epoch():
+    """The visits of a heavy row do not follow each other."""
+    X = np.arange(200.0)[:, None]
+    places = np.flatnonzero(make_shard(X, np.ones(200), np.r_[16.0, np.ones(199)]).values[:, 0] == 0.0)
+    assert len(places) == 16
+    assert np.ptp(places) > 100
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_input_is_never_changed(shuffle):
+    """Unsorted and duplicate columns, integers, foreign layouts and read-only arrays are handled and left alone."""
+    y = np.array([1.0, -1.0, 1.0])
+    parts = (np.array([1.0, 2.0, 4.0, 8.0]), np.array([3, 0, 0, 1]), np.array([0, 3, 3, 4]))
+    X = sp.csr_array(parts, shape=(3, 4))
+    before = [part.copy() for part in (X.data, X.indices, X.indptr)]
+    flags = dict(vars(X))
+    shard = make_shard(X, y, shuffle=shuffle)
+    for part, copy in zip((X.data, X.indices, X.indptr), before, strict=True):
+        np.testing.assert_array_equal(part, copy)
+    assert vars(X).keys() == flags.keys()
+    expected = make_shard(np.array([[6.0, 0, 0, 1], [0, 0, 0, 0], [0, 8, 0, 0]]), y, shuffle=shuffle)
+    assert_same(shard, expected)
+    frozen = dense(expected)[np.argsort(expected.targets, kind="stable")]
+    z = np.sort(expected.targets)
+    frozen.flags.writeable = False
+    reference = make_shard(frozen.copy(), z, shuffle=shuffle)
+    for other in (frozen, np.asfortranarray(frozen), frozen.astype(np.int64), np.repeat(frozen, 2, axis=1)[:, ::2],
+                  frozen.tolist()):  # fmt: skip
+        assert_same(make_shard(other, z, shuffle=shuffle), reference)
+
+
+def test_types_of_the_parts():
+    """float32 stays, all else becomes float64; columns are unsigned 32-bit and row starts unsigned 64-bit."""
+    for kind, expected in (
+        (np.float32, np.float32),
+        (np.float64, np.float64),
+        (np.int16, np.float64),
+        (bool, np.float64),
+    ):
+        assert make_shard(np.ones((2, 2), kind), np.ones(2)).dtype == expected
+        sparse = make_shard(sp.csr_array(np.ones((2, 2), kind)), np.ones(2))
+        assert sparse.dtype == sparse.targets.dtype == sparse.weights.dtype == expected
+        assert (sparse.indices.dtype, sparse.indptr.dtype) == (np.uint32, np.uint64)
+    assert make_shard(np.ones((2, 2)), np.ones(2), dtype=np.float32).dtype == np.float32
+
+
+def test_unshuffled_data_are_not_copied():
+    """In the order given, data that need no conversion are shared; rows of a shard always are views."""
+    X = np.ones((6, 3), np.float32)
+    assert np.shares_memory(make_shard(X, np.ones(6), shuffle=False).values, X)
+    sparse = sp.csr_array(X)
+    assert np.shares_memory(make_shard(sparse, np.ones(6), shuffle=False).values, sparse.data)
+    for data in (X, sparse):
+        shard = make_shard(data, np.arange(6.0))
+        part = shard.rows(2, 5)
+        assert part.n_rows == 3
+        assert np.shares_memory(part.values, shard.values)
+        assert part.nnz == 9
+        assert 0 < part.nbytes < shard.nbytes
+        np.testing.assert_array_equal(part.targets, shard.targets[2:5])
+
+
+def test_many_columns_keep_their_numbers():
+    """Columns beyond 65,536 and beyond 2^31 keep their numbers, with indices of 32 and of 64 bits."""
+    for n_features, columns in ((70_000, [65_535, 65_536, 69_999]), (2**32 - 2, [2**31 - 1, 2**31, 2**32 - 3])):
+        X = sp.csr_array((np.ones(3), np.array(columns, np.int64), np.array([0, 2, 3])), shape=(2, n_features))
+        shard = make_shard(X, np.ones(2), shuffle=False)
+        np.testing.assert_array_equal(shard.indices, columns)
+        assert sorted(make_shard(X, np.ones(2)).indices.tolist()) == columns
+
+
+def test_a_rank_without_rows_has_an_empty_shard():
+    """No blocks give an empty shard of the form asked for; no blocks and no width is an error."""
+    for sparse in (False, True):
+        shard = concat_blocks([], n_features=7, dtype=np.float32, sparse=sparse)
+        assert (shard.n_rows, shard.n_features, shard.is_sparse, shard.dtype) == (0, 7, sparse, np.float32)
+        assert_same(shard, make_shard(np.empty((3, 7), np.float32), np.ones(3), np.zeros(3)))
+    with pytest.raises(InvalidDataError, match="n_features"):
+        concat_blocks([])
+
+
+def test_bad_input_is_refused():
+    """Lengths, widths, shapes, weights and types that cannot be get an error that says so."""
+    X, y = np.ones((3, 2)), np.ones(3)
+    with pytest.raises(PartitionMismatchError, match="targets"):
+        make_shard(X, y[:2])
+    with pytest.raises(PartitionMismatchError, match="sample_weight"):
+        make_shard(X, y, np.ones(4))
+    for weight in (-1.0, np.nan, np.inf):
+        with pytest.raises(InvalidDataError, match="sample_weight"):
+            make_shard(X, y, np.array([1.0, weight, 1.0]))
+    with pytest.raises(InvalidDataError, match="2 and 3 columns"):
+        concat_blocks([(X, y, None), (np.ones((1, 3)), y[:1], None)])
+    with pytest.raises(InvalidDataError, match="two-dimensional"):
+        make_shard(y, y)
+    with pytest.raises(InvalidDataError, match="float32 or float64"):
+        make_shard(X, y, dtype=np.int32)
+    with pytest.raises(InvalidDataError, match="rows"):
+        make_shard(X, y).rows(2, 4)
+
+
+@given(st.integers(0, 1000), st.integers(1, 50))
+def test_split_covers_every_row_once(n_rows, parts):
+    """The parts of a split join without gap or overlap and differ by one row at most."""
+    edges = [split(n_rows, parts, k) for k in range(parts)]
+    assert edges[0][0] == 0
+    assert edges[-1][1] == n_rows
+    assert all(a[1] == b[0] for a, b in pairwise(edges))
+    sizes = [stop - start for start, stop in edges]
+    assert max(sizes) - min(sizes) <= 1
