@@ -39,7 +39,8 @@ def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
         # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
         vector.fill(0.0)
     elif weight != 1.0:
-        vector *= weight
+        # As a plain float, so that a float32 vector is multiplied in float32 whatever type the weight came in.
+        vector *= float(weight)
     if group.size == 1:
         return
     if ledger.timing:
