@@ -117,6 +117,8 @@ class Group:
 
 
 def _flat(vector: AnyArray) -> AnyArray:
-    # A view, never a copy: the result must land in the caller's memory.
+    # A view, never a copy: the result must land in the caller's memory. The transport checks vectors itself.
+    if vector.ndim == 1:
+        return vector
     check_array(vector)
-    return vector if vector.ndim == 1 else vector.reshape(-1)
+    return vector.reshape(-1)

@@ -23,10 +23,10 @@ from dsgd.comm.wire import HEADER_BYTES, describe_mismatch, pack_into, unpack_fr
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
 
-__all__ = ["SEGMENT_BYTES", "Link", "PeerGoneError", "as_bytes", "duplex", "shut_down"]
+__all__ = ["SEGMENT_BYTES", "Link", "PeerGoneError", "PeerLateError", "as_bytes", "duplex", "shut_down"]
 
 # Large enough to be worth a system call, small enough to stay in the cache between the two directions.
-SEGMENT_BYTES: Final = 256 * 1024
+SEGMENT_BYTES: Final = 512 * 1024
 _KEEPALIVE_IDLE_S: Final = 10
 _KEEPALIVE_INTERVAL_S: Final = 5
 _BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -46,6 +46,10 @@ class PeerGoneError(OSError):
     def __init__(self, problem: str, link: Link) -> None:
         super().__init__(problem)
         self.link = link
+
+
+class PeerLateError(PeerGoneError):
+    """The peer let its deadline pass."""
 
 
 class Link:
@@ -184,8 +188,8 @@ def duplex(
     source: Link,
     incoming: memoryview,
     timeout_s: float,
-    on_first: Callable[[], None] | None,
-) -> Link | None:
+    clock: Callable[[], float] | None,
+) -> float:
     """Move two frames at once, each as fast as its peer lets it.
 
     Parameters
@@ -198,13 +202,13 @@ def duplex(
         Bytes of the outgoing frame already sent.
     timeout_s : float
         Longest time without progress in either direction, in seconds.
-    on_first : callable, optional
-        Called when the first bytes of the incoming frame are there.
+    clock : callable, optional
+        Returns seconds.
 
     Returns
     -------
-    Link or None
-        The link that made no progress in time; None when both frames are through.
+    float
+        What `clock` showed when the first bytes of the incoming frame were there; zero without one.
 
     Raises
     ------
@@ -212,8 +216,10 @@ def duplex(
         The frame that came is not the one due.
     PeerGoneError
         A connection broke; says which.
+    PeerLateError
+        Neither frame moved in time.
     """
-    got = 0
+    got, arrived_at = 0, 0.0
     out_total, in_total = HEADER_BYTES + outgoing.nbytes, HEADER_BYTES + incoming.nbytes
     out_fd, in_fd = out.sock.fileno(), source.sock.fileno()
     poller = select.poll()
@@ -233,14 +239,14 @@ def duplex(
                         poller.unregister(fd)
         events = dict(poller.poll(timeout_s * 1000))
         if not events:
-            return source if receiving else out
+            raise PeerLateError("made no progress", source if receiving else out)
         if receiving and events.get(in_fd, 0) & (select.POLLIN | _BROKEN):
-            if got == 0 and on_first is not None:
-                on_first()
+            if got == 0 and clock is not None:
+                arrived_at = clock()
             got += _receive_some(source, incoming, got)
         if sending and events.get(out_fd, 0) & (select.POLLOUT | _BROKEN):
             sent += _send_some(out, outgoing, sent)
-    return None
+    return arrived_at
 
 
 def _receive_some(link: Link, payload: memoryview, got: int) -> int:

@@ -18,12 +18,11 @@ from __future__ import annotations
 import errno
 import socket
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Final, NoReturn
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import SEGMENT_BYTES, Link, PeerGoneError, as_bytes, duplex, shut_down
+from dsgd.comm.link import SEGMENT_BYTES, Link, PeerGoneError, PeerLateError, as_bytes, duplex, shut_down
 from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import Wrap, join_mesh
 from dsgd.comm.wire import HEADER_BYTES, check_array
@@ -94,11 +93,10 @@ class TCPTransport(AbstractTransport):
             move(out, outgoing, inn, incoming, None)
             return
         clock = ledger.clock
-        arrivals: list[float] = []
         start = clock()
-        move(out, outgoing, inn, incoming, lambda: arrivals.append(clock()))
+        arrived_at = move(out, outgoing, inn, incoming, clock)
         elapsed_s = clock() - start
-        wait_s = max(arrivals[0] - start - inn.latency_s, 0.0) if inn is not None and arrivals else 0.0
+        wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
         ledger.charge(WAIT, wait_s)
         ledger.charge(WIRE, elapsed_s - wait_s)
 
@@ -118,36 +116,38 @@ class TCPTransport(AbstractTransport):
         outgoing: AnyArray | None,
         source: Link | None,
         incoming: AnyArray | None,
-        on_first: Callable[[], None] | None,
-    ) -> None:
+        clock: Callable[[], float] | None,
+    ) -> float:
+        # Returns what the clock showed when the first bytes came.
         at = out
+        arrived_at = 0.0
         try:
-            sent = 0
             if out is not None and outgoing is not None:
-                total = HEADER_BYTES + outgoing.nbytes
-                if source is None:
+                if source is None or incoming is None:
                     out.send_rest(as_bytes(outgoing), 0)
-                    return
+                    return arrived_at
                 # Whatever fits the socket's buffer leaves before anything is waited for: a short frame, all of it.
+                total, sent = HEADER_BYTES + outgoing.nbytes, 0
                 first = outgoing.data if total <= SEGMENT_BYTES else as_bytes(outgoing)[:SEGMENT_BYTES]
-                with suppress(BlockingIOError):
+                try:
                     sent = out.sock.sendmsg((out.header_out, first), (), socket.MSG_DONTWAIT)
-                if sent < total and incoming is not None:
-                    late = duplex(out, as_bytes(outgoing), sent, source, as_bytes(incoming), self._timeout_s, on_first)
-                    if late is not None:
-                        self._raise_late(late)
-                    return
+                except BlockingIOError:
+                    sent = 0
+                if sent < total:
+                    moved = as_bytes(outgoing), sent, source, as_bytes(incoming)
+                    return duplex(out, *moved, self._timeout_s, clock)
             at = source
             if source is not None and incoming is not None:
                 got = source.sock.recvmsg_into((source.header_in, incoming.data))[0]
                 if not got:
                     raise PeerGoneError("it closed the connection", source)
-                if on_first is not None:
-                    on_first()
+                if clock is not None:
+                    arrived_at = clock()
                 if got != HEADER_BYTES + incoming.nbytes or source.header_in != source.header_wanted:
                     source.receive_rest(as_bytes(incoming), got)
         except OSError as error:
             self._raise_for(error, at, source)
+        return arrived_at
 
     def _move_stream(
         self,
@@ -155,18 +155,18 @@ class TCPTransport(AbstractTransport):
         outgoing: AnyArray | None,
         source: Link | None,
         incoming: AnyArray | None,
-        on_first: Callable[[], None] | None,
-    ) -> None:
+        clock: Callable[[], float] | None,
+    ) -> float:
         # For wrapped sockets (TLS), which know neither sendmsg nor MSG_DONTWAIT: segments so small that a send never
         # waits for the peer to read, sent and received in turn.
         at = out
+        arrived_at = 0.0
         try:
             out_bytes = in_bytes = memoryview(b"")
             if out is not None and outgoing is not None:
                 out.sock.sendall(out.header_out)
                 out_bytes = as_bytes(outgoing)
-            if source is not None and incoming is not None:
-                at = source
+            if incoming is not None:
                 in_bytes = as_bytes(incoming)
             for start in range(0, max(out_bytes.nbytes, in_bytes.nbytes, 1), _STREAM_SEGMENT_BYTES):
                 stop = start + _STREAM_SEGMENT_BYTES
@@ -176,12 +176,13 @@ class TCPTransport(AbstractTransport):
                 if source is not None:
                     at = source
                     if start == 0:
-                        _fill(source, memoryview(source.header_in), on_first)
+                        arrived_at = _fill(source, memoryview(source.header_in), clock)
                         source.check_header()
                     if start < in_bytes.nbytes:
                         _fill(source, in_bytes[start:stop], None)
         except OSError as error:
             self._raise_for(error, at, source)
+        return arrived_at
 
     def _raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
         self._abort.check()
@@ -189,15 +190,15 @@ class TCPTransport(AbstractTransport):
         if link is None:
             raise error
         cause = error.__cause__ if isinstance(error.__cause__, OSError) else error
-        if isinstance(cause, (BlockingIOError, TimeoutError)):
+        if isinstance(cause, (BlockingIOError, TimeoutError, PeerLateError)):
             self._raise_late(link, cause)
         raise AbortedError(
             f"rank {link.rank} at {link.address} went away while rank {self.rank} talked to it: {error}."
         ) from error
 
-    def _raise_late(self, link: Link, error: OSError | None = None) -> NoReturn:
+    def _raise_late(self, link: Link, error: OSError) -> NoReturn:
         # The kernel's own verdict: nothing sent was acknowledged. It may come before our deadline.
-        silent = error is not None and error.errno == errno.ETIMEDOUT
+        silent = error.errno == errno.ETIMEDOUT
         waited = "got no sign of life from" if silent else f"waited {self._timeout_s:g} s for"
         raise GangTimeoutError(
             f"rank {self.rank} {waited} rank {link.rank} at {link.address}. "
@@ -209,15 +210,16 @@ class TCPTransport(AbstractTransport):
             shut_down(link.sock)
 
 
-def _fill(link: Link, buffer: memoryview, on_first: Callable[[], None] | None) -> None:
-    got = 0
+def _fill(link: Link, buffer: memoryview, clock: Callable[[], float] | None) -> float:
+    got, arrived_at = 0, 0.0
     while got < len(buffer):
         more = link.sock.recv_into(buffer[got:])
         if not more:
             raise PeerGoneError("it closed the connection", link)
-        if got == 0 and on_first is not None:
-            on_first()
+        if got == 0 and clock is not None:
+            arrived_at = clock()
         got += more
+    return arrived_at
 
 
 def connect(
