@@ -10,14 +10,14 @@ collective              messages              bytes
 ======================  ====================  =====================================================
 recursive doubling      L                     L (n s + h)                        P = 2**q
 recursive doubling      fold: q + 1 | 1 | q   (n s + h) per message              P > 2**q, see below
-ring                    2 (P - 1)             (2 n - |c_(r+1)| - |c_(r+2)|) s + 2 (P - 1) h
+ring                    2 (P - 1)             (2 n - #c_(r+1) - #c_(r+2)) s + 2 (P - 1) h
 broadcast               children in the tree  (n s + h) per child
 all-gather (ring)       P - 1                 (P - 1) (n s + h)
 barrier                 L                     L h
 ======================  ====================  =====================================================
 
-where chunk c_k of a ring holds elements ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks send
-their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
+where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks
+send their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
 
 Source: specs/methods.md, section 11 (ring: Patarasuk and Yuan 2009; the others: Thakur, Rabenseifner and Gropp 2005).
 """

@@ -2,19 +2,19 @@
 
 With target y, prediction p and margin z = y p, scikit-learn's definitions (`sklearn/linear_model/_sgd_fast.pyx.tp`):
 
-========================== ============================================ =====================================
-name                       loss                                         used by
-========================== ============================================ =====================================
-hinge                      max(0, 1 - z)                                linear SVM
-squared_hinge              max(0, 1 - z)^2                              L2-SVM
-log_loss                   log(1 + exp(-z))                             logistic regression
-modified_huber             max(0, 1 - z)^2 if z >= -1, else -4 z        Zhang, ICML 2004
-perceptron                 max(0, -z)                                   perceptron
-squared_error              (p - y)^2 / 2                                ridge regression
-huber                      r^2 / 2 if |r| <= e, else e |r| - e^2 / 2    robust regression, r = p - y
-epsilon_insensitive        max(0, |r| - e)                              SVR
-squared_epsilon_insensitive max(0, |r| - e)^2                           L2-SVR
-========================== ============================================ =====================================
+=========================== ============================================ =====================================
+name                        loss                                         used by
+=========================== ============================================ =====================================
+hinge                       max(0, 1 - z)                                linear SVM
+squared_hinge               max(0, 1 - z)^2                              L2-SVM
+log_loss                    log(1 + exp(-z))                             logistic regression
+modified_huber              max(0, 1 - z)^2 if z >= -1, else -4 z        Zhang, ICML 2004
+perceptron                  max(0, -z)                                   perceptron
+squared_error               (p - y)^2 / 2                                ridge regression
+huber                       r^2 / 2 if |r| <= e, else e |r| - e^2 / 2    robust regression, r = p - y
+epsilon_insensitive         max(0, |r| - e)                              SVR
+squared_epsilon_insensitive max(0, |r| - e)^2                            L2-SVR
+=========================== ============================================ =====================================
 """
 
 from __future__ import annotations
