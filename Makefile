@@ -8,7 +8,8 @@ PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3; do \
 VENV := .venv
 BIN := $(VENV)/bin
 STAMPS := .stamps
-PIP_INSTALL := -m pip install --quiet --disable-pip-version-check --no-input --progress-bar off
+PIP_QUIETLY := -qq --disable-pip-version-check --no-input --progress-bar off
+PIP_INSTALL := -m pip install $(PIP_QUIETLY)
 
 # The wheel is checked in an environment of its own. Sharing one with the editable install would mix two copies: compiled
 # numba kernels that pip does not remove make a leftover folder, which then hides the editable package.
@@ -97,7 +98,7 @@ $(STAMPS)/bench: pyproject.toml $(STAMPS)/pip
 # setuptools copies into build/lib and never deletes there: without the rm a module removed from the tree would ship.
 $(STAMPS)/wheel: pyproject.toml README.md LICENSE $(SOURCES) | $(STAMPS)/pip
 	rm -rf build/lib build/bdist.* dist
-	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-input --progress-bar off --no-deps -w dist .
+	$(BIN)/python -m pip wheel $(PIP_QUIETLY) --no-deps -w dist .
 	@touch $@
 
 $(WHEEL_VENV)/pyvenv.cfg: | $(STAMPS)/pip

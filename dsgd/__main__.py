@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 from dsgd.errors import DsgdError, RankError
@@ -36,11 +37,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # --debug is understood anywhere on the line, as it is mostly added to the end of a line that has just failed.
     args = [arg for arg in args if arg != "--debug"]
     try:
-        import typer
-
-        from dsgd.cli import app
-
-        typer.main.get_command(app)(args=args, prog_name="dsgd")
+        _run(args)
     except SystemExit as done:  # how the command line library ends a run, good or bad
         return _status(done.code)
     except KeyboardInterrupt:
@@ -52,6 +49,17 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stderr.write(f"dsgd: error: {_one_line(error)}\n")
         return 2
     return 0
+
+
+def _run(args: list[str]) -> None:
+    import typer
+
+    from dsgd.cli import app
+
+    with warnings.catch_warnings():
+        # A warning is for the user of the command, who does not need to know which line of which file it comes from.
+        warnings.showwarning = lambda message, *_, **__: sys.stderr.write(f"dsgd: warning: {message}\n") and None
+        typer.main.get_command(app)(args=args, prog_name="dsgd")
 
 
 def _status(code: str | int | None) -> int:

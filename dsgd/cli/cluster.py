@@ -6,14 +6,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
-from dsgd.errors import ClusterUnreachableError, InvalidParameterError
+from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["connected"]
-
-_CONNECT_TIMEOUT_S = 10
 
 
 @contextmanager
@@ -44,27 +42,14 @@ def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
             f"--workers {workers} starts a cluster and --scheduler {scheduler} uses one that runs: leave one out"
         )
     if scheduler:
-        with _join(scheduler) as client:
+        from dsgd.runtime import connect_client
+
+        with connect_client(scheduler) as client:
             yield client
     elif workers:
-        from distributed import Client, LocalCluster
+        from dsgd.runtime import client_for
 
-        with (
-            LocalCluster(n_workers=workers, threads_per_worker=1, processes=True, dashboard_address=None) as cluster,
-            Client(cluster) as client,
-        ):
+        with client_for(n_workers=workers) as client:
             yield client
     else:
         yield None
-
-
-def _join(scheduler: str) -> Client:
-    from distributed import Client
-
-    try:
-        return Client(scheduler, timeout=_CONNECT_TIMEOUT_S)
-    except (OSError, ValueError) as error:
-        raise ClusterUnreachableError(
-            f"no scheduler answers at {scheduler} within {_CONNECT_TIMEOUT_S} s ({error}): check the address, that "
-            "`dask scheduler` runs there and that its port is open; or use --workers to start workers here"
-        ) from error

@@ -48,10 +48,9 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
     if len(kinds) > 1:
         raise InvalidParameterError("--data mixes svmlight files and .npz archives: give files of one format")
     if kinds == {True}:
-        from dsgd.datasets import read_svmlight
+        from dsgd.datasets import load_svmlight
 
-        X, y = read_svmlight(list(paths), n_features=n_features)
-        return X, y
+        return load_svmlight(list(paths), n_features=n_features)
     import numpy as np
     from scipy import sparse
 

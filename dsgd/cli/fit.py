@@ -197,24 +197,25 @@ def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
 
 def _report(estimator: Any, path: Path) -> dict[str, Any]:
     """Return what happened, as plain numbers and strings."""
+    fitted: Mapping[str, Any] = estimator.fit_report_
     report: dict[str, Any] = {
         "model": str(path),
         "estimator": type(estimator).__name__,
         "loss": estimator.loss,
+        "rows": sum(int(rank["rows"]) for rank in fitted["stats"]),
         "features": int(estimator.n_features_in_),
+        "ranks": int(fitted["ranks"]),
+        "sync": fitted["strategy"],
         "epochs": int(estimator.n_iter_),
+        "converged": bool(fitted["converged"]),
+        "training_loss": float(estimator.loss_curve_[-1]),
+        "seconds": float(fitted["elapsed_s"]),
+        "peak_rss_bytes": int(fitted["peak_rss_bytes"]),
         "ledger": {name: float(value) for name, value in estimator.ledger_.totals().items()},
     }
     if hasattr(estimator, "classes_"):
         report["classes"] = estimator.classes_.tolist()
-    return report | {name: value for name, value in _plain(estimator.fit_report_).items() if name not in report}
-
-
-def _plain(record: Any) -> dict[str, Any]:
-    from dataclasses import asdict, is_dataclass
-
-    fields = asdict(record) if is_dataclass(record) and not isinstance(record, type) else dict(record)
-    return {name: value for name, value in fields.items() if isinstance(value, (int, float, str, bool))}
+    return report
 
 
 def _show(estimator: Any, report: Mapping[str, Any]) -> None:
