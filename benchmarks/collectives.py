@@ -159,7 +159,7 @@ def time_graph(quick: bool) -> dict[int, list[float]]:
 
     results: dict[int, list[float]] = {}
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as cluster,
         Client(cluster) as client,
     ):
         workers = list(client.scheduler_info()["workers"])
