@@ -19,7 +19,7 @@ barrier                 L                     L h
 where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks
 send their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
 
-Source: specs/methods.md, section 11 (ring: Patarasuk and Yuan 2009; the others: Thakur, Rabenseifner and Gropp 2005).
+Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the others).
 """
 
 from __future__ import annotations

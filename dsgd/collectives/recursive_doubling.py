@@ -9,7 +9,7 @@ Cost per rank: q messages of the whole vector (one more for the partner of a fol
 
 Both partners add the lower rank's partial sum first, so every bit agrees on all ranks, NaN payloads included.
 
-Source: Thakur, Rabenseifner and Gropp 2005, section 4; specs/methods.md, section 11.
+Source: Thakur, Rabenseifner and Gropp 2005, section 4.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ Cost per rank: 2 (P - 1) messages, 2 (P - 1) / P of the vector, which no algorit
 
 Each chunk is summed in one fixed order of ranks and then copied, so every bit agrees on all ranks.
 
-Source: Patarasuk and Yuan 2009; specs/methods.md, section 11.
+Source: Patarasuk and Yuan 2009.
 """
 
 from __future__ import annotations

@@ -17,8 +17,6 @@ A frame is a header of `HEADER_BYTES` bytes, little-endian, and the raw bytes of
 
 The receiver knows what must come, so it packs the header it expects and compares 40 bytes; only a difference is taken
 apart, to say what it is.
-
-Source: the frame of the data plane in specs/dask-runtime.md, section 3.2.
 """
 
 from __future__ import annotations

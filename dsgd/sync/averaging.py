@@ -5,8 +5,6 @@ Problem: ranks own different numbers of rows, some none, so a plain mean of thei
 Update: ``v <- sum_r w_r v_r`` with ``w_r`` the share of rank r, by one all-reduce.
 
 Cost per round: that of `dsgd.collectives.allreduce_cost` for the length of the vector.
-
-Source: specs/methods.md, section 1.1 (a mean of means is biased where shards are uneven).
 """
 
 from __future__ import annotations

@@ -6,7 +6,7 @@ Update: every rank walks all its rows, then ``x_p <- sum_q (n_q / n) x_q``.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; one round per epoch.
 
-Source: McDonald, Hall and Mann 2010 (iterative parameter mixing); specs/methods.md, section 2.
+Source: McDonald, Hall and Mann 2010 (iterative parameter mixing).
 """
 
 from __future__ import annotations

@@ -9,7 +9,7 @@ proportion on the others) ``x_p <- sum_q (n_q / n) x_q``. An epoch always ends i
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
 epoch.
 
-Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; specs/methods.md, section 2.
+Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and Kim 2019 (arXiv 1905.01219).
 """
 
 from __future__ import annotations

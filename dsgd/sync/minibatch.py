@@ -8,7 +8,7 @@ the mean gradient of rank p's rows; then every rank takes the same step with ``g
 Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
 epoch.
 
-Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; specs/methods.md, section 1.1.
+Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012.
 """
 
 from __future__ import annotations

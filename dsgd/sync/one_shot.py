@@ -7,7 +7,7 @@ of the ranks differ, so a score or an objective taken before the end is that of 
 
 Cost: one all-reduce of the model per training, `dsgd.collectives.allreduce_cost`.
 
-Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3; specs/methods.md, section 2.
+Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3.
 """
 
 from __future__ import annotations
