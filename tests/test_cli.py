@@ -1,0 +1,302 @@
+"""The command line, from files to files."""
+
+from __future__ import annotations
+
+import bz2
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import joblib
+import numpy as np
+import pytest
+
+from dsgd.__main__ import main
+from dsgd.cli.fit import parse_sync
+from dsgd.errors import InvalidParameterError, RankError
+from dsgd.sync import MinibatchSGD
+
+Run = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]) -> Run:
+    """Return a function that runs a command in this process and gives its status, output and errors."""
+
+    def call(*args: object) -> tuple[int, str, str]:
+        status = main([str(arg) for arg in args])
+        captured = capsys.readouterr()
+        return status, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with training and test rows that a line separates, as svmlight and as npz."""
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(7)
+    X = rng.standard_normal((600, 5))
+    X[:, 4] = 0.0  # the last column is empty in the files, so a reader has to be told how many there are
+    X[0, 4] = 1.0
+    y = np.where(X @ np.array([2.0, -1.0, 0.5, 0.0, 0.0]) > 0, 1, -1)
+    lines = [
+        f"{target:+d} " + " ".join(f"{column + 1}:{value:.6g}" for column, value in enumerate(row) if value) + "\n"
+        for row, target in zip(X, y, strict=True)
+    ]
+    (folder / "train.svm").write_text("".join(lines[:400]), encoding="ascii")
+    (folder / "part-1.svm").write_text("".join(lines[:200]), encoding="ascii")
+    (folder / "part-2.svm.bz2").write_bytes(bz2.compress("".join(lines[200:400]).encode("ascii")))
+    (folder / "test.svm").write_text("".join(lines[400:]), encoding="ascii")
+    np.savez(folder / "train.npz", X=X[:400], y=y[:400])
+    np.savez(folder / "values.npz", X=X[:400], y=X[:400] @ np.arange(5.0))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def model(files: Path) -> Path:
+    """Return a model fitted by the command line."""
+    path = files / "model.joblib"
+    command = ["fit", "--data", str(files / "train.svm"), "--model", str(path), "--loss", "log_loss", "--quiet"]
+    assert main([*command, "--max-iter", "10", "--tol", "0"]) == 0
+    return path
+
+
+def test_fit_score_predict_go_together(files: Path, model: Path, run: Run) -> None:
+    """What fit writes, score rates and predict uses: the share of right predictions in the file is the score."""
+    status, out, _ = run("score", "--model", model, "--data", files / "test.svm", "--json")
+    score = json.loads(out)
+    assert status == 0
+    assert (score["metric"], score["rows"]) == ("accuracy", 200)
+    assert score["value"] > 0.9
+
+    predictions = files / "predictions.csv"
+    status, _, _ = run("predict", "--model", model, "--data", files / "test.svm", "--out", predictions)
+    assert status == 0
+    with predictions.open(encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    truth = [line.split()[0] for line in (files / "test.svm").read_text(encoding="ascii").splitlines()]
+    right = [int(row["prediction"]) == int(target) for row, target in zip(rows, truth, strict=True)]
+    assert np.mean(right) == pytest.approx(score["value"])
+
+
+def test_probabilities_go_to_standard_output(files: Path, model: Path, run: Run) -> None:
+    """`--proba --out -` prints a header and one line per row, with probabilities that add up to one."""
+    status, out, _ = run("predict", "--model", model, "--data", files / "test.svm", "--proba", "--out", "-")
+    rows = list(csv.DictReader(out.splitlines()))
+    assert status == 0
+    assert list(rows[0]) == ["prediction", "proba_-1", "proba_1"]
+    assert all(float(row["proba_-1"]) + float(row["proba_1"]) == pytest.approx(1) for row in rows)
+
+
+def test_fit_reports_as_json(files: Path, tmp_path: Path, run: Run) -> None:
+    """`--json` prints one object with rows, features, classes, seconds, training loss and the totals of the ledger."""
+    path = tmp_path / "model.joblib"
+    status, out, _ = run(
+        "fit", "--data", files / "train.svm", "--model", path, "--max-iter", 3, "--tol", 0, "--jobs", 2, "--json"
+    )
+    report = json.loads(out)
+    assert status == 0
+    assert (report["rows"], report["features"], report["ranks"], report["epochs"]) == (400, 5, 2, 3)
+    assert report["classes"] == [-1, 1]
+    assert {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "rounds"} <= set(report["ledger"])
+    assert report["training_loss"] > 0
+
+
+def test_fit_prints_the_ledger(files: Path, tmp_path: Path, run: Run) -> None:
+    """For a reader, fit prints what it trained on, the ledger, and where the model is."""
+    path = tmp_path / "model.joblib"
+    status, out, _ = run("fit", "--data", files / "train.svm", "--model", path, "--max-iter", 2, "--tol", 0)
+    assert status == 0
+    assert "communication" in out or "compute" in out
+    assert f"model written to {path}" in out
+
+
+def test_several_files_of_any_packing_are_one_set(files: Path, tmp_path: Path, run: Run) -> None:
+    """Parts, one of them compressed, give the model that the whole file gives."""
+    options = ["--max-iter", 2, "--tol", 0, "--quiet", "--model"]
+    assert run("fit", "--data", files / "train.svm", *options, tmp_path / "whole")[0] == 0
+    assert run("fit", "--data", files / "part-1.svm", files / "part-2.svm.bz2", *options, tmp_path / "parts")[0] == 0
+    whole, parts = joblib.load(tmp_path / "whole"), joblib.load(tmp_path / "parts")
+    np.testing.assert_array_equal(whole.coef_, parts.coef_)
+
+
+def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
+    """A regression loss trains a regressor, whose score is R2."""
+    path = tmp_path / "model.joblib"
+    options = ["--loss", "squared_error", "--alpha", "1e-6", "--max-iter", 30, "--tol", 0, "--quiet"]
+    assert run("fit", "--data", files / "values.npz", "--model", path, *options)[0] == 0
+    status, out, _ = run("score", "--model", path, "--data", files / "values.npz", "--json")
+    assert status == 0
+    assert json.loads(out)["metric"] == "r2"
+    assert json.loads(out)["value"] > 0.9
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [("256", 256), ("epoch", "epoch"), ("one-shot", "one-shot"), ("minibatch:64", MinibatchSGD(batch=64))],
+)
+def test_sync_is_read(text: str, expected: Any) -> None:
+    """Every way to write --sync names its strategy."""
+    assert parse_sync(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1", "often", "minibatch", "minibatch:0", "minibatch:x", "1.5"])
+def test_wrong_sync_names_the_choices(text: str) -> None:
+    """A --sync that means nothing is refused with the ways to write it."""
+    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), epoch, one-shot, or minibatch"):
+        parse_sync(text)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["fit", "--data", "{missing}", "--model", "{out}"], "missing.svm: no such file"),
+        (["fit", "--data", "{train}", "--model", "{nowhere}"], "create it first"),
+        (["fit", "--data", "{train}", "--model", "{folder}"], "is a folder: name a file"),
+        (["fit", "--data", "{train}", "{npz}", "--model", "{out}"], "files of one format"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--task", "sorting"], "classification, regression"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--sync", "often"], "minibatch:N"),
+        (["fit", "--data", "{bad}", "--model", "{out}"], "bad.svm, line 2"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--workers", "2", "--scheduler", "x"], "leave one out"),
+        (["score", "--model", "{missing}", "--data", "{train}"], "missing.svm: No such file"),
+        (["score", "--model", "{train}", "--data", "{train}"], "not a model"),
+        (["predict", "--model", "{model}", "--data", "{narrow}", "--out", "-"], "2] features where"),
+    ],
+)
+def test_error_is_one_line_with_a_remedy(
+    args: list[str], message: str, files: Path, model: Path, tmp_path: Path, run: Run
+) -> None:
+    """A wrong command ends with status 2 and one line on standard error that says what to do, and no traceback."""
+    (tmp_path / "bad.svm").write_text("1 1:2\n-1 1:two\n", encoding="ascii")
+    np.savez(tmp_path / "narrow.npz", X=np.ones((3, 2)), y=np.ones(3))
+    paths = {
+        "missing": tmp_path / "missing.svm",
+        "nowhere": tmp_path / "nowhere" / "model.joblib",
+        "folder": tmp_path,
+        "out": tmp_path / "model.joblib",
+        "train": files / "train.svm",
+        "npz": files / "train.npz",
+        "bad": tmp_path / "bad.svm",
+        "narrow": tmp_path / "narrow.npz",
+        "model": model,
+    }
+    status, _, errors = run(*[arg.format(**paths) for arg in args])
+    assert status == 2
+    assert errors.startswith("dsgd: error: ")
+    assert errors.count("\n") == 1
+    assert message in errors
+
+
+def test_debug_shows_the_traceback(tmp_path: Path, run: Run) -> None:
+    """With --debug, anywhere on the line, the error itself is raised."""
+    with pytest.raises(FileNotFoundError):
+        run("fit", "--data", tmp_path / "missing.svm", "--model", tmp_path / "m", "--debug")
+
+
+def test_usage_error_has_status_2(run: Run) -> None:
+    """An option that does not exist ends with status 2."""
+    status, _, errors = run("fit", "--dataa", "x")
+    assert status == 2
+    assert "--dataa" in errors
+
+
+def test_error_of_a_rank_is_shown_without_its_traceback(monkeypatch: pytest.MonkeyPatch, run: Run) -> None:
+    """A failed rank is one line: rank, worker, host, and the last line of its traceback."""
+    cause = "Traceback (most recent call last):\n  File ...\nValueError: no rows"
+
+    def fail(args: list[str]) -> None:
+        raise RankError(1, "tcp://w:1", "node7", cause)
+
+    monkeypatch.setattr("dsgd.__main__._run", fail)
+    status, _, errors = run("fit")
+    assert status == 2
+    assert "rank 1 on worker tcp://w:1 (host node7) raised ValueError: no rows" in errors
+    assert errors.count("\n") == 1
+
+
+def test_model_is_replaced_whole_or_not_at_all(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    """A fit that fails leaves the model that was there, and no temporary file."""
+    path = tmp_path / "model.joblib"
+    path.write_bytes(model.read_bytes())
+    (tmp_path / "bad.svm").write_text("1 1:two\n", encoding="ascii")
+    assert run("fit", "--data", tmp_path / "bad.svm", "--model", path)[0] == 2
+    assert path.read_bytes() == model.read_bytes()
+    assert sorted(entry.name for entry in tmp_path.iterdir()) == ["bad.svm", "model.joblib"]
+
+
+def test_info_says_versions_and_folders(run: Run) -> None:
+    """`info --json` has the versions of what matters, threads, memory and folders."""
+    status, out, _ = run("info", "--json")
+    facts = json.loads(out)
+    assert status == 0
+    assert set(facts) == {"versions", "threads", "machine", "folders"}
+    assert facts["versions"]["numpy"] == np.__version__
+    assert facts["machine"]["memory_bytes"] > 0
+
+
+def test_unreachable_scheduler_is_named(run: Run) -> None:
+    """An address where no scheduler answers is an error that says so."""
+    status, _, errors = run("info", "--scheduler", "tcp://127.0.0.1:9")
+    assert status == 2
+    assert "tcp://127.0.0.1:9" in errors
+
+
+@pytest.mark.cluster
+def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
+    """A real run on two workers prints clean JSON and writes a model that loads without a cluster."""
+    path = tmp_path / "model.joblib"
+    data = [str(files / "part-1.svm"), str(files / "part-2.svm.bz2")]
+    options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--json"]
+    outcome = subprocess.run(
+        [sys.executable, "-m", "dsgd", "fit", "--data", *data, "--model", str(path), *options],
+        capture_output=True,
+        text=True,
+        timeout=120,
+        check=False,
+    )
+    assert outcome.returncode == 0, outcome.stderr
+    report = json.loads(outcome.stdout)
+    assert (report["ranks"], report["rows"]) == (2, 400)
+    assert report["ledger"]["bytes_sent"] > 0
+    assert joblib.load(path).client is None
+
+
+@pytest.mark.slow
+def test_interrupt_ends_with_status_130(files: Path, tmp_path: Path) -> None:
+    """Ctrl-C ends a run with status 130 and one line, and writes no model."""
+    command = ["fit", "--data", str(files / "train.svm"), "--model", str(tmp_path / "m"), "--jobs", "2"]
+    endless = ["--max-iter", "1000000000", "--tol", "0", "--sync", "1"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "dsgd", *command, *endless],
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        _wait_until_it_trains(process.pid)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=30)
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 130, errors
+    assert "Traceback" not in errors
+    assert not (tmp_path / "m").exists()
+
+
+def _wait_until_it_trains(pid: int) -> None:
+    """Wait until the process has threads that use the processor, which its start-up does not have for long."""
+    import psutil
+
+    deadline = time.monotonic() + 60
+    while psutil.Process(pid).cpu_times().user < 4 and time.monotonic() < deadline:
+        time.sleep(0.1)
