@@ -58,8 +58,12 @@ def _run(args: list[str]) -> None:
 
     with warnings.catch_warnings():
         # A warning is for the user of the command, who does not need to know which line of which file it comes from.
-        warnings.showwarning = lambda message, *_, **__: sys.stderr.write(f"dsgd: warning: {message}\n") and None
+        warnings.showwarning = _show_warning
         typer.main.get_command(app)(args=args, prog_name="dsgd")
+
+
+def _show_warning(message: Warning | str, *_: object) -> None:
+    sys.stderr.write(f"dsgd: warning: {message}\n")
 
 
 def _status(code: str | int | None) -> int:

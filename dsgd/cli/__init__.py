@@ -6,14 +6,12 @@ holds that.
 
 from __future__ import annotations
 
-from importlib import import_module
-from importlib.util import find_spec
 from typing import Annotated
 
 import typer
 
 from dsgd import __version__
-from dsgd.cli import fit, info, predict
+from dsgd.cli import datasets, fit, info, predict, study
 
 __all__ = ["app"]
 
@@ -46,7 +44,6 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
-for _name, _help in (("study", "Reproduce published studies."), ("datasets", "List, fetch and make datasets.")):
-    if find_spec(f"dsgd.cli.{_name}") is not None:
-        app.add_typer(import_module(f"dsgd.cli.{_name}").app, name=_name, help=_help)
+app.add_typer(study.app, name="study")
+app.add_typer(datasets.app, name="datasets")
 app.command("info", epilog=info.EXAMPLES)(info.info)
