@@ -4,10 +4,10 @@ if __name__ != "dsgd.datasets":  # a folder named datasets on sys.path would hid
     raise ImportError("this folder installs as dsgd.datasets: run `pip install -e .` and `import dsgd.datasets`")
 
 from dsgd.datasets.blocks import read_svmlight
-from dsgd.datasets.fetch import cache_folder, fetch, locate
+from dsgd.datasets.files import cache_folder, fetch, locate
 from dsgd.datasets.generators import TWINS, GeneratedSet, Twin, make_classification_twin, make_like
-from dsgd.datasets.load import Dataset, load, load_or_generate
-from dsgd.datasets.registry import DataFile, DatasetInfo, find, names, registry
+from dsgd.datasets.loading import Dataset, load, load_or_generate
+from dsgd.datasets.registry import DataFile, DatasetInfo, catalog, find, names
 from dsgd.datasets.svmlight import load_svmlight, write_svmlight
 
 __all__ = [
@@ -18,6 +18,7 @@ __all__ = [
     "GeneratedSet",
     "Twin",
     "cache_folder",
+    "catalog",
     "fetch",
     "find",
     "load",
@@ -28,6 +29,5 @@ __all__ = [
     "make_like",
     "names",
     "read_svmlight",
-    "registry",
     "write_svmlight",
 ]

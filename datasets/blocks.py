@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
+from fsspec.core import url_to_fs
+from numpy.typing import DTypeLike, NDArray
+
 from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
 from dsgd.datasets.svmlight import (
     ZeroBased,
@@ -28,9 +31,6 @@ from dsgd.datasets.svmlight import (
     resolve_width,
     whole_lines,
 )
-from fsspec.core import url_to_fs
-from numpy.typing import DTypeLike, NDArray
-
 from dsgd.errors import InvalidDataError, InvalidParameterError, ParseError
 
 if TYPE_CHECKING:

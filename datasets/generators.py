@@ -155,19 +155,23 @@ class Twin:
         """
         if not 0 <= start <= stop:
             raise InvalidParameterError(f"rows must be a range 0 <= start <= stop, got start={start}, stop={stop}")
-        parts, labels = [], []
+        n_rows = stop - start
+        y = np.empty(n_rows)
+        dense = np.empty((n_rows, self.n_features), dtype=dtype) if self.dense else None
+        parts = []
         for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
-            X, y = self._block(block)
+            X, labels = self._block(block)
             first = block * BLOCK_ROWS
             cut = slice(max(start - first, 0), min(stop - first, BLOCK_ROWS))
-            # the cast comes block by block, so that the float64 rows are never in memory all at once
-            parts.append(X[cut].astype(dtype))
-            labels.append(y[cut])
-        if not parts:
-            empty = np.empty((0, self.n_features), dtype=dtype)
-            return (empty if self.dense else sp.csr_matrix(empty)), np.empty(0)
-        stacked = np.concatenate(parts) if self.dense else sp.vstack(parts, format="csr")
-        return stacked, np.concatenate(labels)
+            place = slice(first + cut.start - start, first + cut.stop - start)
+            y[place] = labels[cut]
+            if dense is not None:
+                dense[place] = X[cut]
+            else:
+                parts.append(X[cut].astype(dtype))
+        if dense is not None:
+            return dense, y
+        return sp.vstack(parts or [sp.csr_matrix((0, self.n_features), dtype=dtype)], format="csr"), y
 
     def _block(self, block: int) -> tuple[Any, NDArray[np.float64]]:
         """Make one block of BLOCK_ROWS rows in float64."""

@@ -11,10 +11,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from dsgd.datasets.decimals import DEFERRED, NOT_FINITE, power_tables, scan_number
 from numba import njit
 from numpy.typing import DTypeLike, NDArray
 
+from dsgd.datasets.decimals import DEFERRED, NOT_FINITE, power_tables, scan_number
 from dsgd.errors import InvalidDataError, ParseError
 from dsgd.types import AnyArray
 

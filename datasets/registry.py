@@ -11,10 +11,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from dsgd.datasets.generators import TWINS
-
 from dsgd.errors import DatasetError
 
-__all__ = ["BINARY", "MULTICLASS", "REGRESSION", "DataFile", "DatasetInfo", "find", "names", "registry"]
+__all__ = ["BINARY", "MULTICLASS", "REGRESSION", "DataFile", "DatasetInfo", "catalog", "find", "names"]
 
 BINARY = "binary"
 MULTICLASS = "multiclass"
@@ -109,7 +108,7 @@ def names() -> list[str]:
     return sorted(_REGISTRY)
 
 
-def registry() -> Iterator[DatasetInfo]:
+def catalog() -> Iterator[DatasetInfo]:
     """Yield every set, by name."""
     for name in names():
         yield _REGISTRY[name]

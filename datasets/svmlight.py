@@ -20,10 +20,10 @@ from typing import IO, Any, Literal
 import fsspec
 import numpy as np
 import scipy.sparse as sp
-from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
 from fsspec.core import get_compression, url_to_fs
 from numpy.typing import DTypeLike, NDArray
 
+from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray
 

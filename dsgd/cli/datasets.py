@@ -57,7 +57,7 @@ _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 @app.command("list", epilog=_LIST_EXAMPLES)
 def list_(as_json: _Json = False) -> None:
     """List the sets that are known, and whether they are on this machine."""
-    from dsgd.datasets import TWINS, registry
+    from dsgd.datasets import TWINS, catalog
 
     rows = [
         {
@@ -70,7 +70,7 @@ def list_(as_json: _Json = False) -> None:
             "here": _parts_here(info),
             "used_by": list(info.used_by),
         }
-        for info in registry()
+        for info in catalog()
     ]
     rows += [
         {
@@ -251,7 +251,7 @@ def _set_facts(info: DatasetInfo) -> dict[str, Any]:
 def _file_facts(info: DatasetInfo, part: str) -> dict[str, Any]:
     """Return where a part is and whether it is the file whose checksum is known."""
     from dsgd.datasets import locate
-    from dsgd.datasets.fetch import checksum_of
+    from dsgd.datasets.files import checksum_of
 
     found = locate(info, part)
     if found is None:  # it was there a moment ago

@@ -11,7 +11,6 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from dsgd.datasets.registry import DataFile, DatasetInfo, find
-
 from dsgd.errors import DatasetError
 
 __all__ = ["cache_folder", "fetch", "locate"]

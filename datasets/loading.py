@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from dsgd.datasets.fetch import cache_folder, fetch_part, locate
+from numpy.typing import DTypeLike, NDArray
+
+from dsgd.datasets.files import cache_folder, fetch_part, locate
 from dsgd.datasets.generators import TWINS, make_like
 from dsgd.datasets.registry import BINARY, DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
-from numpy.typing import DTypeLike, NDArray
-
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
 
 __all__ = ["DEFAULT_HOLDOUT", "Dataset", "load", "load_or_generate"]
