@@ -218,7 +218,7 @@ def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: boo
     # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 150)
     for dataset in summary.datasets():
-        console.print(results_table(summary, dataset, brief=True).renderable())
+        console.print(results_table(summary, dataset).renderable())
     console.print(claims_table(claims).renderable())
     console.print(verdict(summary, claims))
     typer.echo(f"\nreport: {path}")

@@ -162,6 +162,9 @@ def _same_accuracy(summary: Summary, dataset: str) -> Claim:
         f"(sequential {sequential.median('balanced_accuracy'):.2%}). Lowest over all periods: "
         f"{worst.median('test_accuracy'):.2%} at every={worst.every}."
     )
+    best = chosen.rows[0].get("bayes_accuracy")
+    if best is not None:
+        note += f" The best possible on this generated set is {best:.2%}."
     if trivial:
         note += " No better than trivial: this accuracy says next to nothing."
     ours = f"{100 * (accuracy - base):+.2f} points"

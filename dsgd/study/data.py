@@ -34,6 +34,8 @@ class StudyData:
         Rows.
     y, y_test : array, shape (n_rows,)
         Labels.
+    bayes_accuracy : float or None
+        The best accuracy that is possible, where it is known: on a generated twin.
     """
 
     name: str
@@ -42,6 +44,7 @@ class StudyData:
     y: AnyArray = field(repr=False)
     X_test: Any = field(repr=False)
     y_test: AnyArray = field(repr=False)
+    bayes_accuracy: float | None = None
 
     def describe(self) -> dict[str, Any]:
         """Return what a row says of the data."""
@@ -52,6 +55,7 @@ class StudyData:
             "features": int(n_features),
             "density": float(non_zero / (n_rows * n_features)),
             "majority_accuracy": majority_accuracy(self.y, self.y_test),
+            "bayes_accuracy": self.bayes_accuracy,
         }
 
 
@@ -79,7 +83,7 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
         raise InvalidParameterError(f"DataSource({source.name!r}) is a regression set; the study trains classifiers.")
     # Rows of a study travel: of a path they keep the file's name alone.
     text = train.source if train.generated else ", ".join(PurePath(p).name for p in train.source.split(" and "))
-    return StudyData(train.name, text, train.X, train.y, test.X, test.y)
+    return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 
 def deal(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:

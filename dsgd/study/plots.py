@@ -1,8 +1,7 @@
 """The figures of a study; the only module that imports matplotlib.
 
-One column of panels per dataset, so that a figure reads the same for one set and for three. Colours are those of Okabe
-and Ito, told apart with any colour vision, and series differ in marker as well. Points are medians over seeds, bars
-reach from the lowest to the highest seed.
+One column of panels per dataset, so that a figure reads the same for one set and for three. Points are medians over
+seeds, bars reach from the lowest to the highest seed.
 """
 
 from __future__ import annotations
@@ -21,46 +20,22 @@ from PIL import Image  # comes with matplotlib
 
 from dsgd.study import published
 from dsgd.study.summary import Cell, Stat, Summary
+from dsgd.study.theme import (
+    DARK,
+    LIGHT,
+    MARKERS,
+    PHASE_COLOURS,
+    PHASE_MARKERS,
+    PHASES,
+    RANK_COLOURS,
+    VERMILION,
+    Theme,
+    rc_params,
+)
 
-__all__ = ["FIGURES", "FigureSpec", "Theme", "draw", "hero"]
+__all__ = ["FIGURES", "FigureSpec", "draw", "hero"]
 
 _DPI: Final = 120
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours of a figure's ground and text.
-
-    Parameters
-    ----------
-    name : str
-        ``"light"`` or ``"dark"``.
-    ground, text, muted, grid : str
-        Colours of the background, of text, of axes and of grid lines.
-    """
-
-    name: str
-    ground: str
-    text: str
-    muted: str
-    grid: str
-
-
-LIGHT: Final = Theme("light", "#ffffff", "#1b1f24", "#57606a", "#e4e7eb")
-DARK: Final = Theme("dark", "#161b22", "#e6edf3", "#9aa4b0", "#2b323b")
-
-# Okabe and Ito (2008); black, which vanishes on a dark ground, is replaced by the theme's text colour.
-_BLUE, _ORANGE, _GREEN, _VERMILION, _PURPLE, _SKY = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7", "#56B4E9"
-_RANK_COLOURS: Final = (_BLUE, _VERMILION, _GREEN, _PURPLE, _ORANGE)
-_MARKERS: Final = ("o", "s", "^", "D", "v")
-# Phases from work to waiting, in the order they are stacked.
-_PHASES: Final = (
-    ("compute", "compute", _BLUE),
-    ("encode", "encode", _GREEN),
-    ("wire", "wire", _ORANGE),
-    ("wait", "wait", _VERMILION),
-)
-_PHASE_MARKERS: Final = {"compute": "o", "encode": "^", "wire": "s", "wait": "D"}
 
 
 @dataclass(frozen=True)
@@ -102,7 +77,7 @@ def draw(spec: FigureSpec, summary: Summary, *, dark: bool = False) -> bytes:
     """
     theme = DARK if dark else LIGHT
     datasets = summary.datasets()
-    with mpl.rc_context(_style(theme)):
+    with mpl.rc_context(rc_params(theme)):
         figure = Figure(figsize=(1.4 + 3.7 * len(datasets), 0.75 + 2.55 * spec.rows), layout="constrained")
         axes = figure.subplots(spec.rows, len(datasets), squeeze=False)
         for column, dataset in enumerate(datasets):
@@ -125,18 +100,19 @@ def hero(summary: Summary, dataset: str, *, dark: bool = False) -> bytes:
         Draw on a dark ground.
     """
     theme = DARK if dark else LIGHT
-    with mpl.rc_context(_style(theme)):
-        figure = Figure(figsize=(10.4, 3.7), layout="constrained")
-        left, right = figure.subplots(1, 2)
+    with mpl.rc_context(rc_params(theme)):
+        figure = Figure(figsize=(12.5, 3.9), layout="constrained")
+        left, middle, right = figure.subplots(1, 3)
         cells = summary.parallel(dataset)
-        _stack_shares(left, cells, theme)
-        left.set_title(f"Where the time goes ({dataset}, {cells[0].ranks} processes)" if cells else dataset)
-        left.set_xlabel(_PERIOD)
-        left.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=4)
+        _total_time(left, summary, dataset, theme)
+        left.set_title(f"Training time on {dataset}")
+        _stack_shares(middle, cells, theme)
+        middle.set_title(f"Where it goes ({cells[0].ranks} processes)" if cells else "Where it goes")
         _accuracy(right, summary, dataset, theme)
         right.set_title("What it costs in accuracy")
-        right.set_xlabel(_PERIOD)
-        right.legend(loc="upper center", bbox_to_anchor=(0.5, -0.2), ncols=3)
+        for axis in (left, middle, right):
+            axis.set_xlabel(_PERIOD)
+        _share_legend(figure, [[left, middle, right]])
         return _png(figure)
 
 
@@ -147,11 +123,12 @@ _PERIOD: Final = "samples between two synchronisations (every)"
 
 def _time_split(axes: Sequence[Any], summary: Summary, dataset: str, theme: Theme) -> None:
     cells = summary.parallel(dataset)
-    for phase, label, colour in _PHASES:
-        points = [(cell.every, seconds) for cell in cells if (seconds := cell.median(f"{phase}_s")) > 0]
-        axes[0].plot(
-            *zip(*points, strict=True), color=colour, marker=_PHASE_MARKERS[phase], markersize=4, label=f"_{label}"
-        )
+    splits = [_phase_seconds(cell) for cell in cells]
+    for number, phase in enumerate(PHASES):
+        points = [(cell.every, split[number]) for cell, split in zip(cells, splits, strict=True) if split[number] > 0]
+        if points:
+            style = {"color": PHASE_COLOURS[number], "marker": PHASE_MARKERS[number], "markersize": 4}
+            axes[0].plot(*zip(*points, strict=True), label=f"_{phase}", **style)
     if sequential := summary.sequential(dataset):
         _reference(axes[0], sequential.median("train_s"), "sequential run, in all", theme)
     _log_x(axes[0], _all_periods(summary, dataset))
@@ -162,11 +139,7 @@ def _time_split(axes: Sequence[Any], summary: Summary, dataset: str, theme: Them
 
 
 def _time_accuracy(axes: Sequence[Any], summary: Summary, dataset: str, theme: Theme) -> None:
-    _per_ranks(axes[0], summary, dataset, lambda cell: cell.stat("train_s"))
-    if sequential := summary.sequential(dataset):
-        _reference(axes[0], sequential.median("train_s"), "sequential run", theme)
-    _log_y(axes[0])
-    axes[0].set_ylabel("training time, s")
+    _total_time(axes[0], summary, dataset, theme)
     _accuracy(axes[1], summary, dataset, theme)
     axes[1].set_xlabel(_PERIOD)
 
@@ -187,7 +160,7 @@ def _communication(axes: Sequence[Any], summary: Summary, dataset: str, theme: T
             list(seconds), [value / seconds[1] for value in seconds.values()],
             color=theme.muted, dashes=dashes, linewidth=1.4, label=f"published, {ranks} processes",
         )  # fmt: skip
-    axes[1].axhline(1 - published.REDUCTION, color=_VERMILION, linewidth=1, alpha=0.7, label="98 % less")
+    axes[1].axhline(1 - published.REDUCTION, color=VERMILION, linewidth=1, alpha=0.7, label="98 % less")
     _log_x(axes[1], _all_periods(summary, dataset))
     axes[1].set_yscale("log")
     axes[1].yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
@@ -226,9 +199,7 @@ def _convergence(axes: Sequence[Any], summary: Summary, dataset: str, theme: The
         place = number / max(1, len(cells) - 1)
         # On a dark ground the dark end of the colour map would vanish, on a light one the light end.
         colour = colours(0.25 + 0.75 * place if theme.name == "dark" else 0.85 * place)
-        _curve(
-            axes, cell, f"every={cell.every:,}", color=colour, marker=_MARKERS[number % len(_MARKERS)], markersize=3.5
-        )
+        _curve(axes, cell, f"every={cell.every:,}", color=colour, marker=MARKERS[number % len(MARKERS)], markersize=3.5)
     if sequential := summary.sequential(dataset):
         _curve(axes, sequential, "sequential run", color=theme.text, dashes=(4, 2))
     axes[1].set_xscale("log")
@@ -259,16 +230,17 @@ FIGURES: Final = (
     FigureSpec(
         "time_split",
         "Where the time goes",
-        "Seconds per rank at the largest number of processes: local steps (compute), packing (encode), bytes moving (wire) "
-        "and waiting for a slower peer (wait). Below, the same as shares of what is written above each bar.",
+        "Seconds per rank at the largest number of processes: local steps (compute), packing (encode), bytes moving "
+        "(wire), waiting for a slower peer (wait), and the loop around them (other). Below, the same as shares of what "
+        "is written above each bar.",
         2,
         _time_split,
     ),
     FigureSpec(
         "time_accuracy",
         "Time and accuracy against the period",
-        "Training time, data placement excluded, and test accuracy of the averaged model. The dotted line is what always "
-        "predicting the commonest label scores: a model on that line has learnt nothing that accuracy can see.",
+        "Training time, data placement excluded, and test accuracy of the averaged model. The dotted line is what "
+        "always predicting the commonest label scores: a model on it has learnt nothing that accuracy can see.",
         2,
         _time_accuracy,
     ),
@@ -309,7 +281,7 @@ FIGURES: Final = (
 
 
 def _phase_seconds(cell: Cell) -> list[float]:
-    return [cell.median(f"{phase}_s") for phase, _, _ in _PHASES]
+    return [cell.median(f"{phase}_s") for phase in PHASES]
 
 
 def _stack_shares(axis: Any, cells: Sequence[Cell], theme: Theme) -> None:
@@ -317,13 +289,13 @@ def _stack_shares(axis: Any, cells: Sequence[Cell], theme: Theme) -> None:
     # Totals differ by a factor of a hundred and more over the periods: as heights, all but the first would vanish.
     splits = [_phase_seconds(cell) for cell in cells]
     floor = [0.0] * len(cells)
-    for number, (_, label, colour) in enumerate(_PHASES):
+    for number, phase in enumerate(PHASES):
         heights = [100 * split[number] / sum(split) for split in splits]
-        axis.bar(range(len(cells)), heights, bottom=floor, color=colour, width=0.74, label=label)
+        axis.bar(range(len(cells)), heights, bottom=floor, color=PHASE_COLOURS[number], width=0.74, label=phase)
         floor = [low + height for low, height in zip(floor, heights, strict=True)]
-    for place, split in enumerate(splits):
+    for place in range(len(cells)):
         axis.annotate(
-            _duration(sum(split)), (place, 100), xytext=(0, 2), textcoords="offset points",
+            _duration(cells[place].median("train_s")), (place, 100), xytext=(0, 2), textcoords="offset points",
             ha="center", fontsize=8 if len(cells) < 8 else 7, color=theme.muted,
         )  # fmt: skip
     axis.set_ylim(0, 108)
@@ -341,16 +313,31 @@ def _duration(seconds: float) -> str:
     return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.1f} ms"
 
 
+def _total_time(axis: Any, summary: Summary, dataset: str, theme: Theme) -> None:
+    _per_ranks(axis, summary, dataset, lambda cell: cell.stat("train_s"))
+    if sequential := summary.sequential(dataset):
+        _reference(axis, sequential.median("train_s"), "sequential run", theme)
+    _log_y(axis)
+    axis.set_ylabel("training time, s")
+
+
 def _accuracy(axis: Any, summary: Summary, dataset: str, theme: Theme) -> None:
     _per_ranks(axis, summary, dataset, lambda cell: cell.stat("test_accuracy"), scale=100.0)
     cells = [cell for cell in summary.cells if cell.dataset == dataset]
     if sequential := summary.sequential(dataset):
         _reference(axis, 100 * sequential.median("test_accuracy"), "sequential run", theme)
+    stats = [stat for cell in cells if (stat := cell.stat("test_accuracy")) is not None]
+    low, high = 100 * min(stat.low for stat in stats), 100 * max(stat.high for stat in stats)
     majority = 100 * cells[0].median("majority_accuracy")
-    axis.axhline(majority, color=theme.muted, dashes=(1, 1.5), linewidth=1.6, label="commonest label")
-    low, high = axis.get_ylim()
-    if high - low < 1.0:  # a tenth of a point must not look like a cliff
-        axis.set_ylim((low + high) / 2 - 0.5, (low + high) / 2 + 0.5)
+    if majority > low - 5:
+        axis.axhline(majority, color=theme.muted, dashes=(1, 1.5), linewidth=1.6, label="commonest label")
+        low, high = min(low, majority), max(high, majority)
+    else:  # far below: drawing it would flatten what there is to see
+        text = f"always the commonest label: {majority:.1f}%"
+        axis.annotate(text, (0.02, 0.03), xycoords="axes fraction", fontsize=8, color=theme.muted)
+    # At least a point high, so that a tenth of a point does not look like a cliff.
+    middle, half = (low + high) / 2, 0.58 * max(1.0, high - low)
+    axis.set_ylim(middle - half, middle + half)
     axis.yaxis.set_major_locator(MaxNLocator(nbins=7, steps=[1, 2, 5, 10]))
     axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}%"))
     axis.set_ylabel("test accuracy")
@@ -377,7 +364,7 @@ def _per_ranks(
 
 
 def _series(number: int, label: str) -> dict[str, Any]:
-    colour, marker = _RANK_COLOURS[number % len(_RANK_COLOURS)], _MARKERS[number % len(_MARKERS)]
+    colour, marker = RANK_COLOURS[number % len(RANK_COLOURS)], MARKERS[number % len(MARKERS)]
     return {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.8, "label": label}
 
 
@@ -425,45 +412,15 @@ def _log_y(axis: Any) -> None:
     axis.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _share_legend(figure: Figure, axes: Any) -> None:
+def _share_legend(figure: Figure, axes: Sequence[Sequence[Any]]) -> None:
     """Put one legend under the figure for all its panels."""
     entries: dict[str, Any] = {}
-    for axis in axes.ravel():
+    for axis in (axis for row in axes for axis in row):
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = min(len(entries), 3 if axes.shape[1] == 1 else 9)
+        columns = min(len(entries), 3 if len(axes[0]) == 1 else 9)
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
-
-
-def _style(theme: Theme) -> dict[str, Any]:
-    return {
-        "figure.facecolor": theme.ground,
-        "savefig.facecolor": theme.ground,
-        "axes.facecolor": theme.ground,
-        "axes.edgecolor": theme.muted,
-        "axes.labelcolor": theme.text,
-        "axes.titlecolor": theme.text,
-        "axes.titlesize": 11,
-        "axes.titleweight": "bold",
-        "axes.titlelocation": "left",
-        "axes.labelsize": 9.5,
-        "axes.spines.top": False,
-        "axes.spines.right": False,
-        "axes.grid": True,
-        "axes.axisbelow": True,
-        "grid.color": theme.grid,
-        "grid.linewidth": 0.8,
-        "xtick.color": theme.muted,
-        "ytick.color": theme.muted,
-        "xtick.labelsize": 8.5,
-        "ytick.labelsize": 8.5,
-        "xtick.minor.size": 0,
-        "text.color": theme.text,
-        "legend.frameon": False,
-        "legend.fontsize": 9,
-        "font.family": "DejaVu Sans",
-    }
 
 
 def _png(figure: Figure) -> bytes:

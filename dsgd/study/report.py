@@ -115,7 +115,11 @@ def render(study: Study, rows: Sequence[Row], summary: Summary, figures: Sequenc
         claims=claims,
         figures=figures,
         data=tables.data_table(summary),
-        results=[tables.results_table(summary, dataset) for dataset in summary.datasets()],
+        results=[
+            tables.results_table(summary, dataset, columns, title)
+            for columns, title in ((tables.TIME, "Time"), (tables.WORTH, "Worth of the averaged model"))
+            for dataset in summary.datasets()
+        ],
         targets=tables.target_table(summary, excess=study.target_excess),
         facts=_facts(study, rows),
         warnings=_warnings(rows),
@@ -134,7 +138,7 @@ def verdict(summary: Summary, claims: Sequence[Claim]) -> str:
     claims : sequence of Claim
         Its claims.
     """
-    falls, speedups, losses, ranks = [], [], [], 0
+    falls, speedups, best, losses, ranks = [], [], [], [], 0
     for dataset in summary.datasets():
         cells = {cell.every: cell for cell in summary.parallel(dataset)}
         sequential = summary.sequential(dataset)
@@ -144,15 +148,17 @@ def verdict(summary: Summary, claims: Sequence[Claim]) -> str:
         ranks = rare.ranks
         falls.append(1 - rare.median("communication_s") / first.median("communication_s"))
         speedups.append(first.median("train_s") / rare.median("train_s"))
+        best.append(sequential.median("train_s") / min(cell.median("train_s") for cell in cells.values()))
         losses.append(100 * (rare.median("test_accuracy") - sequential.median("test_accuracy")))
     judged = [claim for claim in claims if claim.holds is not None]
     count = f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)} published claims hold here."
     if not falls:
         return f"This study did not run both every=1 and every={published.RARE} on two or more processes. {count}"
+    gain, best_gain, change = _range(speedups, "{:.0f}"), _range(best, "{:.2g}"), _range(losses, "{:+.2f}")
     return (
-        f"On {ranks} processes, synchronising every {published.RARE} samples instead of every sample cut communication by "
-        f"{_range(falls, '{:.1%}')} and made training {_range(speedups, '{:.1f}')} times as fast, with test accuracy "
-        f"{_range(losses, '{:+.2f}')} points from the sequential run. {count}"
+        f"On {ranks} processes, synchronising every {published.RARE} samples instead of every sample cut communication "
+        f"by {_range(falls, '{:.1%}')} and made training {gain} times as fast, with test accuracy {change} points from "
+        f"the sequential run. At its best period it was {best_gain} times as fast as the sequential run. {count}"
     )
 
 

@@ -163,7 +163,8 @@ def _worth(model: SGDClassifier, data: StudyData, study: Study) -> dict[str, flo
 
 def _cost(model: SGDClassifier) -> dict[str, Any]:
     """Return what the run took: seconds by phase and bytes (summed over ranks), memory, and the curve."""
-    report, totals = model.fit_report_, model.ledger_.totals()
+    report: dict[str, Any] = model.fit_report_
+    totals = model.ledger_.totals()
     curve = [
         {name: record[name] for name in ("epoch", "seconds", "train_loss", "dispersion")} for record in report["epochs"]
     ]

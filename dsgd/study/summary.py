@@ -56,8 +56,8 @@ class Cell:
         Parameters
         ----------
         name : str
-            A column of the rows; ``"communication_s"`` stands for wire plus wait. Seconds of phases, bytes and
-            messages are given per rank.
+            A column of the rows; ``"communication_s"`` stands for wire plus wait, ``"other_s"`` for the time that
+            the ledger charges to no phase. Seconds of phases, bytes and messages are given per rank.
         """
         values = [value for row in self.rows if (value := _value(row, name)) is not None]
         return Stat(statistics.median(values), min(values), max(values)) if values else None
@@ -156,6 +156,10 @@ def _value(row: Row, name: str) -> float | None:
     if name == "communication_s":
         wire, wait = _value(row, "wire_s"), _value(row, "wait_s")
         return None if wire is None or wait is None else wire + wait
+    if name == "other_s":  # the loop around the phases, which the ledger does not charge
+        spent = [_value(row, f"{phase}_s") for phase in ("compute", "encode", "wire", "wait")]
+        # The ledger of short rounds is an estimate from a sample of them, so its sum may exceed the time that passed.
+        return None if None in spent else max(0.0, float(row["train_s"]) - sum(s for s in spent if s is not None))
     value = row.get(name)
     if value is None:
         return None

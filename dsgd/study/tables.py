@@ -13,7 +13,7 @@ from rich.table import Table as RichTable
 from dsgd.study.claims import Claim, is_trivial
 from dsgd.study.summary import Cell, Summary, target_reached
 
-__all__ = ["Table", "claims_table", "data_table", "results_table", "target_table"]
+__all__ = ["BRIEF", "TIME", "WORTH", "Table", "claims_table", "data_table", "results_table", "target_table"]
 
 
 @dataclass(frozen=True)
@@ -91,18 +91,57 @@ def data_table(summary: Summary) -> Table:
                 f"{row['features']:,}",
                 f"{row['density']:.1%}",
                 f"{row['majority_accuracy']:.2%}",
+                "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
             )
         )
-    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label")
-    return Table("Data", columns, rows, n_text=2)
+    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label", "best possible")
+    note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
+    return Table("Data", columns, rows, note, n_text=2)
 
 
-# What of the results fits a terminal.
-_BRIEF: Final = ("ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges")  # fmt: skip
+# What of the results goes together: what fits a terminal, what a run took, and what its model is worth.
+BRIEF: Final = (
+    "ranks",
+    "every",
+    "time s",
+    "comm. share",
+    "comm. saved",
+    "x sequential",
+    "accuracy",
+    "balanced",
+    "exchanges",
+)
+TIME: Final = (
+    "ranks",
+    "every",
+    "time s",
+    "compute s",
+    "encode s",
+    "wire s",
+    "wait s",
+    "comm. share",
+    "comm. saved",
+    "x sequential",
+    "exchanges",
+    "sent",
+    "peak memory",
+)
+WORTH: Final = (
+    "ranks",
+    "every",
+    "accuracy",
+    "lowest",
+    "highest",
+    "balanced",
+    "F1",
+    "training accuracy",
+    "objective",
+    "dispersion",
+)
 
 
-def results_table(summary: Summary, dataset: str, *, brief: bool = False) -> Table:
-    """Return one row per number of ranks and period: time, where it went, and what the model is worth.
+def results_table(summary: Summary, dataset: str, columns: Sequence[str] = BRIEF, title: str = "Results") -> Table:
+    """Return one row per number of ranks and period.
 
     Parameters
     ----------
@@ -110,25 +149,21 @@ def results_table(summary: Summary, dataset: str, *, brief: bool = False) -> Tab
         The study.
     dataset : str
         Which of its datasets.
-    brief : bool, default False
-        Leave out what does not fit a terminal.
+    columns : sequence of str, default BRIEF
+        Which columns: `BRIEF`, `TIME` or `WORTH`.
+    title : str, default "Results"
+        What the table is called; the name of the data is added.
     """
     sequential = summary.sequential(dataset)
     base = sequential.median("train_s") if sequential else None
-    cells = [cell for cell in summary.cells if cell.dataset == dataset]
-    columns: tuple[str, ...] = (
-        "ranks", "every", "time s", "compute s", "wire s", "wait s", "comm. share", "comm. saved", "x sequential",
-        "accuracy", "balanced", "F1", "objective", "dispersion", "exchanges", "sent", "peak memory",
-    )  # fmt: skip
-    note = (
-        "Medians over seeds; seconds and bytes per rank. comm. = wire + wait; saved: against every=1 on as many ranks. "
-        "* no better than trivial."
-    )
-    rows = [_result(summary, cell, base) for cell in cells]
-    if brief:
-        kept = [columns.index(name) for name in _BRIEF]
-        columns, rows = _BRIEF, [tuple(row[place] for place in kept) for row in rows]
-    return Table(f"Results on {dataset}", columns, rows, note, n_text=0)
+    found = [_result(summary, cell, base) for cell in summary.cells if cell.dataset == dataset]
+    notes = ["Medians over seeds."]
+    if "comm. saved" in columns:
+        notes.append("Seconds and bytes per rank; comm. = wire + wait; saved: against every=1 on as many ranks.")
+    if any(cells["accuracy"].endswith("*") for cells in found):
+        notes.append("* no better than always predicting the commonest label.")
+    rows = [tuple(cells[name] for name in columns) for cells in found]
+    return Table(f"{title} on {dataset}", columns, rows, " ".join(notes), n_text=0)
 
 
 def target_table(summary: Summary, *, excess: float) -> Table:
@@ -160,47 +195,58 @@ def target_table(summary: Summary, *, excess: float) -> Table:
                     str(cell.ranks),
                     _every(cell),
                     f"{middle[0]}" if middle else "not reached",
-                    f"{middle[1]:.3f}" if middle else "-",
+                    _figure(middle[1]) if middle else "-",
                 )
             )
     columns = ("data", "target loss", "ranks", "every", "epochs", "seconds")
     note = (
-        f"Target: the training loss of the sequential run's last epoch plus {excess:.0%}. The loss of an epoch is the mean "
-        "over its rows, each before its own update; half of the seeds or more must reach it."
+        f"Target: the training loss of the sequential run's last epoch plus {excess:.0%}. The loss of an epoch is the "
+        "mean over its rows, each before its own update; half of the seeds or more must reach it."
     )
     return Table("Time to target", columns, rows, note)
 
 
-def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> tuple[str, ...]:
-    phases = {phase: cell.median(f"{phase}_s") for phase in ("compute", "encode", "wire", "wait")}
-    communication = phases["wire"] + phases["wait"]
+def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[str, str]:
+    """Return every column of a cell by its heading."""
+    phases = {phase: cell.median(f"{phase}_s") for phase in ("compute", "encode", "wire", "wait", "other")}
+    communication, spent = phases["wire"] + phases["wait"], sum(phases.values())
     first = summary.cell(cell.dataset, cell.ranks, 1)
     before = first.median("communication_s") if first else 0.0
-    spent = sum(phases.values())
-    dispersion, f1, memory = cell.stat("dispersion"), cell.stat("f1"), cell.stat("peak_rss_bytes")
-    return (
-        str(cell.ranks),
-        _every(cell),
-        f"{cell.median('train_s'):.3f}",
-        f"{phases['compute']:.3f}",
-        f"{phases['wire']:.3f}" if cell.ranks > 1 else "-",
-        f"{phases['wait']:.3f}" if cell.ranks > 1 else "-",
-        f"{communication / spent:.1%}" if spent > 0 and cell.ranks > 1 else "-",
-        f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
-        f"{sequential_s / cell.median('train_s'):.2f}" if sequential_s else "-",
-        f"{cell.median('test_accuracy'):.2%}" + ("*" if is_trivial(cell) else ""),
-        f"{cell.median('balanced_accuracy'):.2%}",
-        f"{f1.median:.3f}" if f1 else "-",
-        f"{cell.median('objective'):.4g}",
-        f"{dispersion.median:.2g}" if dispersion and cell.ranks > 1 else "-",
-        f"{cell.median('rounds'):,.0f}" if cell.ranks > 1 else "-",
-        _bytes(cell.median("bytes_sent")) if cell.ranks > 1 else "-",
-        _bytes(memory.median) if memory else "-",
-    )
+    accuracy, f1 = cell.stat("test_accuracy"), cell.stat("f1")
+    dispersion, memory = cell.stat("dispersion"), cell.stat("peak_rss_bytes")
+    alone = cell.ranks == 1  # nothing is exchanged
+    return {
+        "ranks": str(cell.ranks),
+        "every": _every(cell),
+        "time s": _figure(cell.median("train_s")),
+        "compute s": _figure(phases["compute"]),
+        "encode s": "-" if alone else _figure(phases["encode"]),
+        "wire s": "-" if alone else _figure(phases["wire"]),
+        "wait s": "-" if alone else _figure(phases["wait"]),
+        "comm. share": "-" if alone or not spent else f"{communication / spent:.1%}",
+        "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
+        "x sequential": _figure(sequential_s / cell.median("train_s")) if sequential_s else "-",
+        "accuracy": f"{cell.median('test_accuracy'):.2%}" + "*" * is_trivial(cell),
+        "lowest": f"{accuracy.low:.2%}" if accuracy else "-",
+        "highest": f"{accuracy.high:.2%}" if accuracy else "-",
+        "balanced": f"{cell.median('balanced_accuracy'):.2%}",
+        "F1": f"{f1.median:.3f}" if f1 else "-",
+        "training accuracy": f"{cell.median('train_accuracy'):.2%}",
+        "objective": f"{cell.median('objective'):.4f}",
+        "dispersion": f"{dispersion.median:.2g}" if dispersion and not alone else "-",
+        "exchanges": "-" if alone else f"{cell.median('rounds'):,.0f}",
+        "sent": "-" if alone else _bytes(cell.median("bytes_sent")),
+        "peak memory": _bytes(memory.median) if memory else "-",
+    }
 
 
 def _every(cell: Cell) -> str:
     return "sequential" if cell.every is None else f"{cell.every:,}"
+
+
+def _figure(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    return f"{value:.3g}" if 1e-3 <= value < 1000 else f"{value:.5f}" if value < 1e-3 else f"{value:,.0f}"
 
 
 def _bytes(n_bytes: float) -> str:

@@ -1,0 +1,85 @@
+"""How the figures of a study look: colours, markers and settings, the same in all of them.
+
+Colours are those of Okabe and Ito (2008), told apart with any colour vision; series differ in marker as well.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+__all__ = [
+    "DARK",
+    "LIGHT",
+    "MARKERS",
+    "PHASES",
+    "PHASE_COLOURS",
+    "PHASE_MARKERS",
+    "RANK_COLOURS",
+    "VERMILION",
+    "Theme",
+    "rc_params",
+]
+
+
+@dataclass(frozen=True)
+class Theme:
+    """Colours of a figure's ground and text.
+
+    Parameters
+    ----------
+    name : str
+        ``"light"`` or ``"dark"``.
+    ground, text, muted, grid : str
+        Colours of the background, of text, of axes and of grid lines.
+    """
+
+    name: str
+    ground: str
+    text: str
+    muted: str
+    grid: str
+
+
+LIGHT: Final = Theme("light", "#ffffff", "#1b1f24", "#57606a", "#e4e7eb")
+DARK: Final = Theme("dark", "#161b22", "#e6edf3", "#9aa4b0", "#2b323b")
+
+# Okabe and Ito (2008); black, which vanishes on a dark ground, is replaced by the theme's text colour.
+BLUE, ORANGE, GREEN, VERMILION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+RANK_COLOURS: Final = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
+MARKERS: Final = ("o", "s", "^", "D", "v")
+# Phases from work to waiting, in the order they are stacked; "other" is what the ledger leaves uncharged.
+PHASES: Final = ("compute", "encode", "other", "wire", "wait")
+PHASE_COLOURS: Final = (BLUE, GREEN, "#8c959f", ORANGE, VERMILION)
+PHASE_MARKERS: Final = ("o", "^", "v", "s", "D")
+
+
+def rc_params(theme: Theme) -> dict[str, Any]:
+    """Return the settings of matplotlib that draw in a theme."""
+    return {
+        "figure.facecolor": theme.ground,
+        "savefig.facecolor": theme.ground,
+        "axes.facecolor": theme.ground,
+        "axes.edgecolor": theme.muted,
+        "axes.labelcolor": theme.text,
+        "axes.titlecolor": theme.text,
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": theme.grid,
+        "grid.linewidth": 0.8,
+        "xtick.color": theme.muted,
+        "ytick.color": theme.muted,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "xtick.minor.size": 0,
+        "text.color": theme.text,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+        "font.family": "DejaVu Sans",
+    }
