@@ -90,7 +90,6 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
             threads_per_worker=threads_per_worker,
             processes=True,
             dashboard_address=None,
-            silence_logs=True,
         ) as cluster,
         Client(cluster, set_as_default=False) as own,
     ):
@@ -117,13 +116,19 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
     ClusterUnreachableError
         No scheduler answers there.
     """
+    client = Client.__new__(Client)
     try:
-        return Client(address, timeout=timeout_s, set_as_default=False)
+        client.__init__(address, timeout=timeout_s, set_as_default=False)  # type: ignore[misc]
     except (OSError, ValueError) as error:
+        # distributed 2026.8 leaves the thread of the event loop running when its constructor fails, and closing the
+        # client does not end it: the constructor is called by hand to have something to end it by.
+        if hasattr(client, "_loop_runner"):
+            client._loop_runner.stop()
         raise ClusterUnreachableError(
             f"no Dask scheduler answers at {address!r} within {timeout_s:g} s ({error}). "
             "Check the address, and that `dask scheduler` runs there."
         ) from error
+    return client
 
 
 def require_cluster(client: Any) -> Client:
