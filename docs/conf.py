@@ -39,6 +39,9 @@ numpydoc_show_class_members = False
 
 # Inventories of other projects would have to be downloaded, so names of theirs cannot be resolved.
 nitpick_ignore_regex = [
-    ("py:.*", r"(builtins|collections|dask|distributed|numpy|pandas|scipy|sklearn|socket|threading|types|typing)(\..*)?"),
+    (
+        "py:.*",
+        r"(builtins|collections|dask|distributed|numpy|pandas|scipy|sklearn|socket|threading|types|typing)(\..*)?",
+    ),
     ("py:.*", r"(array|iterable|mapping|sequence|self|callable)"),
 ]

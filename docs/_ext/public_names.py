@@ -1,9 +1,8 @@
 """Every public name of dsgd is in the reference, once.
 
 A name is public when the `__all__` of a module holds it. It is documented under the shortest path that exports it:
-`dsgd.sync.LocalSGD`, not `dsgd.sync.local_sgd.LocalSGD`. A page of the reference says ``automodule`` for a module; what
-another, shorter path documents is left out there. The build warns, and so fails, for each public name that is on no
-page.
+`dsgd.sync.LocalSGD`, not `dsgd.sync.local_sgd.LocalSGD`. A page of the reference says ``public-module`` for a module,
+which documents what the module is the home of. The build warns, and so fails, for each public name on no page.
 """
 
 from __future__ import annotations
@@ -13,12 +12,14 @@ import pkgutil
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
-from types import FunctionType
+from types import FunctionType, GenericAlias
 from typing import Any
 
+from docutils import nodes
 from sphinx.application import Sphinx
 from sphinx.environment import BuildEnvironment
 from sphinx.util import logging
+from sphinx.util.docutils import SphinxDirective
 
 import dsgd
 import dsgd.datasets
@@ -59,6 +60,36 @@ def homes() -> dict[tuple[str, str], str]:
     return found
 
 
+class PublicModule(SphinxDirective):
+    """Document a module: its docstring, its classes and functions, and its constants, which autodoc would leave out."""
+
+    required_arguments = 1
+
+    def run(self) -> list[nodes.Node]:
+        """Return what autodoc makes of the module."""
+        name = self.arguments[0]
+        parent, _, last = name.rpartition(".")
+        # A function may have the name of its module; then the module itself cannot be indexed as well.
+        is_taken = parent and last in importlib.import_module(parent).__all__
+        module = importlib.import_module(name)
+        lines = [f".. py:currentmodule:: {name}" if is_taken else f".. automodule:: {name}", ""]
+        for (origin, public), home in sorted(homes().items()):
+            if origin == home == name:
+                lines += _entry(name, public, getattr(module, public), take_all=bool(is_taken))
+        return self.parse_text_to_nodes("\n".join(lines), allow_section_headings=True)
+
+
+def _entry(module: str, name: str, item: Any, *, take_all: bool) -> list[str]:
+    """Return the directive for a constant or a type alias, with `take_all` for anything; else nothing."""
+    if isinstance(item, GenericAlias) or hasattr(item, "__origin__"):
+        return [f".. py:data:: {name}", f"   :module: {module}", "", f"   A type: ``{item}``.", ""]
+    if callable(item):
+        kind = "autoclass" if isinstance(item, type) else "autofunction"
+        return [f".. {kind}:: {module}.{name}", ""] if take_all else []
+    value = [] if isinstance(item, int | float | str) else ["   :no-value:"]
+    return [f".. autodata:: {module}.{name}", *value, ""]
+
+
 def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
     del skip, options
     if name.startswith("set_") and name.endswith("_request"):
@@ -68,7 +99,8 @@ def _skip(app: Sphinx, what: str, name: str, obj: Any, skip: bool, options: Any)
     module = app.env.temp_data.get("autodoc:module") or app.env.ref_context.get("py:module", "")
     if what != "module" or (module, name) not in app.env.dsgd_homes:  # type: ignore[attr-defined]
         return None
-    return bool(app.env.dsgd_homes[module, name] != module)  # type: ignore[attr-defined]
+    elsewhere = app.env.dsgd_homes[module, name] != module  # type: ignore[attr-defined]
+    return elsewhere or bool(_entry(module, name, obj, take_all=False))
 
 
 def _prepare(app: Sphinx, env: BuildEnvironment, docnames: list[str]) -> None:
@@ -87,6 +119,7 @@ def _check(app: Sphinx, env: BuildEnvironment) -> None:
 
 def setup(app: Sphinx) -> dict[str, bool]:
     """Register with Sphinx."""
+    app.add_directive("public-module", PublicModule)
     app.connect("env-before-read-docs", _prepare)
     app.connect("autodoc-skip-member", _skip)
     app.connect("env-check-consistency", _check)
