@@ -1,6 +1,7 @@
 """The losses: a frozen table, and one scalar function that kernels call with the code of a row.
 
-With target y, prediction p and margin z = y p, scikit-learn's definitions (`sklearn/linear_model/_sgd_fast.pyx.tp`):
+With target y, prediction p, margin z = y p, r = p - y and a = abs(r), scikit-learn's definitions
+(`sklearn/linear_model/_sgd_fast.pyx.tp`):
 
 =========================== ============================================ =====================================
 name                        loss                                         used by
@@ -11,9 +12,9 @@ log_loss                    log(1 + exp(-z))                             logisti
 modified_huber              max(0, 1 - z)^2 if z >= -1, else -4 z        Zhang, ICML 2004
 perceptron                  max(0, -z)                                   perceptron
 squared_error               (p - y)^2 / 2                                ridge regression
-huber                       r^2 / 2 if |r| <= e, else e |r| - e^2 / 2    robust regression, r = p - y
-epsilon_insensitive         max(0, |r| - e)                              SVR
-squared_epsilon_insensitive max(0, |r| - e)^2                            L2-SVR
+huber                       r^2 / 2 if a <= e, else e a - e^2 / 2        robust regression
+epsilon_insensitive         max(0, a - e)                                SVR
+squared_epsilon_insensitive max(0, a - e)^2                              L2-SVR
 =========================== ============================================ =====================================
 """
 
