@@ -79,7 +79,7 @@ def draw(spec: FigureSpec, summary: Summary, *, dark: bool = False) -> bytes:
     datasets = summary.datasets()
     with mpl.rc_context(rc_params(theme)):
         figure = Figure(figsize=(1.4 + 3.7 * len(datasets), 0.75 + 2.55 * spec.rows), layout="constrained")
-        axes = figure.subplots(spec.rows, len(datasets), squeeze=False)
+        axes: Any = figure.subplots(spec.rows, len(datasets), squeeze=False)
         for column, dataset in enumerate(datasets):
             spec.panel(axes[:, column], summary, dataset, theme)
             axes[0, column].set_title(dataset)
