@@ -10,6 +10,7 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from typing import TextIO
 
 from dsgd.errors import DsgdError, RankError
 
@@ -62,7 +63,15 @@ def _run(args: list[str]) -> None:
         typer.main.get_command(app)(args=args, prog_name="dsgd")
 
 
-def _show_warning(message: Warning | str, *_: object) -> None:
+def _show_warning(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    file: TextIO | None = None,
+    line: str | None = None,
+) -> None:
+    del category, filename, lineno, file, line
     sys.stderr.write(f"dsgd: warning: {message}\n")
 
 

@@ -89,7 +89,8 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
             n_workers=n_workers,
             threads_per_worker=threads_per_worker,
             processes=True,
-            dashboard_address=None,
+            dashboard_address=":0",
+            scheduler_kwargs={"dashboard": False},
         ) as cluster,
         Client(cluster, set_as_default=False) as own,
     ):
@@ -118,7 +119,7 @@ def connect_client(address: str, timeout_s: float = 5.0) -> Client:
     """
     client = Client.__new__(Client)
     try:
-        client.__init__(address, timeout=timeout_s, set_as_default=False)  # type: ignore[misc]
+        client.__init__(address, timeout=timeout_s, set_as_default=False)
     except (OSError, ValueError) as error:
         # distributed 2026.8 leaves the thread of the event loop running when its constructor fails, and closing the
         # client does not end it: the constructor is called by hand to have something to end it by.
