@@ -224,7 +224,7 @@ def _check_memory(rank: RankPlan) -> None:
         raise ClusterError(
             f"rank {rank.rank} on worker {rank.worker.address} (host {rank.worker.host}) would need "
             f"{_gib(needed)} for its {len(rank.blocks)} blocks and their packed copy, but may use {_gib(usable)} "
-            f"of its limit of {_gib(rank.worker.memory_limit)}. Give workers more memory, use more workers, or pass float32."
+            f"of its limit of {_gib(rank.worker.memory_limit)}. Give workers more memory, or use more of them."
         )
 
 

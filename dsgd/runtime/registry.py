@@ -215,6 +215,10 @@ class Registry:
 
         Parameters
         ----------
+        job_id, epoch, token
+            The fence of the job; a rank of an older epoch is not listened to.
+        rank : int
+            The rank.
         failure : mapping or None
             ``kind`` (``"raised"``, or ``"aborted"`` when the rank stopped because of something elsewhere), ``text``
             and ``pickled``, the exception as bytes, which are handed on unread.

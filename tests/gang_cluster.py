@@ -1,0 +1,97 @@
+"""Looks into a cluster for what a gang may have left there."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from distributed import Client, Future, LocalCluster
+
+
+def start_cluster(n_workers: int, **options: Any) -> LocalCluster:
+    return LocalCluster(
+        **{
+            "n_workers": n_workers,
+            "threads_per_worker": 1,
+            "dashboard_address": ":0",
+            "scheduler_kwargs": {"dashboard": False},
+            "silence_logs": logging.CRITICAL,
+        }
+        | options
+    )
+
+
+def put_blocks(client: Client, n_blocks: int, n_rows: int = 4) -> list[Future]:
+    """Put blocks on the cluster; all values of block k are k."""
+    blocks = [(np.full((n_rows, 3), float(k)), np.zeros(n_rows), None) for k in range(n_blocks)]
+    return [client.scatter(block, hash=False) for block in map(_boxed, blocks)]
+
+
+def _boxed(block: Any) -> Any:
+    return _Box(block)
+
+
+class _Box(tuple):  # type: ignore[type-arg]
+    """A tuple that scatter takes as one object."""
+
+    __slots__ = ()
+
+
+def wait_until(what: Callable[[], Any], timeout_s: float = 10.0) -> None:
+    """Wait until `what` returns something false, and fail with it if it never does."""
+    deadline = time.monotonic() + timeout_s
+    while left := what():
+        assert time.monotonic() < deadline, f"left on the cluster: {left}"
+        time.sleep(0.02)
+
+
+def assert_clean(client: Client) -> None:
+    """Fail if a task, a job, a lease, a store, a socket or a thread of a gang is left."""
+    wait_until(lambda: [*client.run_on_scheduler(_left_on_scheduler), *_left_on_workers(client)])
+
+
+def _left_on_workers(client: Client) -> list[str]:
+    known = {int(address.rsplit(":", 1)[1]) for address in _dask_addresses(client) if address.startswith("tcp")}
+    found = client.run(_left_on_worker, known)
+    return [f"{worker}: {item}" for worker, items in found.items() for item in items]
+
+
+def _dask_addresses(client: Client) -> list[str]:
+    info = client.scheduler_info(n_workers=-1)
+    nannies = [str(worker["nanny"]) for worker in info["workers"].values() if worker["nanny"]]
+    return [info["address"], *info["workers"], *nannies]
+
+
+def _left_on_scheduler(dask_scheduler: Any) -> list[str]:
+    left = [f"task {key}: {task.state}" for key, task in dask_scheduler.tasks.items() if str(key).startswith("dsgd-")]
+    for name, plugin in dask_scheduler.plugins.items():
+        if name.startswith("dsgd-gangs"):
+            left += [f"job {job}" for job in plugin.registry.jobs]
+            left += [f"lease of {worker}" for worker in plugin.registry.leases]
+            left += [f"waiter of {job}" for job in plugin._changed]
+    return left
+
+
+def _left_on_worker(known: set[int], dask_worker: Any) -> list[str]:
+    import threading
+
+    import psutil
+
+    left = [f"task {key}" for key in dask_worker.state.tasks if str(key).startswith("dsgd-")]
+    for name, plugin in dask_worker.plugins.items():
+        if name.startswith("dsgd-jobs") and len(plugin.store):
+            left.append("an open job")
+    if not dask_worker.address.startswith("tcp"):
+        return left
+    known = known | {dask_worker.http_server.port}
+    for connection in psutil.Process().net_connections(kind="inet"):
+        ports = {connection.laddr.port} | ({connection.raddr.port} if connection.raddr else set())
+        if connection.status in ("LISTEN", "ESTABLISHED", "CLOSE_WAIT") and not ports & known:
+            left.append(f"socket {connection.laddr} {connection.raddr} {connection.status}")
+    threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("Dask-Default-Threads")]
+    if len(threads) > dask_worker.state.nthreads:
+        left.append(f"threads {threads}")
+    return left

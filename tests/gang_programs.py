@@ -1,0 +1,115 @@
+"""Rank programs for the tests of the gang; worker processes import them from here."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.runtime import Rank
+
+
+def keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
+    """Pack blocks by handing them on."""
+    return list(blocks)
+
+
+class Rows:
+    """Packed data that knows how many rows it has."""
+
+    def __init__(self, n_rows: int) -> None:
+        self.n_rows = n_rows
+
+
+def count_rows(blocks: Sequence[Any], rank_number: int) -> Rows:
+    return Rows(sum(len(y) for _, y, _ in blocks))
+
+
+def add_up(rank: Rank, data: Sequence[Any]) -> np.ndarray:
+    """Return the sums over ranks of 1, rank number, blocks, and all values."""
+    vector = np.array([1.0, rank.number, len(data), sum(float(X.sum()) for X, _, _ in data)])
+    rank.ledger.begin_round("sync")
+    rank.group.allreduce(vector)
+    rank.ledger.end_round()
+    return vector
+
+
+def in_order(rank: Rank, data: Sequence[Any]) -> list[int]:
+    """Return the blocks of all ranks, rank by rank, by the first value of each."""
+    mine = np.full(16, -1.0)
+    mine[: len(data)] = [X[0, 0] for X, _, _ in data]
+    return [[int(v) for v in row if v >= 0] for row in rank.group.allgather(mine)]  # type: ignore[return-value]
+
+
+def spin(rank: Rank, data: Any, seconds: float) -> int:
+    """Synchronise again and again for some seconds; rank 0 publishes."""
+    stop = time.monotonic() + seconds
+    vector = np.ones(1)
+    rounds = 0
+    while vector[0] > 0:
+        rank.check()
+        rank.publish({"round": np.int64(rounds)})
+        vector[0] = float(rank.number == 0 and time.monotonic() < stop)
+        rank.group.allreduce(vector)
+        time.sleep(0.001)
+        rounds += 1
+    return rounds
+
+
+def work_alone(rank: Rank, data: Any, seconds: float) -> None:
+    """Talk to nobody, only look at the abort flag: what a long local phase does."""
+    rank.group.barrier()
+    rank.publish({"alone": True})
+    stop = time.monotonic() + seconds
+    while time.monotonic() < stop:
+        rank.check()
+        time.sleep(0.01)
+
+
+class OddError(Exception):
+    """Pickles, but does not load again."""
+
+    def __init__(self, one: str, two: str) -> None:
+        super().__init__(one + two)
+
+
+def fail(rank: Rank, data: Any, culprit: int, kind: str) -> None:
+    """Let one rank raise while the others go on."""
+    if rank.number == culprit:
+        time.sleep(0.05)
+        if kind == "zero":
+            1 / 0  # noqa: B018
+        if kind == "data":
+            raise InvalidDataError("row 7 is bad")
+        if kind == "odd":
+            raise OddError("a", "b")
+        if kind == "interrupt":
+            raise KeyboardInterrupt
+    spin(rank, data, 60.0)
+
+
+def fail_to_pack(blocks: Sequence[Any], rank_number: int) -> None:
+    if rank_number == 1:
+        raise InvalidDataError("cannot pack")
+
+
+def unpicklable(rank: Rank, data: Any) -> Any:
+    rank.group.barrier()
+    return threading.Lock()
+
+
+def pid_of(rank: Rank, data: Any) -> list[int]:
+    """Return the process of each rank."""
+    return [int(pid) for pid in rank.group.allgather(np.array([float(os.getpid())]))[:, 0]]
+
+
+def publish_all(rank: Rank, data: Any) -> None:
+    """Publish faster than events may travel."""
+    for number in range(200):
+        rank.publish({"number": np.int64(number), "loss": np.float32(0.5), "name": "x", "none": None})
+    rank.group.barrier()

@@ -1,0 +1,294 @@
+"""Rank programs on real worker processes: what goes right."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import gang_programs as programs
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster, Security
+from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+
+from dsgd.errors import (
+    ClusterError,
+    ClusterUnreachableError,
+    InvalidParameterError,
+    VersionMismatchError,
+)
+from dsgd.runtime import client_for, client_of, connect_client, run_on_cluster, versions
+from dsgd.runtime.progress import Publisher
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with start_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+        assert_clean(client)
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, None])
+@pytest.mark.parametrize("n_blocks", [0, 1, 7])
+def test_every_block_is_seen_by_one_rank(client: Client, n_ranks: int | None, n_blocks: int) -> None:
+    """For any number of ranks, empty and uneven ones included, the sum over blocks is right."""
+    blocks = put_blocks(client, n_blocks)
+    size = n_ranks or 3
+    result = run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, n_ranks=n_ranks)
+    assert result.value.tolist() == [size, size * (size - 1) / 2, n_blocks, sum(12 * k for k in range(n_blocks))]
+    assert [stat["rank"] for stat in result.stats] == list(range(size))
+    assert sum(stat["n_blocks"] for stat in result.stats) == n_blocks
+    assert len({stat["worker"] for stat in result.stats}) == size
+
+
+def test_blocks_come_in_input_order(client: Client) -> None:
+    """Each rank packs its blocks in the order of the input, and the first block is on rank 0."""
+    order: Any = run_on_cluster(programs.in_order, put_blocks(client, 9), client=client, pack=programs.keep).value
+    assert sorted(k for rank in order for k in rank) == list(range(9))
+    assert all(rank == sorted(rank) for rank in order)
+    assert order[0][0] == 0
+
+
+def test_blocks_that_lie_together_are_spread(client: Client) -> None:
+    """Blocks move from a worker that holds all of them to the others."""
+    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[0]
+    blocks = [client.submit(np.full, (5, 3), k, workers=[worker]) for k in range(6)]
+    pack = lambda blocks, rank: [(block, None, None) for block in blocks]  # noqa: E731
+    result = run_on_cluster(programs.add_up, blocks, client=client, pack=pack)
+    assert [stat["n_blocks"] for stat in result.stats] == [2, 2, 2]
+    assert result.value[3] == 15 * sum(range(6))
+
+
+def test_each_rank_has_a_process_of_its_own(client: Client) -> None:
+    """Ranks run in as many processes as there are ranks."""
+    pids = run_on_cluster(programs.pid_of, [], client=client, pack=programs.keep).value
+    assert len(set(pids)) == 3
+    assert set(pids) == set(client.run(_pid).values())
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def test_the_account_and_the_stats_come_home(client: Client) -> None:
+    """The ledger has every rank with bytes and rounds, and the stats have rows, host and peak memory."""
+    result = run_on_cluster(programs.spin, put_blocks(client, 5), client=client, pack=programs.count_rows, args=(0.05,))
+    assert [records.rank for records in result.ledger.ranks] == [0, 1, 2]
+    assert result.ledger.elapsed_s > 0.05
+    assert [stat["rows"] for stat in result.stats] == [4 * stat["n_blocks"] for stat in result.stats]
+    assert all(stat["host"] == "127.0.0.1" and stat["peak_rss_bytes"] > 1e6 for stat in result.stats)
+    counted = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).ledger.totals()
+    assert counted["rounds"] == 1
+    assert counted["bytes_sent"] > 3 * 32
+
+
+def test_programs_need_not_be_importable(client: Client) -> None:
+    """A closure of the calling script runs on the workers."""
+    factor = 3
+
+    def program(rank: Any, data: Any, plus: int) -> int:
+        return factor * int(rank.size) + plus
+
+    assert run_on_cluster(program, [], client=client, pack=programs.keep, args=(4,)).value == 13
+
+
+def test_progress_reaches_the_caller(client: Client) -> None:
+    """Events arrive as plain values, in the caller's thread, thinned out but with the last one."""
+    seen: list[tuple[Any, int]] = []
+    run_on_cluster(
+        programs.publish_all,
+        [],
+        client=client,
+        pack=programs.keep,
+        on_event=lambda event: seen.append((dict(event), threading.get_ident())),
+    )
+    assert seen[-1][0] == {"number": 199, "loss": 0.5, "name": "x", "none": None}
+    assert 2 <= len(seen) < 50
+    assert {ident for _, ident in seen} == {threading.get_ident()}
+
+
+def test_a_publisher_thins_out_and_keeps_the_last() -> None:
+    """Events closer than 0.2 s replace each other; flush passes on the one that waits, once."""
+    now, sent = [0.0], []
+    publisher = Publisher(sent.append, lambda: now[0])
+    for number in range(10):
+        now[0] = number * 0.05
+        publisher({"n": number})
+    publisher.flush()
+    publisher.flush()
+    assert [event["n"] for event in sent] == [0, 4, 8, 9]
+
+
+def test_two_jobs_at_once_from_two_clients_both_finish(cluster: LocalCluster, client: Client) -> None:
+    """Jobs that want the same workers queue up, and the one that waits says so."""
+    results: dict[str, Any] = {}
+    phases: list[Any] = []
+
+    def job(name: str) -> None:
+        with Client(cluster, set_as_default=False) as own:
+            results[name] = run_on_cluster(
+                programs.spin, put_blocks(own, 4), client=own, pack=programs.keep, args=(0.4,), on_event=phases.append
+            ).value
+
+    threads = [threading.Thread(target=job, args=(name,)) for name in "abc"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(results) == ["a", "b", "c"]
+    assert any(event.get("phase") == "queued" for event in phases)
+
+
+def test_jobs_on_different_workers_run_side_by_side(client: Client) -> None:
+    """Two jobs of one rank each, of one client, take different workers."""
+    stats: list[Any] = []
+
+    def job() -> None:
+        result = run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(1.0,), n_ranks=1)
+        stats.append(result.stats[0]["worker"])
+
+    threads = [threading.Thread(target=job) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(set(stats)) == 2
+
+
+def test_a_job_inside_a_task(client: Client) -> None:
+    """A task may run a gang on the cluster it is part of, on its own worker too."""
+
+    def task() -> Any:
+        with client_for() as inner:
+            return run_on_cluster(programs.add_up, [], client=inner, pack=programs.keep).value.tolist()
+
+    assert client.submit(task, pure=False).result() == [3, 3, 0, 0]
+
+
+def test_workers_that_are_threads_of_this_process() -> None:
+    """Several workers in one process keep their jobs apart."""
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
+        assert result.value.tolist() == [2, 1, 3, 36]
+        assert_clean(client)
+
+
+def test_an_encrypted_cluster_gets_encrypted_data_sockets() -> None:
+    """On a TLS cluster ranks talk with the certificates of their workers."""
+    pytest.importorskip("cryptography")
+    security = Security.temporary()
+    with (
+        start_cluster(2, security=security, protocol="tls://") as cluster,
+        Client(cluster, security=security, set_as_default=False) as client,
+    ):
+        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
+        assert result.value.tolist() == [2, 1, 3, 36]
+        assert result.stats[0]["worker"].startswith("tls://")
+        assert_clean(client)
+
+
+def test_another_version_on_the_workers_is_refused(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The error names every worker and both versions, before anything runs."""
+    mine = versions.local_versions()
+    monkeypatch.setattr(versions, "local_versions", lambda: {**mine, "dsgd": "99.0"})
+    with pytest.raises(VersionMismatchError, match=r"client has dsgd 99\.0.*scheduler has dsgd") as caught:
+        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+    assert all(worker in str(caught.value) for worker in client.scheduler_info(n_workers=-1)["workers"])
+
+
+def test_a_worker_without_dsgd_is_refused(client: Client) -> None:
+    """The error names the worker that cannot import it, and the next job runs once it can."""
+    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
+    client.run(_hide, workers=[worker])
+    try:
+        with pytest.raises(VersionMismatchError, match=f"worker {worker} cannot import dsgd"):
+            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+    finally:
+        client.run(_show, workers=[worker])
+    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 3
+
+
+def _hide() -> None:
+    import sys
+
+    sys.modules["hidden dsgd"] = sys.modules.pop("dsgd.runtime.member", None)  # type: ignore[assignment]
+    sys.modules["dsgd.runtime.member"] = None  # type: ignore[assignment]
+
+
+def _show() -> None:
+    import sys
+
+    hidden = sys.modules.pop("hidden dsgd")
+    del sys.modules["dsgd.runtime.member"]
+    if hidden is not None:
+        sys.modules["dsgd.runtime.member"] = hidden
+
+
+def test_a_leased_worker_is_not_scaled_away(cluster: LocalCluster, client: Client) -> None:
+    """While a job runs, adaptive scaling finds no worker to take."""
+    spared: list[Any] = []
+
+    def ask(event: Any) -> None:
+        if not spared:
+            spared.append(client.run_on_scheduler(_closable))
+
+    run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(0.5,), on_event=ask)
+    assert spared == [[]]
+
+
+def _closable(dask_scheduler: Any) -> list[str]:
+    return list(dask_scheduler.workers_to_close(n=1))
+
+
+def test_bad_requests_are_refused(client: Client) -> None:
+    """Wrong clients, too many ranks and mismatched sizes get an error that says what to do."""
+    run: Any = run_on_cluster
+    with pytest.raises(InvalidParameterError, match=r"must be a distributed\.Client or None, got str"):
+        run(programs.add_up, [], client="tcp://127.0.0.1:1", pack=programs.keep)
+    with pytest.raises(ClusterError, match="4 ranks need 4 worker processes"):
+        run(programs.add_up, [], client=client, pack=programs.keep, n_ranks=4)
+    with pytest.raises(InvalidParameterError, match="block_rows"):
+        run(programs.add_up, [], client=client, pack=programs.keep, block_rows=[1])
+    with pytest.raises(ZeroDivisionError):
+        run(programs.add_up, [client.submit(lambda: 1 / 0)], client=client, pack=programs.keep)
+
+
+def test_an_unreachable_scheduler_is_named() -> None:
+    """Connecting to nobody fails within the time given, with the address."""
+    with pytest.raises(ClusterUnreachableError, match=r"127\.0\.0\.1:9"):
+        connect_client("tcp://127.0.0.1:9", timeout_s=0.3)
+
+
+def test_clients_are_found_or_made(cluster: LocalCluster) -> None:
+    """The client passed wins, then the current one; without any, a cluster is started and closed again."""
+    assert client_of(None) is None
+    with Client(cluster) as current:
+        assert client_of(None) is current
+        with Client(cluster, set_as_default=False) as other, client_for(other) as found:
+            assert found is other
+    with pytest.raises(ClusterUnreachableError, match="closed"):
+        client_of(current)
+    with client_for(n_workers=1) as own:
+        assert run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0] == 1
+    assert own.status == "closed"
+    assert connect_client(cluster.scheduler_address).close() is None
+
+
+def test_repeated_jobs_leave_nothing(client: Client) -> None:
+    """Twenty jobs in a row leave as many keys on the scheduler as there were before."""
+    blocks = put_blocks(client, 3)
+    before = client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks))
+    for _ in range(20):
+        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
+    wait_until(lambda: client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)) - before)

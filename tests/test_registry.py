@@ -1,0 +1,189 @@
+"""The protocol of gangs: queue, leases, rendezvous and failures, without a cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from dsgd.runtime.registry import Registry
+
+TOKEN = b"t" * 32
+
+
+class World:
+    """A registry with a clock of its own and the messages it sent."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.sent: list[tuple[str, str, str]] = []
+        self.registry = Registry(self._send, lambda job_id: None, lambda: self.now)
+
+    def _send(self, worker: str, message: dict[str, Any]) -> None:
+        self.sent.append((worker, message["action"], message["job_id"]))
+
+    def admit(self, job_id: str, workers: str, client: str = "me") -> str:
+        self.registry.admit(job_id, 0, TOKEN, client, [(worker, "host") for worker in workers])
+        return self.state(job_id)
+
+    def state(self, job_id: str) -> str:
+        return str(self.registry.status(job_id)["job_state"])
+
+    def join(self, job_id: str, rank: int, address: str = "") -> dict[str, Any]:
+        return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}")
+
+    def finish(self, job_id: str, rank: int, kind: str = "") -> None:
+        failure = {"kind": kind, "text": f"story of {rank}", "pickled": b""} if kind else None
+        self.registry.finish(job_id, 0, TOKEN, rank, failure)
+
+
+@pytest.fixture
+def world() -> World:
+    return World()
+
+
+def test_a_gang_is_leased_as_a_whole_or_not_at_all(world: World) -> None:
+    """A job that needs one free and one taken worker takes neither."""
+    assert world.admit("a", "xy") == "running"
+    assert world.admit("b", "yz") == "queued"
+    assert world.registry.leases == {"x": "a", "y": "a"}
+    world.registry.close("a")
+    assert world.state("b") == "running"
+    assert world.registry.leases == {"y": "b", "z": "b"}
+
+
+def test_the_queue_is_first_come_first_served(world: World) -> None:
+    """A later job passes an earlier one only where it wants none of its workers."""
+    world.admit("a", "xy")
+    assert world.admit("b", "yz") == "queued"
+    assert world.admit("c", "z") == "queued"
+    assert world.admit("d", "w") == "running"
+    world.registry.close("a")
+    assert (world.state("b"), world.state("c")) == ("running", "queued")
+    world.registry.close("b")
+    assert world.state("c") == "running"
+
+
+def test_ranks_meet_when_the_last_has_come(world: World) -> None:
+    """Every rank gets all addresses in rank order, and those who wait learn who is missing."""
+    world.admit("a", "xyz")
+    assert world.join("a", 2)["missing"] == ["rank 0 on worker x", "rank 1 on worker y"]
+    world.join("a", 0)
+    assert world.join("a", 1) == {"join_state": "ready", "addresses": ["h:0", "h:1", "h:2"]}
+    assert world.join("a", 2) == {"join_state": "ready", "addresses": ["h:0", "h:1", "h:2"]}
+
+
+def test_strangers_are_turned_away(world: World) -> None:
+    """A join of another job, epoch, token, rank or second incarnation is stale."""
+    world.admit("a", "xy")
+    world.join("a", 0)
+    registry = world.registry
+    stale = {"join_state": "stale"}
+    assert registry.join("b", 0, TOKEN, 0, "h:0") == stale
+    assert registry.join("a", 1, TOKEN, 0, "h:0") == stale
+    assert registry.join("a", 0, b"wrong", 0, "h:0") == stale
+    assert registry.join("a", 0, TOKEN, 2, "h:0") == stale
+    assert registry.join("a", 0, TOKEN, 0, "h:9") == stale
+    world.finish("a", 0)
+    assert registry.join("a", 0, TOKEN, 0, "h:0") == stale
+
+
+def test_a_job_is_done_when_all_ranks_are(world: World) -> None:
+    """The job runs until its last rank has ended, and closing it leaves nothing."""
+    world.admit("a", "xy")
+    for rank in (0, 1):
+        world.join("a", rank)
+    world.finish("a", 1)
+    assert world.state("a") == "running"
+    world.finish("a", 0)
+    assert world.state("a") == "done"
+    world.registry.close("a")
+    assert not world.registry.jobs
+    assert not world.registry.leases
+    assert [action for worker, action, _ in world.sent if worker == "x"] == ["open", "close"]
+
+
+def test_the_first_failure_is_the_cause(world: World) -> None:
+    """A rank that raises is the cause, and the others are told to stop."""
+    world.admit("a", "xyz")
+    for rank in range(3):
+        world.join("a", rank)
+    world.finish("a", 1, "raised")
+    world.finish("a", 0, "aborted")
+    world.finish("a", 2, "raised")
+    failure = world.registry.status("a")["failure"]
+    assert (failure["rank"], failure["worker"], failure["text"]) == (1, "y", "story of 1")
+    assert {worker for worker, action, _ in world.sent if action == "abort"} == {"x", "z"}
+
+
+def test_an_echo_waits_for_the_cause(world: World) -> None:
+    """A rank whose peer went away is not blamed when the scheduler misses the peer's worker a moment later."""
+    world.admit("a", "xy")
+    for rank in range(2):
+        world.join("a", rank)
+    world.finish("a", 0, "aborted")
+    assert world.state("a") == "running"
+    world.now = 0.5
+    world.registry.worker_left("y")
+    failure = world.registry.status("a")["failure"]
+    assert (failure["kind"], failure["rank"], failure["worker"]) == ("lost", 1, "y")
+
+
+def test_an_echo_without_a_cause_is_told_in_the_end(world: World) -> None:
+    """When nothing else comes, the first rank that noticed tells its story."""
+    world.admit("a", "xy")
+    world.join("a", 0)
+    world.join("a", 1)
+    world.finish("a", 0, "aborted")
+    world.now = 1.5
+    assert world.registry.status("a")["failure"]["text"] == "story of 0"
+
+
+def test_the_jobs_of_a_client_that_left_are_ended(world: World) -> None:
+    """Its running job is stopped, its queued one forgotten, and the next in the queue goes on."""
+    world.admit("a", "xy", client="gone")
+    world.admit("b", "xy", client="gone")
+    world.admit("c", "xy", client="here")
+    world.registry.client_left("gone")
+    assert world.state("c") == "running"
+    assert list(world.registry.jobs) == ["c"]
+
+
+def test_a_worker_that_left_ends_running_and_queued_jobs(world: World) -> None:
+    """Jobs that hold it and jobs that wait for it fail; those on other workers do not."""
+    world.admit("a", "xy")
+    world.admit("b", "yz")
+    world.admit("c", "w")
+    world.registry.worker_left("y")
+    assert [world.state(job) for job in "abc"] == ["failed", "failed", "running"]
+    world.registry.close("a")
+    world.registry.close("b")
+    assert world.registry.leases == {"w": "c"}
+
+
+def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> None:
+    """A closed job releases idle workers at once, a busy one when its rank ends or after ten seconds."""
+    for job_id in "ab":
+        world.now = 0.0
+        world.admit(job_id, "xy")
+        world.registry.rank_started(job_id, 0, TOKEN, 0)
+        world.registry.close(job_id)
+        assert world.registry.leases == {"x": job_id}
+        if job_id == "a":
+            world.finish("a", 0, "aborted")
+        else:
+            world.now = 11.0
+            world.state("b")
+        assert not world.registry.leases
+        assert not world.registry.jobs
+
+
+def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
+    """The client gets each event once; when nobody asks, the oldest go."""
+    world.admit("a", "x")
+    for number in range(1000):
+        world.registry.publish("a", {"number": number})
+    events = world.registry.take_events("a")
+    assert [event["number"] for event in events][-1] == 999
+    assert len(events) < 1000
+    assert world.registry.take_events("a") == []
