@@ -17,7 +17,7 @@ WHEEL_VENV := build/wheel-venv
 WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name py.typed)
 
-BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+BENCHMARKS := $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test lint types docs bench wheel clean

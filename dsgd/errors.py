@@ -168,4 +168,4 @@ class ProtocolError(GangError):
 
 
 class AbortedError(GangError):
-    """This rank stopped because its job was aborted; the reason is elsewhere."""
+    """A rank stopped because its job was aborted; the reason is elsewhere."""

@@ -72,7 +72,7 @@ def check_number(
         States the range.
     """
     kind = Integral if integer else Real
-    good = isinstance(value, kind) and not isinstance(value, bool) and not math.isnan(float(value))
+    good = not isinstance(value, bool) and isinstance(value, kind) and not math.isnan(float(value))
     if good:
         number = float(value)
         good = (number > low if open_low else number >= low) and (number < high if open_high else number <= high)
@@ -80,4 +80,6 @@ def check_number(
         noun = "an integer" if integer else "a number"
         left = "(" if open_low or low == -math.inf else "["
         right = ")" if open_high or high == math.inf else "]"
-        raise InvalidParameterError(f"{where} must be {noun} in the range {left}{low:g}, {high:g}{right}. Got {value!r}.")
+        raise InvalidParameterError(
+            f"{where} must be {noun} in the range {left}{low:g}, {high:g}{right}. Got {value!r}."
+        )

@@ -230,7 +230,8 @@ class AbstractSGD(BaseEstimator):
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
         self.n_iter_ = result.n_iter
         size = max(1, len(gang.stats))
-        # Every rank counts its own steps, so a later call goes on from the mean count; with one rank this is scikit-learn's.
+        # Every rank counts its own steps, so a later call goes on from the mean count; with one rank it is
+        # scikit-learn's.
         self.t_ = start.t + result.n_steps / size
         self.loss_curve_ = [record.train_loss for record in result.history]
         self.ledger_ = gang.ledger
@@ -247,7 +248,8 @@ class AbstractSGD(BaseEstimator):
     def _warn_if_not_converged(self) -> None:
         if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
             warnings.warn(
-                "Maximum number of iteration reached before convergence. Consider increasing max_iter to improve the fit.",
+                "Maximum number of iteration reached before convergence. "
+                "Consider increasing max_iter to improve the fit.",
                 ConvergenceWarning,
                 stacklevel=3,
             )
@@ -302,7 +304,8 @@ class AbstractSGD(BaseEstimator):
                 del self.feature_names_in_
         elif width != self.n_features_in_:
             raise InvalidDataError(
-                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features as input"
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input"
             )
 
     def _n_ranks(self) -> int | None:
@@ -374,8 +377,9 @@ class AbstractSGD(BaseEstimator):
         self
         """
         check_is_fitted(self)
-        if sp.issparse(self.coef_):
-            self.coef_ = self.coef_.toarray()
+        coef: Any = self.coef_
+        if sp.issparse(coef):
+            self.coef_ = coef.toarray()
         return self
 
     def sparsify(self) -> Self:

@@ -431,7 +431,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         for s in summaries:
             if s.classes is not None and s.counts is not None:
                 counts[np.searchsorted(self.classes_, s.classes)] += s.counts
-        return counts.sum() / (len(counts) * np.maximum(counts, 1))
+        balanced: AnyArray = counts.sum() / (len(counts) * np.maximum(counts, 1))
+        return balanced
 
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         return coef, intercept

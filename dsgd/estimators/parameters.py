@@ -59,7 +59,8 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
             raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
     if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
         raise InvalidParameterError(
-            f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides by it. "
+            f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
+            "by it. "
             "Got 0."
         )
     resolve(estimator.sync)

@@ -37,7 +37,7 @@ class Rank:
 
     @property
     def number(self) -> int:
-        """This rank, from 0."""
+        """Number of the rank, from 0."""
         return self.group.rank
 
     @property
