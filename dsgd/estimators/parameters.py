@@ -60,8 +60,7 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
         raise InvalidParameterError(
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
-            "by it. "
-            "Got 0."
+            "by it. Got 0."
         )
     resolve(estimator.sync)
 

@@ -25,7 +25,7 @@ from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 
-# A kernel call should end within about a second so that the abort flag is read; a core does 3e8 entries a second or more.
+# A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries a second.
 _ENTRIES_PER_CALL: Final = 100_000_000
 _PUBLISH_EVERY_S: Final = 0.2
 _MIN_ETA: Final = 1e-6  # below this step size the adaptive schedule gives up, as in scikit-learn
