@@ -5,6 +5,8 @@ from __future__ import annotations
 import logging
 import math
 import os
+import signal
+import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -191,8 +193,8 @@ def _cluster(ranks: int, scheduler: str | None) -> Iterator[Client]:
         return
     from distributed import Client, LocalCluster
 
-    with (
-        LocalCluster(
+    with _children_ignore_interrupts():
+        started = LocalCluster(
             n_workers=ranks,
             threads_per_worker=1,
             processes=True,
@@ -200,10 +202,22 @@ def _cluster(ranks: int, scheduler: str | None) -> Iterator[Client]:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.ERROR,
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
+        )
+    with started as cluster, Client(cluster, set_as_default=False) as client:
         yield client
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Start processes that leave ctrl-C to this one, which then closes them in order and without their tracebacks."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be set
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)
 
 
 def _plain(value: Any) -> Any:
