@@ -42,8 +42,8 @@ VW_VALUES = 5_000_000
 def read_pass(words):
     """Return the sum of a vector: the cheapest work that reads all of it."""
     total = words.dtype.type(0)
-    for word in words:
-        total += word
+    for j in range(np.uint64(words.shape[0])):
+        total += words[j]
     return total
 
 
@@ -114,7 +114,9 @@ def vw_pass(X, y, loss, folder: Path):
         from vowpalwabbit import Workspace
     except ImportError:
         return None
-    n_rows = int(min(X.shape[0], max(100, VW_VALUES // (X.nnz / X.shape[0] if scipy.sparse.issparse(X) else X.shape[1]))))
+    n_rows = int(
+        min(X.shape[0], max(100, VW_VALUES // (X.nnz / X.shape[0] if scipy.sparse.issparse(X) else X.shape[1])))
+    )
     head = scipy.sparse.csr_array(X[:n_rows])
     text, cache = folder / "rows.vw", folder / "rows.cache"
     with text.open("w") as file:
@@ -122,7 +124,9 @@ def vw_pass(X, y, loss, folder: Path):
             part = slice(head.indptr[i], head.indptr[i + 1])
             pairs = " ".join(f"{j}:{v:.6g}" for j, v in zip(head.indices[part], head.data[part], strict=True))
             file.write(f"{int(y[i])} | {pairs}\n")
-    options = f"--quiet --no_stdin --sgd --holdout_off -b 18 --loss_function {'logistic' if loss == 'log_loss' else loss}"
+    options = (
+        f"--quiet --no_stdin --sgd --holdout_off -b 18 --loss_function {'logistic' if loss == 'log_loss' else loss}"
+    )
 
     def run(passes: int) -> float:
         def work() -> None:

@@ -34,10 +34,10 @@ __all__ = ["LOSSES", "MAX_SLOPE", "Loss", "loss_and_slope"]
 MAX_SLOPE = 1e12
 
 HINGE = 0
-SQUARED_HINGE = 1
+PERCEPTRON = 1
 LOG_LOSS = 2
-MODIFIED_HUBER = 3
-PERCEPTRON = 4
+SQUARED_HINGE = 3
+MODIFIED_HUBER = 4
 SQUARED_ERROR = 5
 HUBER = 6
 EPSILON_INSENSITIVE = 7
@@ -104,32 +104,31 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
     loss, slope : float
         The loss, and its derivative clipped to +-`MAX_SLOPE`. At a kink the derivative scikit-learn takes.
     """
-    loss = 0.0
-    slope = 0.0
-    if code in (HINGE, PERCEPTRON):
-        gap = (1.0 if code == HINGE else 0.0) - p * y
-        if gap >= 0.0:
-            loss = gap
-            slope = -y
-    elif code == LOG_LOSS:
+    # What follows p is on the path that one step waits for the other on. So the commonest losses, whose slope needs no
+    # clipping, come first, and a product with 0 or 1 stands for a branch that nobody can predict.
+    if code <= PERCEPTRON:
+        gap = (0.0 if code == PERCEPTRON else 1.0) - p * y
+        active = 1.0 if gap >= 0.0 else 0.0
+        return max(gap, 0.0), -y * active
+    curved: tuple[float, float] = _curved(code, y, p, epsilon)
+    return curved
+
+
+@scalar
+def _curved(code: int, y: float, p: float, epsilon: float) -> tuple[float, float]:
+    """Return loss and derivative for all codes but hinge and perceptron; as `loss_and_slope`."""
+    if code == LOG_LOSS:
         z = p * y
         # exp of a negative number only: no overflow, and log1p keeps the digits that 1 + exp(-z) would lose.
         decay = math.exp(-abs(z))
-        loss = math.log1p(decay) + max(-z, 0.0)
-        slope = -y * (decay / (1.0 + decay) if z > 0.0 else 1.0 / (1.0 + decay))
-    elif code == SQUARED_HINGE:
-        gap = 1.0 - p * y
-        if gap > 0.0:
-            loss = gap * gap
-            slope = -2.0 * y * gap
-    elif code == MODIFIED_HUBER:
-        z = p * y
-        if z < -1.0:
-            loss = -4.0 * z
+        return math.log1p(decay) + max(-z, 0.0), -y * (decay if z > 0.0 else 1.0) / (1.0 + decay)
+    if code <= MODIFIED_HUBER:
+        gap = max(1.0 - p * y, 0.0)
+        loss = gap * gap
+        slope = -2.0 * y * gap
+        if code == MODIFIED_HUBER and gap > 2.0:
+            loss = 4.0 * (gap - 1.0)
             slope = -4.0 * y
-        elif z < 1.0:
-            loss = (1.0 - z) * (1.0 - z)
-            slope = -2.0 * y * (1.0 - z)
     elif code == SQUARED_ERROR:
         slope = p - y
         loss = 0.5 * slope * slope
@@ -139,13 +138,10 @@ def loss_and_slope(code: int, y: float, p: float, epsilon: float) -> tuple[float
         loss = slope * (r - 0.5 * slope)
     else:
         r = p - y
-        excess = abs(r) - epsilon
-        if excess > 0.0:
-            sign = 1.0 if r > 0.0 else -1.0
-            if code == EPSILON_INSENSITIVE:
-                loss = excess
-                slope = sign
-            else:
-                loss = excess * excess
-                slope = 2.0 * sign * excess
+        excess = max(abs(r) - epsilon, 0.0)
+        sign = 1.0 if r > 0.0 else -1.0
+        if code == EPSILON_INSENSITIVE:
+            return excess, (sign if excess > 0.0 else 0.0)
+        loss = excess * excess
+        slope = 2.0 * sign * excess
     return loss, min(max(slope, -MAX_SLOPE), MAX_SLOPE)

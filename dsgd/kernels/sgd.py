@@ -51,6 +51,9 @@ MIN_SCALE_AVERAGING = 0.25
 #: A factor below this is taken for zero: it is what rounding leaves of ``1 - alpha * (1 / alpha)``.
 MIN_SHRINK = 1e-12
 
+#: Dense rows up to this long are always added.
+SHORT_ROW = np.uint64(64)
+
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 
@@ -228,6 +231,8 @@ def run_rows(
     scale, a, b = 1.0, 0.0, 1.0
     min_scale = MIN_SCALE_AVERAGING if codes[AVERAGE] > 0 else MIN_SCALE
     is_wide = indices is not None and n_outputs > _ONE
+    # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
+    is_short = indices is None and n_features <= SHORT_ROW
     wiped_at = np.uint64(stop)
     for i in range(np.uint64(start), np.uint64(stop)):
         first, last = row_bounds(indptr, i, n_features)
@@ -250,6 +255,10 @@ def run_rows(
             if indices is None:
                 score_scale /= scale
             scale, a, b = 1.0, 0.0, 1.0
+        # One step waits for the other on the path from a prediction to the weights: what can be known before the
+        # prediction, divisions above all, is kept off it.
+        inverse = 1.0 / scale
+        row_gain = eta * row_weights[i]
         for k in range(n_outputs):
             base = k * n_features
             if indices is None:
@@ -264,12 +273,12 @@ def run_rows(
             loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
             loss_sum += loss
             guard += p * 0.0
-            update = -eta * slope * class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
-            params[n_weights + k] += params.dtype.type(constants[INTERCEPT_RATE] * update)
-            step = update / scale
+            gain = row_gain * class_weights[0 if y > 0.0 else 1, k]
+            params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
+            step = -slope * (gain * inverse)
             if is_wide:
                 factors[k] = step
-            elif update != 0.0:
+            elif is_short or step != 0.0:
                 add_row(values, indices, first, last, params, base, step)
                 if a != 0.0:
                     add_row(values, indices, first, last, auxiliary, base, -a * step)

@@ -6,6 +6,9 @@ index costs a test for wrap-around on every access, which halves the speed.
 
 `fastmath` is ``reassoc`` and ``contract`` only: a sum may be taken in any order and a product fused into it, which is
 what SIMD needs; infinities and NaN keep their meaning.
+
+Tried and left out: loops written as LLVM vectors with halving tails (5 % on rows of 22, a page of code); four scalar
+sums instead of LLVM's gathers for the sparse product (twice as slow), and the sparse update unrolled by four (slower).
 """
 
 from __future__ import annotations
