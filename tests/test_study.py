@@ -64,7 +64,8 @@ def made_rows(study=STUDY, *, names=("ijcnn1",), accuracy=0.95, majority=0.6, ba
                     "wait_s": wait, "bytes_sent": 1000, "messages": 10, "rounds": 10, "dispersion": 0.1 * ranks,
                     "peak_rss_bytes": 10**8, "curve": curve, "when": "2026-01-01T00:00:00+00:00",
                     "machine": {"cpu": "<one & only>", "cores": 2, "memory_gib": 8, "system": "Linux"},
-                    "versions": {"dsgd": "0"}, "commit": None, "command": "dsgd study msf", "cluster": "local",
+                    "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None, "command": "dsgd study msf",
+                    "cluster": "local",
                 }  # fmt: skip
                 rows.append(row | more)
     return rows
@@ -345,9 +346,10 @@ def test_report_asks_the_network_for_nothing(tmp_path):
     assert (tmp_path / "msf.png").stat().st_size < 150_000
 
 
-def test_report_of_an_interrupted_study_shows_what_is_there(tmp_path):
+def test_report_of_an_interrupted_study_shows_what_is_there(tmp_path, monkeypatch):
     """Any first part of the rows gives a report; no rows at all give an error that says so."""
     rows = made_rows()
+    monkeypatch.setattr(plots, "FIGURES", plots.FIGURES[:1])
     for count in (1, 3):
         assert write_report(STUDY, rows[:count], tmp_path).exists()
     with pytest.raises(DsgdError, match="no finished run"):
@@ -360,7 +362,8 @@ def test_report_warns_of_rows_that_do_not_compare():
     rows[0] = rows[0] | {"machine": rows[0]["machine"] | {"cores": 64}}
     summary = summarise(rows)
     assert "2 different machines" in report.render(STUDY, rows, summary, [])
-    assert "different machines" not in report.render(STUDY, rows[1:], summary, [])
+    assert report.doubts(rows[1:]) == []
+    assert "busy" in report.doubts([row | {"load_at_start": 3.0} for row in rows[1:]])[0]
 
 
 def test_missing_extras_are_named_with_the_command_that_gets_them(monkeypatch, tmp_path, capsys):

@@ -213,7 +213,7 @@ def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: boo
         return
     from rich.console import Console
 
-    from dsgd.study import claims_table, results_table, verdict
+    from dsgd.study import claims_table, doubts, results_table, verdict
 
     # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 150)
@@ -221,6 +221,8 @@ def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: boo
         console.print(results_table(summary, dataset).renderable())
     console.print(claims_table(claims).renderable())
     console.print(verdict(summary, claims))
+    for doubt in doubts(rows):
+        console.print(f"Note: {doubt}")
     typer.echo(f"\nreport: {path}")
 
 

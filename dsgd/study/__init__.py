@@ -11,7 +11,7 @@ Figures need matplotlib and the report jinja2 (``pip install 'dsgd[study]'``); b
 
 from dsgd.study.claims import Claim, check_claims
 from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
-from dsgd.study.report import check_extras, verdict, write_report
+from dsgd.study.report import check_extras, doubts, verdict, write_report
 from dsgd.study.rows import RowFile, read_rows
 from dsgd.study.runner import StudyRun, run_study
 from dsgd.study.summary import Cell, Stat, Summary, summarise
@@ -33,6 +33,7 @@ __all__ = [
     "claims_table",
     "data_table",
     "demo_study",
+    "doubts",
     "read_rows",
     "results_table",
     "run_study",

@@ -11,7 +11,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-__all__ = ["command_line", "commit", "machine", "versions"]
+__all__ = ["command_line", "commit", "load", "machine", "versions"]
 
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
 
@@ -25,6 +25,11 @@ def machine() -> dict[str, str | int | float]:
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
+
+
+def load() -> float | None:
+    """Return how many processes wanted a core over the last minute; None where the system does not say."""
+    return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
 def versions() -> dict[str, str]:

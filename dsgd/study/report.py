@@ -17,7 +17,7 @@ from dsgd.study.grid import Study
 from dsgd.study.rows import Row
 from dsgd.study.summary import Summary, summarise
 
-__all__ = ["check_extras", "render", "verdict", "write_report"]
+__all__ = ["check_extras", "doubts", "render", "verdict", "write_report"]
 
 _EXTRAS: Final = ("matplotlib", "jinja2")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -122,7 +122,7 @@ def render(study: Study, rows: Sequence[Row], summary: Summary, figures: Sequenc
         ],
         targets=tables.target_table(summary, excess=study.target_excess),
         facts=_facts(study, rows),
-        warnings=_warnings(rows),
+        warnings=doubts(rows),
         rows_address=_data(lines.encode(), "application/x-ndjson"),
         n_rows=len(rows),
     )
@@ -186,17 +186,29 @@ def _facts(study: Study, rows: Sequence[Row]) -> list[tuple[str, str]]:
     ]
 
 
-def _warnings(rows: Sequence[Row]) -> list[str]:
-    """Return what makes the rows of a study hard to compare with each other."""
+def doubts(rows: Sequence[Row]) -> list[str]:
+    """Return what makes the seconds of a study hard to compare with each other or with another study's.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of one study.
+    """
     found = []
     for name, what in (("machine", "machines"), ("versions", "versions"), ("commit", "commits")):
         n_kinds = len({json.dumps(row[name], sort_keys=True) for row in rows})
         if n_kinds > 1:
             found.append(f"The rows come from {n_kinds} different {what}: their seconds do not compare.")
-    most = max(row["ranks"] for row in rows)
-    if most > rows[-1]["machine"]["cores"] and rows[-1]["cluster"] == "local":
+    if rows[-1]["cluster"] != "local":
+        return found
+    most, cores = max(row["ranks"] for row in rows), rows[-1]["machine"]["cores"]
+    if most > cores:
+        found.append(f"{most} processes ran on {cores} cores: waiting includes waiting for a core.")
+    load = max(row["load_at_start"] or 0.0 for row in rows)
+    if load > 0.75 * cores:
         found.append(
-            f"{most} processes ran on {rows[-1]['machine']['cores']} cores: waiting includes waiting for a core."
+            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores). A rank "
+            "that loses its core keeps its peers waiting, so waiting times are too long, those at large periods most of all."
         )
     return found
 

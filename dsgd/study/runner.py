@@ -91,6 +91,7 @@ def run_study(
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
     context = {
         "machine": machine.machine(),
+        "load_at_start": machine.load(),
         "versions": machine.versions(),
         "commit": machine.commit(),
         "command": command or machine.command_line(),
