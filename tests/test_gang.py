@@ -6,12 +6,11 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-import gang_programs as programs
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster, Security
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
 
+import gang_programs as programs
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
@@ -20,6 +19,7 @@ from dsgd.errors import (
 )
 from dsgd.runtime import client_for, client_of, connect_client, run_on_cluster, versions
 from dsgd.runtime.progress import Publisher
+from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 

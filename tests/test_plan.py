@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 
 import hypothesis.strategies as st
@@ -66,7 +67,7 @@ def test_ranks_of_a_host_are_neighbours(cluster: tuple[list[Block], list[WorkerI
     """Rank numbers of one host are consecutive, and each worker has one rank."""
     plan = make_plan(*cluster)
     hosts = [rank.worker.host for rank in plan.ranks]
-    changes = sum(a != b for a, b in zip(hosts, hosts[1:], strict=False))
+    changes = sum(a != b for a, b in itertools.pairwise(hosts))
     assert changes == len(set(hosts)) - 1
     assert len(set(plan.addresses)) == len(plan.ranks) == len(cluster[1])
 

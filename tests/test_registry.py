@@ -23,16 +23,20 @@ class World:
         self.sent.append((worker, message["action"], message["job_id"]))
 
     def admit(self, job_id: str, workers: str, client: str = "me") -> str:
+        """Ask for workers, one letter each."""
         self.registry.admit(job_id, 0, TOKEN, client, [(worker, "host") for worker in workers])
         return self.state(job_id)
 
     def state(self, job_id: str) -> str:
+        """Return the state the client sees."""
         return str(self.registry.status(job_id)["job_state"])
 
     def join(self, job_id: str, rank: int, address: str = "") -> dict[str, Any]:
+        """Join as a rank."""
         return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}")
 
     def finish(self, job_id: str, rank: int, kind: str = "") -> None:
+        """End a rank, with a failure if a kind is given."""
         failure = {"kind": kind, "text": f"story of {rank}", "pickled": b""} if kind else None
         self.registry.finish(job_id, 0, TOKEN, rank, failure)
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
+from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 
 from dsgd.runtime.registry import Registry
@@ -35,6 +36,8 @@ WORKER_PLUGIN: Final = f"dsgd-jobs-{version('dsgd')}"
 # Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
 _JOB_ORDER: Final = "dsgd-job"
 RANK_EVENT: Final = "dsgd-rank-event"
+_SETTLE_STEP_S: Final = 0.05
+_SETTLE_STEPS: Final = 40
 
 
 class GangSchedulerPlugin(SchedulerPlugin):
@@ -63,8 +66,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     # ---- asked by the client
 
-    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the running workers, and size and holders of each block."""
+    async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return the running workers, and size and holders of each block.
+
+        Workers that have just registered are waited for a little: a job right after the start of a cluster would
+        otherwise run on the few that were first.
+        """
+        for _ in range(_SETTLE_STEPS):
+            if all(ws.status != Status.init for ws in self.scheduler.workers.values()):
+                break
+            await asyncio.sleep(_SETTLE_STEP_S)
         workers = [
             {
                 "address": ws.address,

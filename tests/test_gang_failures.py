@@ -1,0 +1,312 @@
+"""Rank programs on real worker processes: what goes wrong, and that nothing is left of it."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster
+
+import gang_programs as programs
+from dsgd.errors import (
+    ClusterError,
+    GangError,
+    GangTimeoutError,
+    InvalidDataError,
+    RankError,
+    WorkerLostError,
+)
+from dsgd.runtime import run_on_cluster
+from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with start_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """Give a client, and check afterwards that nothing is left and that the next job runs."""
+    with Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2)
+        yield client
+        client.wait_for_workers(2)
+        assert_clean(client)
+        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
+        assert result.value.tolist() == [2, 1, 3, 36]
+        assert_clean(client)
+
+
+def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
+    """Return a listener that acts on the first event of a running job."""
+    done: list[bool] = []
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if not done and "phase" not in event:
+            done.append(True)
+            action()
+
+    return listen
+
+
+def rank_workers(client: Client) -> list[str]:
+    """Return the worker of each rank of the running job."""
+    members: list[str] = client.run_on_scheduler(_members)
+    return members
+
+
+def _members(dask_scheduler: Any) -> list[str]:
+    for name, plugin in dask_scheduler.plugins.items():
+        if name.startswith("dsgd-gangs"):
+            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
+    return []
+
+
+def signal_rank(client: Client, rank: int, number: signal.Signals) -> tuple[str, int]:
+    """Send a signal to the process of a rank of the running job; returns its worker and pid."""
+    worker = rank_workers(client)[rank]
+    pid: int = client.run(os.getpid, workers=[worker])[worker]
+    os.kill(pid, number)
+    return worker, pid
+
+
+@pytest.mark.parametrize("program", [programs.spin, programs.work_alone], ids=["talking", "computing"])
+@pytest.mark.parametrize("rank", [0, 1])
+def test_a_killed_worker_is_named(client: Client, rank: int, program: Any) -> None:
+    """SIGKILL of a rank's process gives an error with its rank, worker and host, whatever the others do."""
+    killed: list[str] = []
+    listener = once(lambda: killed.append(signal_rank(client, rank, signal.SIGKILL)[0]))
+    with pytest.raises(WorkerLostError) as caught:
+        run_on_cluster(program, [], client=client, pack=programs.keep, args=(60.0,), on_event=listener)
+    assert (caught.value.rank, caught.value.worker, caught.value.host) == (rank, killed[0], "127.0.0.1")
+
+
+def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
+    """A worker that dies before its rank began is named too, and no other worker takes its place unasked."""
+    pid: list[int] = []
+
+    def slow_to_arrive() -> Any:
+        class Slow:
+            def __reduce__(self) -> Any:
+                return _slow_load, ()
+
+        return Slow()
+
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    blocks = [client.submit(slow_to_arrive, workers=[workers[0]], pure=False) for _ in range(2)]
+    pid += client.run(os.getpid, workers=[workers[1]]).values()
+    killer = threading.Timer(0.6, os.kill, (pid[0], signal.SIGKILL))
+    killer.start()
+    with pytest.raises(WorkerLostError) as caught:
+        run_on_cluster(programs.spin, blocks, client=client, pack=programs.keep, args=(60.0,), block_nbytes=[1, 1])
+    killer.join()
+    assert caught.value.worker == workers[1]
+
+
+def _slow_load() -> str:
+    time.sleep(3.0)
+    return "block"
+
+
+@pytest.mark.parametrize("culprit", [0, 1])
+def test_a_rank_that_raises_is_the_cause(client: Client, culprit: int) -> None:
+    """The client gets the first error with its origin and traceback, not the echo of the other rank."""
+    with pytest.raises(RankError, match=r"ZeroDivisionError") as caught:
+        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(culprit, "zero"))
+    assert caught.value.rank == culprit
+    assert caught.value.worker.startswith("tcp://127.0.0.1:")
+    assert caught.value.host == "127.0.0.1"
+    assert isinstance(caught.value.__cause__, ZeroDivisionError)
+    assert "gang_programs.py" in caught.value.cause
+
+
+def test_an_error_for_the_user_is_raised_as_itself(client: Client) -> None:
+    """An error of this library keeps its type, and a note says where it came from."""
+    with pytest.raises(InvalidDataError, match="row 7 is bad") as caught:
+        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, "data"))
+    assert caught.value.__notes__[0].startswith("raised by rank 1 on worker tcp://127.0.0.1:")
+    with pytest.raises(InvalidDataError, match="cannot pack"):
+        run_on_cluster(programs.spin, [], client=client, pack=programs.fail_to_pack, args=(60.0,))
+
+
+@pytest.mark.parametrize(("kind", "name"), [("odd", "OddError"), ("interrupt", "KeyboardInterrupt")])
+def test_odd_errors_arrive_as_text(client: Client, kind: str, name: str) -> None:
+    """What cannot be pickled, or must not be raised on the client, arrives within a RankError."""
+    with pytest.raises(RankError, match=name):
+        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, kind))
+
+
+def test_a_result_that_cannot_travel_is_an_error(client: Client) -> None:
+    """A value that does not pickle is reported as the error of rank 0."""
+    with pytest.raises(RankError, match="pickle") as caught:
+        run_on_cluster(programs.unpicklable, [], client=client, pack=programs.keep)
+    assert caught.value.rank == 0
+
+
+def test_a_listener_that_raises_stops_the_job(client: Client) -> None:
+    """What on_event raises comes out of run_on_cluster."""
+
+    def stop() -> None:
+        raise LookupError("enough")
+
+    with pytest.raises(LookupError, match="enough"):
+        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(stop))
+
+
+def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
+    """A rank that is stopped, not dead, is found by the deadline of whoever waits for it."""
+    stopped: list[int] = []
+    listener = once(lambda: stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1]))
+    try:
+        with pytest.raises(GangTimeoutError, match=r"rank 0 waited 1 s for rank 1") as caught:
+            run_on_cluster(
+                programs.spin, [], client=client, pack=programs.keep, args=(60.0,), timeout_s=1.0, on_event=listener
+            )
+    finally:
+        os.kill(stopped[0], signal.SIGCONT)
+    assert caught.value.__notes__[0].startswith("raised by rank 0")
+
+
+def test_a_cancelled_rank_stops_the_gang(client: Client) -> None:
+    """Cancelling a rank's task from elsewhere stops all ranks, with an error that says so."""
+    listener = once(lambda: client.run_on_scheduler(_cancel_ranks))
+    with pytest.raises((GangError, ClusterError), match="cancelled"):
+        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=listener)
+
+
+def _cancel_ranks(dask_scheduler: Any) -> None:
+    keys = [key for key in dask_scheduler.tasks if str(key).startswith("dsgd-rank-")]
+    for client in list(dask_scheduler.clients):
+        dask_scheduler.stimulus_cancel(keys=keys, client=client, force=True, reason="test", msg="")
+
+
+def test_a_restarted_cluster_ends_the_job(cluster: LocalCluster, client: Client) -> None:
+    """Restarting all workers during a job is an error, not a hang."""
+    with Client(cluster, set_as_default=False) as other:
+        restarting = threading.Thread(target=other.restart)
+        with pytest.raises((GangError, ClusterError)):
+            run_on_cluster(
+                programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(restarting.start)
+            )
+        restarting.join()
+
+
+def test_a_lost_block_is_an_error(client: Client) -> None:
+    """Data that died with its worker, and that nothing can compute again, is named."""
+    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    blocks = [client.scatter([0.0, 1.0], workers=[workers[0]], hash=False)[0]]
+    os.kill(client.run(os.getpid, workers=[workers[0]])[workers[0]], signal.SIGKILL)
+    wait_until(lambda: workers[0] in client.scheduler_info(n_workers=-1)["workers"])
+    with pytest.raises(ClusterError, match="block 0 is"):
+        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
+
+
+def test_a_busy_worker_is_named(client: Client) -> None:
+    """When a rank cannot start because its worker is busy, the error says which one."""
+    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
+    busy = client.submit(time.sleep, 4.0, workers=[worker], pure=False)
+    time.sleep(0.2)
+    with pytest.raises(GangTimeoutError, match=worker):
+        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), timeout_s=1.0)
+    busy.result()
+
+
+_SCRIPT = """
+import os, sys, time
+import gang_programs as programs
+from distributed import Client
+from dsgd.runtime import run_on_cluster
+
+if __name__ == "__main__":
+    started = []
+    def listen(event):
+        if "phase" not in event and not started:
+            started.append(1)
+            print("running", flush=True)
+    with Client(sys.argv[1]) as client:
+        try:
+            run_on_cluster(
+                getattr(programs, sys.argv[2]), [], client=client, pack=programs.keep, args=(60.0,), on_event=listen
+            )
+        except KeyboardInterrupt:
+            print("interrupted", flush=True)
+"""
+
+
+@pytest.fixture
+def script(cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+    """Give a function that starts a client process with a running job."""
+    path = tmp_path / "client_script.py"
+    path.write_text(_SCRIPT)
+    started: list[subprocess.Popen[str]] = []
+
+    def start(program: str) -> subprocess.Popen[str]:
+        process = subprocess.Popen(
+            [sys.executable, str(path), cluster.scheduler_address, program],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
+        )
+        started.append(process)
+        assert process.stdout is not None
+        assert process.stdout.readline() == "running\n"
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("program", ["spin", "work_alone"])
+def test_ctrl_c_stops_the_job(client: Client, script: Callable[[str], subprocess.Popen[str]], program: str) -> None:
+    """SIGINT on the client is raised there as KeyboardInterrupt, and the ranks end."""
+    process = script(program)
+    process.send_signal(signal.SIGINT)
+    assert process.communicate(timeout=30)[0] == "interrupted\n"
+    assert process.returncode == 0
+    assert_clean(client)
+
+
+@pytest.mark.parametrize("program", ["spin", "work_alone"])
+def test_ranks_stop_when_the_client_is_killed(
+    client: Client, script: Callable[[str], subprocess.Popen[str]], program: str
+) -> None:
+    """SIGKILL of the client leaves no rank running."""
+    process = script(program)
+    process.kill()
+    process.wait()
+    assert_clean(client)
+
+
+def test_a_queued_job_outlives_the_failure_of_the_one_before(client: Client, cluster: LocalCluster) -> None:
+    """A job that waits for the workers of another runs when that one fails."""
+    values: list[Any] = []
+
+    def second() -> None:
+        with Client(cluster, set_as_default=False) as own:
+            values.append(run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0])
+
+    thread = threading.Thread(target=second)
+
+    def stop() -> None:
+        thread.start()
+        wait_until(lambda: len(rank_workers(client)) < 4)
+        raise LookupError
+
+    with pytest.raises(LookupError):
+        run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=once(stop))
+    thread.join()
+    assert values == [2]
