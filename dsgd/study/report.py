@@ -208,7 +208,7 @@ def doubts(rows: Sequence[Row]) -> list[str]:
     if load > 0.75 * cores:
         found.append(
             f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores). A rank "
-            "that loses its core keeps its peers waiting, so waiting times are too long, those at large periods most of all."
+            "that loses its core keeps its peers waiting: waiting times are too long, at large periods most of all."
         )
     return found
 
