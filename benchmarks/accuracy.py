@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 from common import Rows
 from distributed import Client, LocalCluster
-from dsgd.datasets import load
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.linear_model import SGDClassifier as PlainClassifier
 from sklearn.linear_model import SGDRegressor as PlainRegressor
 from sklearn.preprocessing import StandardScaler
 
 from dsgd import SGDClassifier, SGDRegressor
+from dsgd.datasets import load
 from dsgd.errors import DatasetError
 
 #: Name, and what differs from the defaults; the same for both libraries.

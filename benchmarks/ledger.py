@@ -1,6 +1,6 @@
 """What keeping the ledger costs: a training run with it, beside the same run with its methods replaced by nothing.
 
-    python benchmarks/ledger.py
+python benchmarks/ledger.py
 """
 
 from __future__ import annotations
