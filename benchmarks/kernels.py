@@ -143,7 +143,7 @@ def vw_pass(X, y, loss, folder: Path):
 def measure(case: str, X, y, loss: str, repeats: int, with_vw: bool) -> list[dict[str, Any]]:
     """Return the rows of one data set."""
     epoch, shard = dsgd_epoch(X, y, loss)
-    buffer = np.zeros(shard.nbytes // 4, np.float32)
+    buffer = np.ones(shard.nbytes // 4, np.float32)
     read_pass(buffer)
     methods: dict[str, Callable[[], float]] = {
         "dsgd": epoch,

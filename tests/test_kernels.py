@@ -10,6 +10,7 @@ import pytest
 from numba import njit
 
 from dsgd.kernels import LOSSES, SCHEDULES, draw, learning_rate, loss_and_slope, mix64, optimal_t0, row_dot, truncate
+from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.vector import add_row
 from reference import sgd as twin
 
@@ -141,6 +142,12 @@ kernels = [sgd.run_rows, sgd.gradient_rows, sgd.step_all, sgd.all_finite, evalua
 counts = {{k.__name__: [sum(k.stats.cache_hits.values()), sum(k.stats.cache_misses.values())] for k in kernels}}
 print(json.dumps(counts))
 """
+
+
+def test_cached_kernels_know_all_files_they_come_from():
+    """The cache of a kernel is void once any file of the kernels has changed, not its own file alone."""
+    stamp = str(run_rows._cache._cache_file._source_stamp)
+    assert all(name in stamp for name in ("losses.py", "penalties.py", "schedules.py", "vector.py"))
 
 
 @pytest.mark.slow

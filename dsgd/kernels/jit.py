@@ -1,19 +1,32 @@
-"""How every kernel of dsgd is compiled.
-
-All decorators cache on disk, so a new worker process loads machine code instead of compiling. Numba watches the file of
-the decorated function only: after an edit to a function that a kernel of *another* file calls, delete the caches
-(``find . -name '*.nb[ci]' -delete``), or the kernel goes on running the old one.
-"""
+"""How every kernel is compiled: cached on disk, so a new worker process loads machine code and compiles nothing."""
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
 
 from numba import njit
 
 __all__ = ["kernel", "scalar"]
 
-#: Compiles a kernel: cached on disk, releases the interpreter lock, divides as numpy does instead of raising.
-kernel = njit(cache=True, nogil=True, error_model="numpy")
-
 #: Compiles a small function that kernels call; LLVM inlines it. It has no entry in the cache of its own: a kernel's
 #: entry holds everything that it calls.
 scalar = njit(nogil=True, error_model="numpy")
+
+_compile = njit(cache=True, nogil=True, error_model="numpy")
+_files = sorted(Path(__file__).parent.glob("*.py"))
+_stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in _files)
+
+
+def kernel(function: Callable[..., Any]) -> Any:
+    """Return `function` compiled: cached on disk, without the interpreter lock, dividing as numpy does.
+
+    Numba throws a cached kernel away when the file of that kernel has changed, but not when a function that it calls
+    from another file has. So the stamp of a kernel's cache here covers all files of this folder.
+    """
+    dispatcher = _compile(function)
+    cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
+    if cache_file is not None:
+        cache_file._source_stamp = (cache_file._source_stamp, _stamp)
+    return dispatcher
