@@ -208,7 +208,7 @@ def demo_study() -> Study:
         ),
         ranks=(1, 2),
         every=(1, 4, 16, 64, 256, 512, 1024, 4096),
-        seeds=(0, 1, 2),
+        seeds=(0, 1, 2, 3, 4),
         epochs=5,
     )
 
