@@ -20,9 +20,10 @@ from typing import Any
 
 import numpy as np
 from common import Rows
+from sklearn.datasets import load_svmlight_file
+
 from dsgd.datasets import load_svmlight, make_like, write_svmlight
 from dsgd.datasets.parse import parse_bytes
-from sklearn.datasets import load_svmlight_file
 
 FILES = ("ijcnn1.t.bz2", "a9a.bz2", "news20.bz2", "reuters-money-fx.bz2")
 

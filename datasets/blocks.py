@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse as sp
-from fsspec.core import url_to_fs
 from numpy.typing import DTypeLike, NDArray
 
 from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
@@ -26,6 +25,7 @@ from dsgd.datasets.svmlight import (
     column_bounds,
     compression_of,
     expand_paths,
+    file_system,
     first_column,
     reading,
     resolve_width,
@@ -131,7 +131,7 @@ def plan_ranges(
     InvalidDataError
         The file is missing.
     """
-    fs, name = url_to_fs(path, **(storage_options or {}))
+    fs, name = file_system(path, storage_options)
     with reading(path):
         info = fs.info(name)
     if info.get("type") == "directory":
@@ -174,7 +174,7 @@ def read_range(path: str, start: int, stop: int | None, storage_options: dict[st
     bytes
         Whole lines.
     """
-    fs, name = url_to_fs(path, **(storage_options or {}))
+    fs, name = file_system(path, storage_options)
     with reading(path):
         # The byte before the range tells whether a line starts right at its first byte.
         data: bytes = fs.cat_file(name, start=max(0, start - 1), end=stop)
@@ -231,7 +231,7 @@ def _parse(data: bytes, path: str, line: int, smallest: int, largest: int, dtype
 
 def count_lines(path: str, start: int, storage_options: dict[str, Any] | None = None) -> int:
     """Return how many lines of a plain file start before a byte, for a range that starts there."""
-    fs, name = url_to_fs(path, **(storage_options or {}))
+    fs, name = file_system(path, storage_options)
     n_lines, position, last = 0, 0, b"\n"
     while position < start:
         piece: bytes = fs.cat_file(name, start=position, end=min(start, position + _COUNT_BYTES))

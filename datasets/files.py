@@ -202,7 +202,7 @@ def _cannot_have(info: DatasetInfo, part: str, problems: list[str]) -> str:
     """Return the text of the error that a part is not to be had, and what can be done about it."""
     files = " or ".join(dict.fromkeys(file.name for file in (info.train if part == "train" else info.test)))
     why = "; ".join(problems) if problems else "it is not published for download"
-    ways = [f"put {files} into a folder and name the folder in the environment variable DSGD_DATA"]
+    ways = [f"put {files} into a folder and name the folder in the environment variable DSGD_DATA{_data_folder()}"]
     if part == "test":
         ways.append(f"hold a part of the training rows out instead, load({info.name!r}, split='test', holdout=0.2)")
     if info.twin:
@@ -210,3 +210,9 @@ def _cannot_have(info: DatasetInfo, part: str, problems: list[str]) -> str:
     return f"the {part} part of {info.name} is neither on this machine nor could it be downloaded ({why}). You can " + (
         "; or ".join(ways)
     )
+
+
+def _data_folder() -> str:
+    """Return what is wrong with the folder DSGD_DATA names, if anything is."""
+    given = os.environ.get("DSGD_DATA")
+    return f" (it names {given} now, which is no folder)" if given and not Path(given).expanduser().is_dir() else ""

@@ -118,6 +118,7 @@ def whole_lines(
     path: str, storage_options: dict[str, Any] | None = None, piece_bytes: int = _PIECE_BYTES
 ) -> Iterator[bytes]:
     """Yield a file, decompressed, in pieces of about piece_bytes that end at line ends."""
+    file_system(path, storage_options)  # says it well where the path has no file system
     with reading(path), fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as stream:
         rest = b""
         while piece := stream.read(piece_bytes):
@@ -147,6 +148,21 @@ def reading(path: str) -> Iterator[None]:
         raise
 
 
+def file_system(path: str, storage_options: dict[str, Any] | None = None) -> tuple[Any, str]:
+    """Return the fsspec file system of a path, and the path in it.
+
+    Raises
+    ------
+    InvalidDataError
+        There is no such file system, or the package it needs is not installed.
+    """
+    try:
+        fs, name = url_to_fs(path, **(storage_options or {}))
+    except (ImportError, ValueError) as error:
+        raise InvalidDataError(f"{path} cannot be read: {error}") from error
+    return fs, name
+
+
 def expand_paths(
     paths: str | os.PathLike[str] | Sequence[str | os.PathLike[str]], storage_options: dict[str, Any] | None = None
 ) -> list[str]:
@@ -165,7 +181,7 @@ def expand_paths(
         if "*" not in path:
             found.append(path)
             continue
-        fs, pattern = url_to_fs(path, **(storage_options or {}))
+        fs, pattern = file_system(path, storage_options)
         matches = sorted(fs.glob(pattern))
         if not matches:
             raise InvalidDataError(f"no file matches {path}")
@@ -299,9 +315,10 @@ def write_svmlight(X: Any, y: Any, path: str | os.PathLike[str], *, zero_based: 
 
 def open_for_writing(path: str | os.PathLike[str]) -> IO[bytes]:
     """Open a local file for writing bytes, compressed as its suffix says."""
-    opener: Any = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open, "lzma": lzma.open}.get(
-        compression_of(os.fspath(path)) or "", open
-    )
+    packing = compression_of(os.fspath(path))
+    if packing not in (None, "gzip", "bz2", "xz", "lzma"):
+        raise InvalidParameterError(f"cannot write {path}: {packing} is not one of gz, bz2 and xz")
+    opener: Any = {"gzip": gzip.open, "bz2": bz2.open, "xz": lzma.open, "lzma": lzma.open}.get(packing or "", open)
     stream: IO[bytes] = opener(path, "wb")
     return stream
 

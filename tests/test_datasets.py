@@ -203,6 +203,9 @@ def test_without_network_the_error_says_what_to_do(
     (folders[0] / "tiny").unlink()
     with pytest.raises(DatasetError, match="not published for download"):
         load("tiny")
+    folders[0].rmdir()
+    with pytest.raises(DatasetError, match=r"it names .*data now, which is no folder"):
+        load("tiny")
 
 
 def test_data_folder_comes_first_in_any_packing(

@@ -307,6 +307,9 @@ def test_missing_files(tmp_path: Path, memory: str) -> None:
         read_svmlight(tmp_path)
     with pytest.raises(InvalidDataError, match="no file matches"):
         read_svmlight(str(tmp_path / "*.svm"))
+    for read in (load_svmlight, read_svmlight):
+        with pytest.raises(InvalidDataError, match="nowhere://x cannot be read"):
+            read("nowhere://x")
     with pytest.raises(InvalidDataError, match="no svmlight file was given"):
         load_svmlight([])
 
@@ -334,6 +337,8 @@ def test_write_then_read(tmp_path: Path, suffix: str, rng: np.random.Generator) 
     read, labels = load_svmlight(path, n_features=12)
     np.testing.assert_allclose(read.toarray(), X.toarray(), rtol=1e-15)
     np.testing.assert_array_equal(labels, y)
+    with pytest.raises(InvalidParameterError, match="zip is not one of"):
+        write_svmlight(X, y, tmp_path / "x.zip")
 
 
 REAL = ["a9a.t.bz2", "ijcnn1.bz2", "letter.scale.bz2", "news20.bz2", "reuters-money-fx.t.bz2", "w8a.bz2"]
