@@ -364,17 +364,15 @@ def _pack(
     else:
         values = np.empty((n_visits, n_features), dtype)
     shard = Shard(values, indices, indptr, targets[walk], visit_weights[order].astype(dtype), n_features)
-    # One piece is read in walking order. Of several, each is read once from end to end, its rows go where they belong.
-    if len(pieces) == 1:
-        readings = [(walk, np.arange(n_visits, dtype=np.int64))]
-    else:
-        place = np.empty(n_visits, np.int64)
-        place[order] = np.arange(n_visits)
-        ends = np.cumsum([0, *(piece.n_rows for piece in pieces)])
-        cuts = np.searchsorted(source, ends)
-        readings = [(source[cuts[i] : cuts[i + 1]] - ends[i], place[cuts[i] : cuts[i + 1]]) for i in range(len(pieces))]
-    for piece, (rows, places) in zip(pieces, readings, strict=True):
-        piece.place(rows, places, shard)
+    # Rows are read from end to end and written where they belong: a processor hides the latency of scattered stores
+    # better than that of scattered loads (2.5 times as fast on a million rows of 22).
+    place = np.empty(n_visits, np.int64)
+    place[order] = np.arange(n_visits)
+    first = 0
+    for piece in pieces:
+        begin, end = np.searchsorted(source, (first, first + piece.n_rows))
+        piece.place(source[begin:end] - first, place[begin:end], shard)
+        first += piece.n_rows
     return shard
 
 
