@@ -15,11 +15,7 @@ The share of memory bandwidth is the bytes an epoch must read over its seconds, 
 from __future__ import annotations
 
 import argparse
-import json
-import os
-import platform
 import statistics
-import subprocess
 import tempfile
 import time
 from collections.abc import Callable
@@ -28,6 +24,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+from common import Rows, machine
 from numba import njit
 from sklearn.linear_model import SGDClassifier
 
@@ -182,18 +179,10 @@ def measure(case: str, X, y, loss: str, repeats: int, with_vw: bool) -> list[dic
     ]
 
 
-def provenance() -> dict[str, str]:
-    """Return what the rows were measured with: commit and machine."""
-    done = subprocess.run(["git", "rev-parse", "--short", "HEAD"], capture_output=True, text=True, check=False)
-    names = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
-    cpu = names[0].split(":")[1].strip() if names else platform.processor()
-    return {"commit": done.stdout.strip(), "machine": f"{cpu}, {os.cpu_count()} cores"}
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, fewer repeats")
-    parser.add_argument("--out", type=Path, help="append the rows to this JSON-lines file")
+    parser.add_argument("--out", help="append the rows to this JSON-lines file")
     parser.add_argument("--repeats", type=int, help="repeats of each method (default 9, quick 3)")
     parser.add_argument("--no-vw", action="store_true", help="leave Vowpal Wabbit out")
     parser.add_argument("--loss", default="hinge", choices=["hinge", "log_loss"])
@@ -205,8 +194,11 @@ def main() -> None:
         "dense 2000": lambda: dense_rows(10_000 // share, 2_000, 1),
         "sparse 47k": lambda: sparse_rows(50_000 // share, 47_236, 75, 2),
     }
-    about = provenance()
-    print(f"{about['machine']}, commit {about['commit']}, loss {options.loss}, medians of {repeats}")
+    kept = Rows("kernels", options.out)
+    about = machine()
+    print(
+        f"{about['cpu']}, {about['cores']} cores, commit {about['commit']}, loss {options.loss}, medians of {repeats}"
+    )
     for case, build in cases.items():
         rows = measure(case, *build(), options.loss, repeats, not options.no_vw)
         size = rows[0]["bytes"] / 1e6
@@ -217,9 +209,8 @@ def main() -> None:
                 f"{row['method']:28} {1e3 * row['seconds']:9.2f} {row['ns_per_row']:9.1f} {row['times_dsgd']:8.2f} "
                 f"{row['bytes'] / row['seconds'] / 1e9:7.1f} {row['bandwidth_share']:13.0%}"
             )
-        if options.out:
-            with options.out.open("a") as file:
-                file.writelines(json.dumps({**about, **row}) + "\n" for row in rows)
+        for row in rows:
+            kept.add(**row)
 
 
 if __name__ == "__main__":

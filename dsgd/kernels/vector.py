@@ -8,7 +8,8 @@ index costs a test for wrap-around on every access, which halves the speed.
 what SIMD needs; infinities and NaN keep their meaning.
 
 Tried and left out: loops written as LLVM vectors with halving tails (5 % on rows of 22, a page of code); four scalar
-sums instead of LLVM's gathers for the sparse product (twice as slow), and the sparse update unrolled by four (slower).
+sums instead of LLVM's gathers for the sparse product (twice as slow), the sparse update unrolled by four (slower), and
+the product of the next row taken ahead of the step and mended by the product of the two rows (10 % on rows of 22).
 """
 
 from __future__ import annotations
