@@ -152,11 +152,12 @@ class RankLedger:
         ----------
         op : str
             ``"sync"`` for a synchronisation of the strategy (these are counted as rounds), else what it is:
-            ``"control"``, ``"collect"``, ``"evaluate"`` ...
+            ``"local"``, ``"control"``, ``"collect"`` ... A round of ``"setup"`` is never timed: ranks begin when their
+            workers do, and waiting for the last one to load its rows says nothing about the training.
         """
         self._op = op
         # Rounds that are not synchronisations are few; timing all of them keeps the sampling of the others unbiased.
-        self.timing = op != "sync" or self.rounds >= self._next_timed
+        self.timing = self.rounds >= self._next_timed if op == "sync" else op != "setup"
         if self.timing:
             self._begin = self.clock()
 

@@ -194,7 +194,7 @@ class _Trainer:
             self.state.n_averaged = job.n_averaged
         entries_per_row = len(self.shard.values.ravel()) // max(1, self.shard.n_rows) + 16
         self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
-        self.rows = self._gather_rows()
+        self.rows = self._set_up()
         self.n_total = sum(self.rows)
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
@@ -227,8 +227,14 @@ class _Trainer:
             self.params, averaged, n_averaged, len(history), n_steps, converged=stop_rule.stopped, history=history
         )
 
-    def _gather_rows(self) -> list[int]:
-        self.ledger.begin_round("control")
+    def _set_up(self) -> list[int]:
+        """Load the kernels and meet the other ranks; return the rows of each."""
+        # On no rows: a rank that has yet to compile must not keep its peers waiting in the first round.
+        self.ledger.begin_round("setup")
+        if self.job.strategy.exchanges == "model":
+            self.job.optimizer.run(self.params, self.shard, 0, 0, self.state)
+        else:
+            self.job.optimizer.gradient(self.params, self.shard, 0, 0, self.gradient, self.state)
         rows = self.rank.group.allgather(np.array([self.shard.n_rows], dtype=np.int64))
         self.ledger.end_round()
         return [int(n) for n in rows.ravel()]
