@@ -28,7 +28,10 @@ OPTIONS = {"alpha": 1e-2, "max_iter": 8, "tol": None, "random_state": 0}
 @pytest.fixture(scope="module")
 def client() -> Iterator[Client]:
     """Two single-threaded worker processes."""
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster, Client(cluster) as client:
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
         yield client
 
 

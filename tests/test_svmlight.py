@@ -361,7 +361,7 @@ def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Gene
     write_svmlight(X, np.arange(3000), path)
     bad.write_bytes(b"1 1:1\n" * 500 + b"1 1:\n")
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as cluster,
+        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
         Client(cluster) as client,
     ):
         futures = client.compute(read_svmlight(path, blocksize=20_000))
