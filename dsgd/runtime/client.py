@@ -89,7 +89,7 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
             n_workers=n_workers,
             threads_per_worker=threads_per_worker,
             processes=True,
-            dashboard_address=":0",
+            dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
         ) as cluster,
         Client(cluster, set_as_default=False) as own,
