@@ -131,7 +131,7 @@ def _admitted(
     block_rows: Sequence[int] | None,
     block_nbytes: Sequence[int] | None,
 ) -> Plan:
-    for _ in range(_MAX_PLANS):
+    for attempt in range(_MAX_PLANS):
         _await_blocks(session.client, blocks)
         survey = session.survey([future.key for future in blocks])
         workers = [WorkerInfo(**worker) for worker in survey["workers"]]
@@ -145,7 +145,8 @@ def _admitted(
             for index, block in enumerate(survey["blocks"])
         ]
         plan = make_plan(parts, workers, n_ranks)
-        if session.admit(plan, queue_timeout_s):
+        # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
+        if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.ranks) == len(workers)):
             return plan
     raise ClusterError(
         f"workers left the cluster {_MAX_PLANS} times while the job was planned; wait until it is stable."
@@ -244,6 +245,8 @@ def _collect(
         return values
 
     values: list[Any] = session.run(settle, stalled)
+    if any(future.status != "finished" for future in futures):
+        session.check()  # a restart, say, cancels tasks as well: the job knows better why
     for future in futures:
         if future.status == "error":
             future.result()

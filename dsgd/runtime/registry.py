@@ -277,10 +277,9 @@ class Registry:
                 self.close(job.job_id)
 
     def stop_all(self, reason: str) -> None:
-        """Stop and close every job."""
+        """Stop every job; its client learns why and closes it."""
         for job_id in list(self.jobs):
             self.abort(job_id, reason)
-            self.close(job_id)
 
     # ---- inside
 

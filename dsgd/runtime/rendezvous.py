@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import socket
 import ssl
 import time
@@ -92,15 +93,22 @@ class SchedulerLink:
 
     def _call(self, op: str, timeout_s: float, **arguments: Any) -> Any:
         call = getattr(self._worker.scheduler, op)(**self._fence.as_message(), **arguments)
-        future = asyncio.run_coroutine_threadsafe(call, self._worker.loop.asyncio_loop)
+        loop = self._worker.loop.asyncio_loop
+        future = asyncio.run_coroutine_threadsafe(call, loop)
+        deadline = time.monotonic() + timeout_s
         try:
-            return future.result(timeout_s)
-        except concurrent.futures.TimeoutError:
+            # In slices: a worker that closes stops its loop, and nothing would ever answer.
+            while time.monotonic() < deadline and loop.is_running():
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    return future.result(_SLICE_S)
+        finally:
             future.cancel()
-            raise GangTimeoutError(
-                f"rank {self._fence.rank} on worker {self._worker.address}: the scheduler did not answer {op} "
-                f"within {timeout_s:g} s."
-            ) from None
+        if not loop.is_running():
+            raise AbortedError(f"worker {self._worker.address} is closing")
+        raise GangTimeoutError(
+            f"rank {self._fence.rank} on worker {self._worker.address}: the scheduler did not answer {op} "
+            f"within {timeout_s:g} s."
+        )
 
 
 def data_host(address: str) -> str:

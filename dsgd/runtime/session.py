@@ -7,8 +7,8 @@ import contextlib
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, NoReturn
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from distributed.comm.core import CommClosedError
 
@@ -22,9 +22,12 @@ if TYPE_CHECKING:
 
 __all__ = ["Session"]
 
+T = TypeVar("T")
+
 _SLICE_S: Final = 0.5
 _CALL_S: Final = 10.0
 _EXPLAIN_S: Final = 3.0
+_CHECK_S: Final = 0.1
 # Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
 _LEAVE_CALL_S: Final = 1.0
 _LEAVE_S: Final = 1.5
@@ -68,8 +71,14 @@ class Session:
         answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
         return answer
 
-    def admit(self, plan: Plan, queue_timeout_s: float) -> bool:
-        """Wait for the lease of all workers of the plan; False if one of them left before the job began.
+    def admit(self, plan: Plan, queue_timeout_s: float, *, patient: bool = True) -> bool:
+        """Wait for the lease of all workers of the plan.
+
+        Returns
+        -------
+        bool
+            False if the caller should plan again: a worker left before the job began or, unless `patient`, another
+            job holds one.
 
         Raises
         ------
@@ -86,7 +95,7 @@ class Session:
             client=self.client.id,
             members=[(rank.worker.address, rank.worker.host) for rank in plan.ranks],
         )
-        while status["job_state"] == "queued":
+        while status["job_state"] == "queued" and patient:
             self._emit({"phase": "queued", "position": status["position"], "workers": len(status["ahead"])})
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(
@@ -98,7 +107,7 @@ class Session:
         if status["job_state"] == "running":
             return True
         failure = status.get("failure")
-        if failure is None or failure["kind"] != "lost":
+        if status["job_state"] != "queued" and (failure is None or failure["kind"] != "lost"):
             self._raise(status)
         # Nothing has begun yet: forget this attempt, so that the caller can plan again.
         self._call("dsgd_close", job_id=self.job_id)
@@ -125,7 +134,7 @@ class Session:
         """
         idle_since, waiting_for = time.monotonic(), None
         while True:
-            work, status = self._guard(self._slice, make, callback_timeout=_SLICE_S + _CALL_S)
+            work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + _CALL_S)
             if status is not None:
                 self._heed(status)
             if work is not None:
@@ -140,6 +149,10 @@ class Session:
                     f"nothing moved for {self.timeout_s:g} s: waiting for {culprit}. "
                     "The worker may be busy with other tasks, or paused because its memory is full."
                 )
+
+    def check(self) -> None:
+        """Raise the error of the job if the scheduler knows one."""
+        self._heed(self._call("dsgd_watch", job_id=self.job_id, seen=self._seen, wait_s=_CHECK_S))
 
     def explain(self) -> NoReturn:
         """Raise the error that made a rank end early; the scheduler may learn of it a moment after we do."""
@@ -202,16 +215,19 @@ class Session:
         return work, status
 
     def _drop(self) -> None:
+        self._guard(self._end_waits, timeout_s=2 * _LEAVE_CALL_S)
         for future in self.futures:
             # A task that still runs is cancelled by this: nobody wants its result any more.
             future.release()
         self.futures.clear()
-        self.client.sync(self._end_waits, callback_timeout=_LEAVE_CALL_S)
 
     async def _end_waits(self) -> None:
         waits = [wait for wait in (self._work, self._watch) if wait is not None]
-        if self._watch is not None:
-            await asyncio.wait({self._watch}, timeout=_LEAVE_CALL_S / 4)  # the end of the job has just answered it
+        # What is about to end by itself is let end, which is cleaner: the job that is over answers the watch, and
+        # results that are there are gathered in a moment.
+        ending = waits if all(future.done() for future in self.futures) else [w for w in waits if w is self._watch]
+        if ending:
+            await asyncio.wait(ending, timeout=_LEAVE_CALL_S / 4)
         self._work = self._watch = None
         for wait in waits:
             wait.cancel()
@@ -221,15 +237,19 @@ class Session:
         async def call() -> Any:
             return await getattr(self.client.scheduler, op)(**arguments)
 
-        return self._guard(call, callback_timeout=timeout_s + extra_s)
+        return self._guard(call, timeout_s=timeout_s + extra_s)
 
-    def _guard(self, function: Callable[..., Awaitable[Any]], *args: Any, callback_timeout: float) -> Any:
+    def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
+        # Not client.sync: interrupted by ctrl-C at the wrong moment it prints tracebacks of its own.
+        future = asyncio.run_coroutine_threadsafe(function(*args), self.client.loop.asyncio_loop)
         try:
-            return self.client.sync(function, *args, callback_timeout=callback_timeout)
+            return future.result(timeout_s)
         except (CommClosedError, OSError, TimeoutError) as error:
             raise ClusterUnreachableError(
                 f"the scheduler of {self.client!r} does not answer any more: {error or type(error).__name__}."
             ) from error
+        finally:
+            future.cancel()
 
     def _heed(self, status: Mapping[str, Any]) -> None:
         self._seen = status["version"]
