@@ -220,6 +220,10 @@ def test_bad_input(client, data):
         model.fit(da.from_array(X, chunks=(250, -1)), da.zeros(1000, chunks=250))
     with pytest.raises(InvalidDataError, match="under-/overflow"):
         SGDRegressor(learning_rate="constant", eta0=10.0, client=client).fit(X * 1e200, y.astype(float))
+    with pytest.raises(InvalidDataError, match="block 0 of 1: y mixes labels"):
+        model.fit([dask.delayed((X[:2], np.array([1, "a"], dtype=object)))])
+    with pytest.raises(InvalidDataError, match="expecting 10 features"):
+        SGDClassifier(**OPTIONS).fit(X, y).predict(da.from_array(X[:, :4], chunks=(250, -1)))
     with pytest.raises(InvalidDataError, match="must be None when X is a list"):
         model.fit([dask.delayed((X, y))], y)
     assert model.fit(X, y).score(X, y) > 0.7

@@ -104,7 +104,10 @@ def summarise(block: Block, *, classification: bool) -> BlockSummary:
     nbytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sparse else X.nbytes
     classes = counts = None
     if classification and not problem:
-        classes, counts = np.unique(y, return_counts=True)
+        try:
+            classes, counts = np.unique(y, return_counts=True)
+        except TypeError as error:
+            problem = f"y mixes labels that cannot be sorted ({error}); use one type of label"
     dtype = "float32" if X.dtype == np.float32 else "float64"
     return BlockSummary(X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem)
 

@@ -67,7 +67,9 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any) -> list[Any]:
     build = dask.delayed(make_block, pure=False)
     if is_collection(X):
         if y is None:
-            raise InvalidDataError("requires y to be passed, but the target y is None.")
+            raise InvalidDataError(
+                "This estimator requires y to be passed, but the target y is None: pass a collection cut like X."
+            )
         parts = _row_parts(X, "X")
         rows = _known_rows(X)
         targets = _parts_like(y, "y", len(parts), rows)

@@ -38,10 +38,15 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
     Raises
     ------
     InvalidDataError
-        X is chunked along its columns.
+        X has another number of features than the model, or is chunked along its columns.
     """
     import dask
 
+    width = X.shape[1]
+    if width != model.n_features_in_:
+        raise InvalidDataError(
+            f"X has {width} features, but {type(model).__name__} is expecting {model.n_features_in_} features as input."
+        )
     shared = dask.delayed(model, pure=False)
     if hasattr(X, "map_partitions"):
         return X.map_partitions(_on_frame, shared, method, meta=_frame_meta(X, n_columns, dtype))
