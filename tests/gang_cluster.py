@@ -54,7 +54,9 @@ def assert_clean(client: Client) -> None:
 
 
 def _left_on_workers(client: Client) -> list[str]:
-    known = {int(address.rsplit(":", 1)[1]) for address in _dask_addresses(client) if address.startswith("tcp")}
+    known = {
+        int(address.rsplit(":", 1)[1]) for address in _dask_addresses(client) if address.startswith(("tcp", "tls"))
+    }
     found = client.run(_left_on_worker, known)
     return [f"{worker}: {item}" for worker, items in found.items() for item in items]
 
@@ -84,7 +86,7 @@ def _left_on_worker(known: set[int], dask_worker: Any) -> list[str]:
     for name, plugin in dask_worker.plugins.items():
         if name.startswith("dsgd-jobs") and len(plugin.store):
             left.append("an open job")
-    if not dask_worker.address.startswith("tcp"):
+    if not dask_worker.address.startswith(("tcp", "tls")):
         return left
     known = known | {dask_worker.http_server.port}
     for connection in psutil.Process().net_connections(kind="inet"):

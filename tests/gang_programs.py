@@ -39,6 +39,13 @@ def add_up(rank: Rank, data: Sequence[Any]) -> np.ndarray:
     return vector
 
 
+def add_long(rank: Rank, data: Any, n: int) -> float:
+    """Return the sum of a long all-reduced vector of rank numbers plus one."""
+    vector = np.full(n, rank.number + 1.0)
+    rank.group.allreduce(vector)
+    return float(vector.sum())
+
+
 def in_order(rank: Rank, data: Sequence[Any]) -> list[int]:
     """Return the blocks of all ranks, rank by rank, by the first value of each."""
     mine = np.full(16, -1.0)

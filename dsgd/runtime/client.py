@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Final
 
 from distributed import Client, LocalCluster, get_worker, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 
 __all__ = ["client_for", "client_of", "connect_client"]
+
+# A terminal sends ctrl-C to every process of the command. The client answers it and closes its workers in order; left
+# to themselves they would each print a traceback first.
+_DEAF_TO_CTRL_C: Final = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
 
 
 def client_of(client: Any = None) -> Client | None:
@@ -91,6 +95,7 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
             processes=True,
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
+            preload=[_DEAF_TO_CTRL_C],
         ) as cluster,
         Client(cluster, set_as_default=False) as own,
     ):

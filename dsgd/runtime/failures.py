@@ -7,11 +7,12 @@ client as itself, with a note that names the rank, because its text is written f
 
 from __future__ import annotations
 
+import pickle
 import traceback
 from collections.abc import Mapping
 from typing import Any, Final
 
-from distributed.protocol.pickle import dumps, loads
+import cloudpickle
 
 from dsgd.errors import AbortedError, DsgdError, GangError, RankError, WorkerLostError
 
@@ -38,7 +39,7 @@ def describe(error: BaseException, *, aborted: bool) -> dict[str, Any]:
     """
     kind = "aborted" if aborted or isinstance(error, AbortedError) else "raised"
     text = "".join(traceback.format_exception(error))
-    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": _pickled(error)}
+    return {"kind": kind, "text": text[-_MAX_TEXT:], "pickled": _pickled(error) if kind == "raised" else b""}
 
 
 def as_error(record: Mapping[str, Any]) -> BaseException:
@@ -72,7 +73,7 @@ def _pickled(error: BaseException) -> bytes:
     # Exceptions whose __init__ takes other arguments than it hands to its base pickle well and fail to load, so the
     # round trip is made here, where a failure costs nothing.
     try:
-        pickled: bytes = dumps(error)
+        pickled: bytes = cloudpickle.dumps(error)
         return pickled if len(pickled) <= _MAX_PICKLE_BYTES and _unpickled(pickled) is not None else b""
     except Exception:
         return b""
@@ -82,7 +83,7 @@ def _unpickled(pickled: bytes) -> BaseException | None:
     if not pickled:
         return None
     try:
-        error = loads(pickled)
+        error = pickle.loads(pickled)
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None

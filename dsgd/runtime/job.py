@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
-from distributed.protocol.pickle import dumps, loads
+import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.errors import ClusterError, InvalidParameterError
@@ -106,7 +107,7 @@ def run_on_cluster(
             raise InvalidParameterError(
                 f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
             )
-    payload = dumps((program, pack, args))
+    payload = cloudpickle.dumps((program, pack, args))
     check_versions(client)
     register(client)
     session = Session(client, timeout_s, on_event)
@@ -120,7 +121,7 @@ def run_on_cluster(
         session.break_off(f"the client stopped it ({type(error).__name__})")
         raise
     ledger = Ledger([o.records for o in outcomes if o.records is not None], elapsed_s=time.perf_counter() - began)
-    return GangResult(loads(outcomes[0].value), [outcome.stats for outcome in outcomes], ledger)
+    return GangResult(pickle.loads(outcomes[0].value), [outcome.stats for outcome in outcomes], ledger)
 
 
 def _admitted(

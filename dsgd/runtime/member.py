@@ -9,12 +9,13 @@ sockets close, so that the first story told is that of the rank that failed and 
 from __future__ import annotations
 
 import contextlib
+import pickle
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import cloudpickle
 from distributed import get_worker, secede
-from distributed.protocol.pickle import dumps, loads
 
 from dsgd.collectives.group import Algorithm, Group
 from dsgd.comm.tcp import Listener
@@ -140,7 +141,7 @@ def _run(
 ) -> RankOutcome:
     program: RankProgram
     pack: Callable[[Sequence[Any], int], Any]
-    program, pack, args = loads(task.payload)
+    program, pack, args = pickle.loads(task.payload)
     rank_number = task.fence.rank
     job.abort.check()
     data = pack(_taken(job, task.blocks), rank_number)
@@ -170,7 +171,7 @@ def _run(
     return RankOutcome(
         rank_number,
         True,
-        dumps(value) if rank_number == 0 else b"",
+        cloudpickle.dumps(value) if rank_number == 0 else b"",
         {
             "rank": rank_number,
             "worker": task.worker,
