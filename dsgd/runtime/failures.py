@@ -7,6 +7,7 @@ client as itself, with a note that names the rank, because its text is written f
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 import traceback
 from collections.abc import Mapping
@@ -70,20 +71,31 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
 
 
 def _pickled(error: BaseException) -> bytes:
-    # Exceptions whose __init__ takes other arguments than it hands to its base pickle well and fail to load, so the
-    # round trip is made here, where a failure costs nothing.
+    # By the parts that pickle itself would take, so that no hook changes what arrives: tblib, which Dask installs for
+    # the exceptions it finds, drags along the chain of causes (which may hold a socket) and fails on some of ours.
+    # The text has the whole story in any case.
     try:
-        pickled: bytes = cloudpickle.dumps(error)
-        return pickled if len(pickled) <= _MAX_PICKLE_BYTES and _unpickled(pickled) is not None else b""
+        make, arguments, *rest = tuple(error.__reduce__())
+        states = [rest[0], None] if rest and isinstance(rest[0], dict) else [None]
     except Exception:
         return b""
+    for state in states:
+        # An exception whose __init__ takes other arguments than it hands to its base pickles well and fails to load,
+        # so the round trip is made here, where a failure costs nothing.
+        with contextlib.suppress(Exception):
+            pickled: bytes = cloudpickle.dumps((make, arguments, state))
+            if len(pickled) <= _MAX_PICKLE_BYTES and _unpickled(pickled) is not None:
+                return pickled
+    return b""
 
 
 def _unpickled(pickled: bytes) -> BaseException | None:
     if not pickled:
         return None
     try:
-        error = pickle.loads(pickled)
+        make, arguments, state = pickle.loads(pickled)
+        error = make(*arguments)
+        vars(error).update(state or {})
     except Exception:
         return None
     return error if isinstance(error, BaseException) else None
