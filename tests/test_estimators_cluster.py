@@ -6,6 +6,7 @@ import itertools
 import pickle
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 
 import dask
@@ -227,6 +228,22 @@ def test_bad_input(client, data):
     with pytest.raises(InvalidDataError, match="must be None when X is a list"):
         model.fit([dask.delayed((X, y))], y)
     assert model.fit(X, y).score(X, y) > 0.7
+
+
+def test_two_fits_at_once_both_finish(client, data, capsys):
+    """Two fits from two clients share the workers one after the other; the one that waits says so."""
+    X, y = data
+    with Client(client.scheduler.address, set_as_default=False) as other:
+        models = [
+            SGDClassifier(max_iter=40, tol=None, random_state=0, sync=1, client=c, verbose=1) for c in (client, other)
+        ]
+        threads = [threading.Thread(target=model.fit, args=(X, y)) for model in models]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+    assert np.array_equal(models[0].coef_, models[1].coef_)
+    assert "waiting for workers" in capsys.readouterr().out
 
 
 def test_nothing_is_left_behind(client, data):

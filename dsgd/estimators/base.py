@@ -316,6 +316,9 @@ class AbstractSGD(BaseEstimator):
             return None
 
         def say(event: Mapping[str, Any]) -> None:
+            if event.get("phase") == "queued":
+                sys.stdout.write(f"waiting for workers, place {event['position']} in the queue\n")
+                return
             sys.stdout.write(
                 f"epoch {event['epoch']}: training loss {event['train_loss']:.6g}, {event['seconds']:.2f} s\n"
             )
