@@ -17,6 +17,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators import lazy
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.blocks import BlockSummary
+from dsgd.estimators.plain import to_plain
 from dsgd.local import Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
@@ -372,7 +373,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         from sklearn.linear_model import SGDClassifier as Plain
 
         check_is_fitted(self)
-        return _to_plain(self, Plain, ("classes_",))
+        return to_plain(self, Plain, ("classes_",))
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 
@@ -441,17 +442,3 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         weights = np.ones(len(y)) if sample_weight is None else sample_weight
         right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
         return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)
-
-
-def _to_plain(model: AbstractSGD, plain: type, extra: tuple[str, ...]) -> Any:
-    """Return a fitted estimator of scikit-learn with the coefficients of `model`."""
-    ours = model.get_params(deep=False)
-    theirs = {name: value for name, value in ours.items() if name in plain().get_params()}
-    if theirs["learning_rate"] in {"pegasos", "per_epoch"}:
-        theirs["learning_rate"] = "optimal"  # the nearest that scikit-learn has; only further training would use it
-    estimator = plain(**theirs)
-    for name in ("coef_", "intercept_", "n_iter_", "t_", "n_features_in_", "feature_names_in_", *extra):
-        if hasattr(model, name):
-            value = getattr(model, name)
-            setattr(estimator, name, value.copy() if isinstance(value, np.ndarray) else value)
-    return estimator

@@ -24,7 +24,7 @@ __all__ = ["feature_names", "is_collection", "is_distributed", "scatter_rows", "
 
 def is_collection(X: Any) -> bool:
     """Return whether X is a dask collection."""
-    return hasattr(X, "__dask_graph__") and hasattr(X, "dtype" if not hasattr(X, "columns") else "columns")
+    return hasattr(X, "__dask_graph__") and (hasattr(X, "dtype") or hasattr(X, "columns"))
 
 
 def is_distributed(X: Any) -> bool:

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.estimators import lazy
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.blocks import BlockSummary
-from dsgd.estimators.classifier import _to_plain
+from dsgd.estimators.plain import to_plain
 from dsgd.local import Objective
 from dsgd.types import AnyArray
 
@@ -261,7 +261,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         from sklearn.linear_model import SGDRegressor as Plain
 
         check_is_fitted(self)
-        return _to_plain(self, Plain, ())
+        return to_plain(self, Plain, ())
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 
