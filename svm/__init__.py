@@ -1,6 +1,11 @@
-"""Support vector machines: the exact solvers are to come; linear SVMs train with `dsgd.SGDClassifier(loss="hinge")`."""
+"""Support vector machines solved exactly: to a duality gap over all rows, computed in float64."""
+
+# ruff: noqa: E402 (the imports follow the guard)
 
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 
-__all__: list[str] = []
+from dsgd.svm.linear_svc import LinearSVC
+from dsgd.svm.linear_svr import LinearSVR
+
+__all__ = ["LinearSVC", "LinearSVR"]
