@@ -1,7 +1,5 @@
 """Support vector machines solved exactly: to a duality gap over all rows, computed in float64."""
 
-# ruff: noqa: E402 (the imports follow the guard)
-
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 

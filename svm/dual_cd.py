@@ -13,9 +13,9 @@ largest violation of the pass before is eliminated.
 Nothing rests on that guess. Between passes, at a fifth of their cost or so, a sweep over all rows computes P and D in
 float64 and chooses the active rows afresh; the solver returns when ``(P - D) / P <= tol`` and on nothing else.
 
-Source: Hsieh et al., ICML 2008, algorithm 3; Ho and Lin, JMLR 2012, algorithm 4. We depart from LIBLINEAR in the stopping
-rule, in reactivating by a sweep instead of by restarting with all rows, and in the order of visits, which is a function
-of the seed, the pass and the content of rows.
+Source: Hsieh et al., ICML 2008, algorithm 3; Ho and Lin, JMLR 2012, algorithm 4. We depart from LIBLINEAR in the
+stopping rule, in reactivating by a sweep instead of by restarting with all rows, and in the order of visits, which is a
+function of the seed, the pass and the content of rows.
 """
 
 from __future__ import annotations

@@ -1,13 +1,14 @@
 """Which solver a linear problem gets, by what it would cost.
 
-A pass of coordinate descent and a Newton step both read all rows about twice, so they are compared by count. Newton's
-method needs some ten steps where its preconditioner is a Cholesky factor, whatever the scale of features or C; but its
-factor costs the cube of the columns, and with the diagonal instead a step is tens of passes. Coordinate descent needs
-ten passes on rows like text and thousands on features of different scales, which nobody can tell beforehand. So:
+A pass of coordinate descent reads the active rows twice. A Newton step reads all rows once and the rows with curvature
+twice per iteration of conjugate gradients, of which its preconditioner leaves a few.
 
-- a squared loss with up to `MAX_FACTOR_WIDTH` columns, and more rows than columns, goes to Newton's method;
-- everything else starts with coordinate descent, and goes over to Newton's method from where that has come to as soon
-  as the rate at which the gap closes promises more than `PATIENCE` further passes.
+- A squared loss goes to Newton's method: three to ten steps, at any scale of features and any C that we met, against
+  tens or hundreds of passes, because nearly every row stays active in coordinate descent.
+- Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
+  margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
+  nobody can tell beforehand; so the rate at which the gap closes is watched, and when it promises more than `PATIENCE`
+  further passes, Newton's method goes on from there.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ __all__ = ["PATIENCE", "SOLVERS", "solve_linear"]
 
 #: What `solver=` may be.
 SOLVERS = ("auto", "dual_cd", "newton")
-#: Passes that coordinate descent may still have ahead, for problems with few and with many columns.
+#: Passes that coordinate descent may have ahead: where Newton's method can factor its matrix, and where it cannot.
 PATIENCE = {"factor": 30.0, "diagonal": 300.0}
 
 
@@ -52,13 +53,11 @@ def solve_linear(
     LinearSolution
         Weights, dual variables and the two values that certify them.
     """
-    width = problem.rows.width
-    is_narrow = width <= MAX_FACTOR_WIDTH and width <= problem.rows.n_rows
-    if solver == "newton" or (solver == "auto" and problem.is_smooth and is_narrow):
+    if solver == "newton" or (solver == "auto" and problem.is_smooth):
         return solve_newton(problem, tol=tol, max_iter=max_iter, team=team)
     if solver == "dual_cd":
         return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed)
-    patience = PATIENCE["factor" if width <= MAX_FACTOR_WIDTH else "diagonal"]
+    patience = PATIENCE["factor" if problem.rows.width <= MAX_FACTOR_WIDTH else "diagonal"]
     first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, patience=patience)
     if first.converged or first.n_iter >= max_iter:
         return first

@@ -14,10 +14,10 @@ by conjugate gradients, preconditioned by the Cholesky factor of the same matrix
 step length is the exact minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
 variable is interior or has changed: the rest is eliminated by the mathematics.
 
-A squared loss is its own smoothing, with c = 0 and r_i = rho_i; there the duality gap is half the squared gradient. For
-hinge and epsilon-insensitive losses this is the proximal method of multipliers: the smoothed problem is solved to an
-accuracy that follows the gap, the centre moves to its dual variables, and the ridge shrinks. The variables are always in their
-intervals, so every step yields a certificate of the loss itself.
+A squared loss is its own smoothing, with c = 0 and r_i = rho_i; there the duality gap is half the squared gradient.
+For hinge and epsilon-insensitive losses this is the proximal method of multipliers: the smoothed problem is solved to
+an accuracy that follows the gap, the centre moves to its dual variables, and the ridge shrinks. The variables are
+always in their intervals, so every step yields a certificate of the loss itself.
 
 Source: Keerthi and DeCoste, JMLR 2005 (squared hinge); Rockafellar, Math. Oper. Res. 1976 (proximal multipliers); Li,
 Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner and step length are ours.
@@ -25,8 +25,10 @@ Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner 
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
@@ -42,8 +44,10 @@ __all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
 MAX_FACTOR_WIDTH = 3000
 #: Rows in the sample of the preconditioner, per column.
 _SAMPLE_PER_COLUMN = 4
-#: Conjugate gradient iterations above which the next step makes a new preconditioner.
-_STALE_AFTER = 8
+#: How many times faster a matrix product does an operation than a pass over rows.
+_BLAS_ADVANTAGE = 6.0
+#: Conjugate gradient iterations that the first step is expected to take.
+_FIRST_GUESS = 5
 _MAX_CG = 200
 #: The smoothed problem is solved until half its squared gradient is this share of the gap.
 _INNER_SHARE = 0.1
@@ -103,7 +107,7 @@ def solve_newton(
         centre = centre if start is None else start.duals
     change = np.empty(n_rows)
     best, best_beta, best_primal, best_dual = weights.copy(), state.beta.copy(), np.inf, -np.inf
-    precondition: Callable[[FloatVector], FloatVector] | None = None
+    preconditioner = _Preconditioner()
     n_iter = 0
     while True:
         _place(problem, state, ridge, centre, change, team)
@@ -120,18 +124,17 @@ def solve_newton(
         error = 0.5 * float(gradient @ gradient)
         if not problem.is_smooth and error <= _INNER_SHARE * max(best_primal - best_dual, 0.0):
             centre, ridge = state.beta.copy(), ridge * _RIDGE_DECAY
-            precondition = None
+            preconditioner.forget()
             _place(problem, state, ridge, centre, change, team)
             gradient = state.weights - state.combined
         n_iter += 1
         members = state.interior[: state.n_interior]
         active, factors = rows.take(members), 1.0 / ridge[members]
-        if precondition is None:
-            precondition = _preconditioner(active, factors)
         forcing = min(0.1, np.sqrt(relative_gap(best_primal, best_dual)))
-        direction, n_cg = _conjugate_gradients(active, factors, -gradient, precondition, forcing, team)
-        if n_cg > _STALE_AFTER:
-            precondition = None
+        direction, n_cg = _conjugate_gradients(
+            active, factors, -gradient, preconditioner.prepare(active, factors), forcing, team
+        )
+        preconditioner.judge(n_cg)
         along = rows.scores(direction, team)
         step = _exact_step(problem, state, direction, along, ridge, centre)
         state.weights += step * direction
@@ -161,23 +164,40 @@ def _place(
     state.combined += problem.rows.combine(change, team)
 
 
-def _preconditioner(active: LinearRows, factors: FloatVector) -> Callable[[FloatVector], FloatVector]:
-    """Return the product with an approximate inverse of ``I + sum of factor_i x_i x_i'``."""
-    n_active, width = active.n_rows, active.width
-    if width <= MAX_FACTOR_WIDTH and n_active:
+class _Preconditioner:
+    """An approximate inverse of ``I + sum of factor_i x_i x_i'``: the diagonal, or a sample's factor if it pays."""
+
+    def __init__(self) -> None:
+        self._factor: Any = None
+        self._expected = float(_FIRST_GUESS)
+
+    def prepare(self, active: LinearRows, factors: FloatVector) -> Callable[[FloatVector], FloatVector]:
+        """Return the product with the inverse."""
+        n_active, width = active.n_rows, active.width
         n_sample = min(n_active, _SAMPLE_PER_COLUMN * width)
-        # Rows are in the order of a hash, so any evenly spaced ones are a random sample.
-        chosen = np.arange(n_sample) * n_active // n_sample
-        matrix = active.take(chosen).gram(factors[chosen] * (n_active / n_sample))
-        matrix[np.diag_indices(width)] += 1.0
-        try:
-            factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
-        except LinAlgError:  # so badly scaled that rounding made it indefinite: the diagonal always works
-            factor = None
-        if factor is not None:
-            return lambda vector: cho_solve(factor, vector, check_finite=False)  # type: ignore[no-any-return]
-    diagonal = 1.0 + active.column_squares(factors)
-    return lambda vector: vector / diagonal
+        cost = (n_sample * width**2 + width**3 / 3) / _BLAS_ADVANTAGE
+        if n_active and width <= MAX_FACTOR_WIDTH and cost <= 4.0 * self._expected * active.n_entries:
+            # Rows are in the order of a hash, so any evenly spaced ones are a random sample.
+            chosen = np.arange(n_sample) * n_active // n_sample
+            matrix = active.take(chosen).gram(factors[chosen] * (n_active / n_sample))
+            matrix[np.diag_indices(width)] += 1.0
+            # So badly scaled that rounding makes it indefinite, the matrix has no factor; the diagonal always works.
+            with contextlib.suppress(LinAlgError):
+                self._factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+        if self._factor is not None:
+            self._expected = 0.0
+            return lambda vector: cho_solve(self._factor, vector, check_finite=False)  # type: ignore[no-any-return]
+        diagonal = 1.0 + active.column_squares(factors)
+        return lambda vector: vector / diagonal
+
+    def judge(self, n_iter: int) -> None:
+        """Take in how many iterations a step has taken: with an old factor they say what a new one would save."""
+        self._expected = float(n_iter)
+
+    def forget(self) -> None:
+        """Drop the factor: the matrix is another one now."""
+        self._factor = None
+        self._expected = max(self._expected, float(_FIRST_GUESS))
 
 
 def _conjugate_gradients(
