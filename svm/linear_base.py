@@ -99,12 +99,13 @@ class AbstractLinearSVM(BaseEstimator):
         """Solve the problems: one after the other with all threads on its rows, or several at a time."""
         n_threads = effective_n_jobs(self.n_jobs)
         n_at_once = min(n_problems, n_threads)
-        options = {"tol": float(self.tol), "max_iter": int(self.max_iter), "seed": seed}
 
         def work(k: int) -> LinearSolution:
             team = Team(n_threads if n_at_once == 1 else 1)
             try:
-                return solve_linear(problem(k), self._solver(), team=team, **options)
+                return solve_linear(
+                    problem(k), self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
+                )
             finally:
                 team.close()
 
@@ -125,7 +126,7 @@ class AbstractLinearSVM(BaseEstimator):
         self.converged_ = all(solution.converged for solution in solutions)
         self.primal_objective_: Any = np.array([solution.primal for solution in solutions])
         self.dual_objective_: Any = np.array([solution.dual for solution in solutions])
-        self.solver_ = [solution.solver for solution in solutions]
+        self.solver_: Any = [solution.solver for solution in solutions]
         if self.verbose:
             for number, s in enumerate(solutions):
                 sys.stdout.write(
@@ -146,7 +147,8 @@ class AbstractLinearSVM(BaseEstimator):
         check_is_fitted(self)
         X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
-        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        return scores
 
     def densify(self) -> Self:
         """Turn `coef_` into a dense array; the default.

@@ -10,6 +10,8 @@ sum of ``b_i x_i``; see `dsgd.svm.linear_problem`.
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from numba import njit
 
@@ -47,15 +49,16 @@ def _dot(
     last: np.uint64,
     bias: float,
     weights: FloatVector,
-) -> float:
-    total = 0.0
+) -> np.floating[Any]:
+    total = np.float64(0.0)
     if indices is None:
         for j in range(last - first):
             total += values[first + j] * weights[j]
     else:
         for j in range(first, last):
             total += values[j] * weights[np.uint64(indices[j])]
-    return total + bias * weights[np.uint64(weights.shape[0]) - _ONE]
+    score: np.floating[Any] = total + bias * weights[np.uint64(weights.shape[0]) - _ONE]
+    return score
 
 
 @_any_order

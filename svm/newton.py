@@ -36,7 +36,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 from dsgd.svm.linear_kernels import line_derivatives, place_duals
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution, certify, relative_gap
 from dsgd.svm.linear_rows import LinearRows, Team
-from dsgd.types import FloatVector
+from dsgd.types import FloatVector, IntVector
 
 __all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
 
@@ -63,7 +63,7 @@ class _State:
     scores: FloatVector
     beta: FloatVector
     combined: FloatVector  # the sum of beta_i x_i
-    interior: FloatVector
+    interior: IntVector
     n_interior: int
 
 
@@ -99,7 +99,8 @@ def solve_newton(
     weights = np.zeros(rows.width) if start is None else start.weights.copy()
     scores = rows.scores(weights, team) if weights.any() else np.zeros(n_rows)
     state = _State(weights, scores, np.zeros(n_rows), np.zeros(rows.width), np.empty(n_rows, np.int64), 0)
-    centre, ridge = np.zeros(n_rows), problem.ridge
+    centre: FloatVector = np.zeros(n_rows)
+    ridge = problem.ridge
     if not problem.is_smooth:
         width = float(np.mean(np.abs(problem.targets - scores))) or 1.0
         limit = np.maximum(problem.high, -problem.low)
@@ -186,7 +187,7 @@ class _Preconditioner:
                 self._factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
         if self._factor is not None:
             self._expected = 0.0
-            return lambda vector: cho_solve(self._factor, vector, check_finite=False)  # type: ignore[no-any-return]
+            return lambda vector: cho_solve(self._factor, vector, check_finite=False)
         diagonal = 1.0 + active.column_squares(factors)
         return lambda vector: vector / diagonal
 
