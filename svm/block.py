@@ -103,7 +103,13 @@ class Solution:
 
 
 def solve(
-    dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int, elimination: Elimination, block_size: int | None = None
+    dual: Dual,
+    matrix: KernelMatrix,
+    *,
+    tol: float,
+    max_iter: int,
+    elimination: Elimination,
+    block_size: int | None = None,
 ) -> Solution:
     """Solve the dual to `tol`.
 
@@ -205,9 +211,7 @@ class _Run:
         f = self.u_a[chosen % n] + np.take(self.c_a, chosen)
         inner_tol = max(0.5 * self.tol, 0.1 * gap)
         limit = min(100 * self.q, self.max_iter - self.n_iter)
-        steps = solve_block(
-            values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups
-        )
+        steps = solve_block(values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups)
         self.alpha_a.reshape(-1)[chosen] = alpha
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples))
         changed = np.flatnonzero(moved)
@@ -235,7 +239,7 @@ class _Run:
         chosen = self.newest
         taken = np.zeros(self.y_a.size, dtype=np.bool_)
         taken[chosen] = True
-        room = (self.q - len(chosen)) // (2 * self.n_groups)
+        room = max(1, (self.q - len(chosen)) // (2 * self.n_groups))
         new = []
         keys, places = np.empty(self.y_a.size), np.empty(self.y_a.size, dtype=np.int64)
         args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a)
