@@ -18,7 +18,7 @@ from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma
 from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
-from dsgd.svm.merging import merge_rows
+from dsgd.svm.merging import deal_out, merge_rows
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
@@ -191,10 +191,11 @@ class AbstractKernelSVM(BaseEstimator):
         total: FloatVector,
         intercept: FloatVector,
     ) -> None:
-        """Keep the support vectors of a single problem; equal rows share a coefficient by their bounds."""
-        support = np.flatnonzero(np.where(owner >= 0, merged[owner], 0.0))
+        """Keep the support vectors of a single problem; equal rows share a coefficient."""
+        coefs = deal_out(merged, owner, costs, total)
+        support = np.flatnonzero(coefs)
         self._keep_support(X, support)
-        self._keep_coefs((merged[owner[support]] * costs[support] / total[owner[support]])[None], intercept)
+        self._keep_coefs(coefs[support][None], intercept)
 
     # -- prediction ----------------------------------------------------------------------------------------------
 

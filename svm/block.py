@@ -1,4 +1,4 @@
-"""The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap at the end.
+"""The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap.
 
 It minimises ½ α'Qα + p'α over 0 ≤ α ≤ C with y'α fixed (for ν-SVMs: fixed for each sign), Q_ij = y_i y_j K_ij. With
 u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up < tol:
@@ -9,12 +9,12 @@ LIBSVM's own criterion. One round
 3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
 4. now and then leaves samples out (`dsgd.svm.elimination`).
 
-Rows may be float32. When the gap closes, u is brought up to date for the samples left out, violators come back, and then u is
-computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from the exact u, so
-errors of float32 rows count only for what changes after.
+Rows may be float32. When the gap closes, u is brought up to date for the samples left out, violators come back, and then
+u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from the exact
+u, so errors of float32 rows count only for what changes after.
 
-Cost per round: about q n_active kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et al.,
-JMLR 2018), without its early stop.
+Cost per round: about q n_active kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
+al., JMLR 2018), without its early stop.
 """
 
 from __future__ import annotations
@@ -181,9 +181,8 @@ class _Run:
                 elif not self._eliminate(gap):
                     self._round(gap)
                 continue
-            if self._bring_back():
-                if self.n_iter < self.max_iter and self.n_stalls < 3:
-                    continue
+            if self._bring_back() and self.n_iter < self.max_iter and self.n_stalls < 3:
+                continue
             gap = self._verify()
             is_capped = self.n_iter >= self.max_iter or self.n_stalls >= 3
             if gap < self.tol or is_capped or self.policy.reconstruction == "none":

@@ -5,8 +5,8 @@ extreme of the other side, it pairs with nobody and its kernel column is not nee
 left out. Their f then grows stale; it is brought up to date from the variables that have changed since (``delta``)
 before the solver believes that it is done.
 
-Source: Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate Support Vector Machines on Large Scale Systems",
-IEEE Cluster 2015, for the schedule of thresholds; Joachims 1999 and LIBSVM for the test. Departure: only samples that
+Source: Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE
+Cluster 2015, for the schedule of thresholds; Joachims 1999 and LIBSVM for the test. Departure: only samples that
 violate come back, not all.
 """
 
@@ -104,8 +104,8 @@ _PRESETS = {
 def resolve_elimination(where: str, value: str | Elimination, n_samples: int, cache_bytes: int) -> Elimination:
     """Return the policy behind a name.
 
-    ``auto`` eliminates (as ``multi``) when the kernel matrix in float32 would not fit into the cache, and not otherwise:
-    what fits is computed once in any case.
+    ``auto`` eliminates (as ``multi``) when the kernel matrix in float32 would not fit into the cache, and not
+    otherwise: what fits is computed once in any case.
 
     Raises
     ------

@@ -1,9 +1,9 @@
-"""Kernels and blocks of kernel values: K(left rows, right rows) by one matrix product and one sweep of a scalar function.
+"""Kernels and blocks of kernel values: K(left rows, right rows) by one matrix product and one scalar sweep.
 
 With rbf the product yields the exponent itself. Row x is stored as (√(2γ) x, −γ‖x‖², 1); the product of a left row with
-the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred before, which
-leaves every distance as it is and keeps rounding small. CSR rows are multiplied with a densified block of left rows, the
-cost of a value being the nonzeros of its right row.
+the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred before,
+which leaves every distance as it is and keeps rounding small. CSR rows are multiplied with a densified block of left
+rows, the cost of a value being the nonzeros of its right row.
 """
 
 from __future__ import annotations
@@ -120,7 +120,7 @@ def scale_gamma(gamma: str | float, X: Any, weights: FloatVector | None = None) 
     """
     if not isinstance(gamma, str):
         return float(gamma)
-    n, d = X.shape
+    d = X.shape[1]
     if gamma == "auto":
         return 1.0 / d
     if weights is None or np.ptp(weights) == 0:

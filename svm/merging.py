@@ -1,8 +1,9 @@
 """Rows that are equal in features and target become one row with the sum of their bounds, in an order of their content.
 
-Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap and the
-same decision function; the variable is dealt out again in proportion to C_i. A row twice and a row of weight two are thus
-the same problem to the last bit, whatever order rows come in; and sets with many equal rows get smaller.
+Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap and
+the same decision function; the variable is dealt out again, one row after the other, each up to C_i. A row twice and a row
+of weight two are thus the same problem to the last bit, whatever order rows come in; and sets with many equal rows get
+smaller.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import scipy.sparse as sp
 from dsgd.kernels import fingerprint_dense, fingerprint_sparse
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["merge_rows"]
+__all__ = ["deal_out", "merge_rows"]
 
 
 def _fingerprints(X: Any) -> AnyArray:
@@ -61,6 +62,36 @@ def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVe
         return used, of_all, weights[used].astype(np.float64)
     of_all[used] = owner
     return used[first], of_all, np.bincount(owner, weights=weights[used], minlength=len(first))
+
+
+def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
+    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound.
+
+    Parameters
+    ----------
+    merged : array, shape (m,)
+        Coefficients of representatives, of either sign.
+    owner : int64 array, shape (n,)
+        Representative of each row, −1 for none.
+    costs : array, shape (n,)
+        Bounds of rows.
+    total : array, shape (m,)
+        Their sums by representative.
+    """
+    out = np.zeros(len(owner))
+    rows = np.flatnonzero(owner >= 0)
+    rows = rows[np.argsort(owner[rows], kind="stable")]
+    of, bound = owner[rows], costs[rows]
+    filled = np.cumsum(bound) - bound
+    starts = np.flatnonzero(np.diff(of, prepend=-1))
+    filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
+    size = np.abs(merged)
+    amount = np.clip(size[of] - filled, 0.0, bound)
+    amount[amount < 1e-12 * bound] = 0.0  # what rounding of the running sum leaves
+    amount = np.where(size[of] >= total[of], bound, amount)
+    alone = np.bincount(of, minlength=len(merged))[of] == 1
+    out[rows] = np.sign(merged[of]) * np.where(alone, size[of], amount)
+    return out
 
 
 def _mix_targets(prints: AnyArray, bits: AnyArray) -> AnyArray:

@@ -1,8 +1,9 @@
 """Sequential minimal optimisation of a small block: two variables at a time, second-order selection, float64.
 
-In the notation f = K(yα) + y·p, variable k may raise y_k α_k when it is in I_up and lower it when in I_low. The step takes
-i = argmin f over I_up and the j of I_low that maximises (f_j − f_i)²/(K_ii + K_jj − 2K_ij), and moves t = (f_j − f_i)/η,
-clipped to the box. Pairs lie within one group: ν-SVMs hold the sum of α of each sign, which makes two groups.
+In the notation f = K(yα) + y·p, variable k may raise y_k α_k when it is in I_up and lower it when in I_low. The step
+takes i = argmin f over I_up and the j of I_low that maximises (f_j − f_i)²/η, η = K_ii + K_jj − 2K_ij, and moves
+t = (f_j − f_i)/η, clipped to the box. Pairs lie within one group: ν-SVMs hold the sum of α of each sign,
+which makes two groups.
 
 Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2.
 """

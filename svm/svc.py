@@ -16,6 +16,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.block import Dual, Solution
 from dsgd.svm.elimination import Elimination
+from dsgd.svm.merging import deal_out
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 from dsgd.validation import check_bool, check_choice, check_number
@@ -35,8 +36,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
     C : float, default 1.0
         Cost of violating the margin; C_i is C times class weight times sample weight.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
-        The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks, never
-        for the whole matrix at once.
+        The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
+        never for the whole matrix at once.
     degree : float, default 3
         Degree of ``"poly"``.
     gamma : {"scale", "auto"} or float, default "scale"
@@ -61,8 +62,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
-        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` when the kernel matrix does not fit
-        into the cache. Has no influence on the accuracy of the result.
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` when the kernel matrix does
+        not fit into the cache. Has no influence on the accuracy of the result.
     n_jobs : int or None, default None
         Threads; None takes as many as BLAS may use, −1 all cores.
 
@@ -246,15 +247,12 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
             sign = np.where(codes[first[rows]] == a, 1.0, -1.0) * (-1.0 if k == 2 else 1.0)
             line = np.where(codes[first[rows]] == a, b - 1, a)
             merged[line, rows] = sign * solution.alpha[0]
-        used = owner >= 0
-        is_support = np.zeros(len(codes), dtype=np.bool_)
-        is_support[used] = merged.any(axis=0)[owner[used]]
-        support = np.flatnonzero(is_support)
+        coefs = np.stack([deal_out(line, owner, costs, total) for line in merged])
+        support = np.flatnonzero(coefs.any(axis=0))
         support = support[np.argsort(codes[support], kind="stable")]
         self._keep_support(X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
-        shares = costs[support] / total[owner[support]]
-        self._keep_coefs(merged[:, owner[support]] * shares, np.array([-s.thresholds[0] for s in solutions]))
+        self._keep_coefs(coefs[:, support], np.array([-s.thresholds[0] for s in solutions]))
 
     @property
     def n_support_(self) -> AnyArray:

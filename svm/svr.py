@@ -20,8 +20,8 @@ __all__ = ["SVR"]
 class SVR(RegressorMixin, AbstractKernelSVM):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
-    Minimises ½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε). The dual has two variables per sample, which share a kernel row.
-    Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
+    Minimises ½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε). The dual has two variables per sample, which share a
+    kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
 
     Parameters
     ----------
