@@ -29,8 +29,8 @@ from dsgd.svm import LinearSVC
 TARGETS = (1e-3, 1e-5)
 LADDERS = {
     "dsgd": (1e-2, 3e-3, 1e-3, 1e-4, 1e-5),
-    "scikit-learn": (1.0, 1e-1, 1e-2, 1e-3, 1e-4),
-    "snapml": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
+    "scikit-learn": (1.0, 1e-1, 1e-2, 1e-3, 1e-4, 1e-5),
+    "snapml": (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6),
 }
 
 

@@ -95,9 +95,8 @@ def solve_dual_cd(
     """
     rows = problem.rows
     n_rows = rows.n_rows
-    beta = np.zeros(n_rows) if start is None else start.copy()
-    weights = rows.combine(beta, team)
-    norms = rows.norms()
+    lines = _lines(problem, start)
+    weights = rows.combine(lines[5::8].copy(), team)
     active = np.arange(n_rows, dtype=np.uint32)
     n_active, threshold = n_rows, np.inf
     best, best_primal = weights.copy(), np.inf
@@ -106,6 +105,7 @@ def solve_dual_cd(
     while True:
         if visits == 0 or visits >= _VISITS_PER_SWEEP * n_rows or n_active == 0 or threshold <= reach:
             limit = threshold if eliminate else np.inf
+            beta = lines[5::8].copy()
             primal, dual, n_active = certify(
                 problem, weights, beta, team, combined=weights, threshold=limit, active=active
             )
@@ -122,14 +122,11 @@ def solve_dual_cd(
                 active[:] = np.arange(n_rows)
         n_passes += 1
         n_left, worst = cd_pass(
-            *rows.kernel_arguments,
-            problem.targets,
-            problem.low,
-            problem.high,
-            problem.ridge,
+            rows.values,
+            rows.indices,
+            rows.bias,
             problem.epsilon,
-            norms,
-            beta,
+            lines,
             weights,
             active,
             np.uint64(n_active),
@@ -145,3 +142,16 @@ def solve_dual_cd(
     primal, dual, _ = certify(problem, best, beta, team, combined=exact)
     converged = relative_gap(primal, dual) <= max(tol, 1e-14)
     return LinearSolution(best, beta, primal, dual, int(np.ceil(work / n_rows)), converged, "dual_cd")
+
+
+def _lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:
+    """Return what `cd_pass` knows about the rows, a cache line for each, at the dual variables `start`."""
+    rows = problem.rows
+    space = np.zeros(8 * rows.n_rows + 8)
+    offset = -space.ctypes.data % 64 // 8  # a line of eight numbers is to be one cache line, not parts of two
+    lines = space[offset : offset + 8 * rows.n_rows].reshape(-1, 8)
+    columns = (problem.targets, problem.low, problem.high, problem.ridge, rows.norms(), start, rows.first, rows.last)
+    for number, column in enumerate(columns):
+        if column is not None:
+            lines[:, number] = column
+    return lines.ravel()

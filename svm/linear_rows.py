@@ -35,7 +35,7 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVecto
 __all__ = ["LinearRows", "Team", "gather_rows"]
 
 #: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache.
-_PACKED_ROW_BYTES = 2048
+_PACKED_ROW_BYTES = 512
 
 
 class Team:
