@@ -104,7 +104,7 @@ def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: floa
     return 0.0
 
 
-@intrinsic  # type: ignore[untyped-decorator]
+@intrinsic
 def _prefetch(context: Any, array: Any, place: Any) -> Any:
     """Ask for the cache line of entry `place` of a vector, without waiting for it."""
 
@@ -144,9 +144,9 @@ def cd_pass(
     ends in `values`. In one cache line, and asked for some visits ahead like the entries of the row, they cost one
     miss in place of eight, which is what a visit of a short row mostly consists of.
     """
-    for position in range(n_active):
-        other = position + (((draw(key, position) >> _HALF_WORD) * (n_active - position)) >> _HALF_WORD)
-        active[position], active[other] = active[other], active[position]
+    for place in range(n_active):
+        other = place + (((draw(key, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
+        active[place], active[other] = active[other], active[place]
     worst = 0.0
     position = np.uint64(0)
     while position < n_active:
