@@ -25,7 +25,7 @@ __all__ = ["PATIENCE", "SOLVERS", "solve_linear"]
 #: What `solver=` may be.
 SOLVERS = ("auto", "dual_cd", "newton")
 #: Passes that coordinate descent may have ahead: where Newton's method can factor its matrix, and where it cannot.
-PATIENCE = {"factor": 30.0, "diagonal": 300.0}
+PATIENCE = {"factor": 30.0, "diagonal": 2000.0}
 
 
 def solve_linear(
