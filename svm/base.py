@@ -1,0 +1,282 @@
+"""What the kernel SVMs share: checks, the choice of precision, one problem solved, blocked prediction."""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.elimination import Elimination, resolve_elimination
+from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma
+from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
+from dsgd.svm.merging import deal_out, merge_rows
+from dsgd.svm.threads import Pool, count_threads, open_pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["AbstractKernelSVM"]
+
+#: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
+_FLOAT32_LIMIT = 1e3
+
+
+class AbstractKernelSVM(BaseEstimator):
+    """Kernel SVM; `SVC`, `SVR` and `OneClassSVM` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    kernel: Any
+    degree: float
+    gamma: str | float
+    coef0: float
+    tol: float
+    shrinking: bool
+    cache_size: float
+    verbose: bool
+    max_iter: int
+    elimination: str | Elimination
+    n_jobs: int | None
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
+        tags.input_tags.sparse = not tags.input_tags.pairwise
+        return tags
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        if not callable(self.kernel):
+            check_choice(f"{name}(kernel=...)", self.kernel, KERNELS)
+        if isinstance(self.gamma, str):
+            check_choice(f"{name}(gamma=...)", self.gamma, ("scale", "auto"))
+        else:
+            check_number(f"{name}(gamma=...)", self.gamma, low=0)
+        check_number(f"{name}(degree=...)", self.degree, low=0)
+        check_number(f"{name}(coef0=...)", self.coef0)
+        check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
+        check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
+        check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
+        if self.n_jobs is not None:
+            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
+            if self.n_jobs == 0:
+                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        self._policy(1)
+
+    def _policy(self, n_samples: int) -> Elimination:
+        value = self.elimination if self.shrinking else "none"
+        where = f"{type(self).__name__}(elimination=...)"
+        return resolve_elimination(where, value, n_samples, self._cache_bytes())
+
+    def _cache_bytes(self) -> int:
+        return int(self.cache_size * 2**20)
+
+    def _check_training(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, FloatVector]:
+        """Validate; return X as an array or canonical CSR, y, and float64 weights."""
+        checked = validate_data(
+            self,
+            X,
+            y,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            **options,
+        )
+        X, y = checked if isinstance(checked, tuple) else (checked, None)
+        if self._is_precomputed() and X.shape[0] != X.shape[1]:
+            raise InvalidDataError(
+                f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
+            )
+        return _canonical(X), y, _check_weights(sample_weight, X.shape[0])
+
+    def _is_precomputed(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "precomputed"
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _make_kernel(self, X: Any, weights: FloatVector) -> Kernel:
+        """Return the kernel with its constants, and keep its gamma for prediction."""
+        if callable(self.kernel):
+            self._gamma = 0.0
+            return Kernel("callable", function=self.kernel)
+        self._gamma = 0.0 if self._is_precomputed() else scale_gamma(self.gamma, X, weights)
+        return self._known_kernel()
+
+    def _known_kernel(self) -> Kernel:
+        if callable(self.kernel):
+            return Kernel("callable", function=self.kernel)
+        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
+
+    def _merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+        """Return representatives, owners and summed weights (`merge_rows`); given kernels have no rows to compare."""
+        if self._is_precomputed():
+            used = np.flatnonzero(weights > 0)
+            owner = np.full(len(weights), -1, dtype=np.int64)
+            owner[used] = np.arange(len(used))
+            return used, owner, weights[used]
+        return merge_rows(X, target, weights)
+
+    def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
+        return open_pool(count_threads(self.n_jobs))
+
+    def _solve(
+        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, tol: float, pool: Pool, cache_bytes: int
+    ) -> Solution:
+        """Solve the problem of some rows of X."""
+        part = X if self._is_precomputed() else X[rows]
+        matrix = KernelMatrix(
+            kernel,
+            part,
+            samples=rows if self._is_precomputed() else None,
+            dtype=_row_dtype(kernel, part, float(dual.upper.max()), tol),
+            cache_bytes=cache_bytes,
+            pool=pool,
+        )
+        policy = self._policy(len(rows))
+        return solve(dual, matrix, tol=tol, max_iter=int(self.max_iter), elimination=policy)
+
+    def _take_in(self, solutions: Sequence[Solution]) -> None:
+        """Set the attributes that tell of the run, and warn if a gap is open."""
+        self.gap_ = max(s.gap for s in solutions)
+        self.dual_objective_ = float(sum(s.objective for s in solutions))
+        self.converged_ = all(s.converged for s in solutions)
+        self.fit_status_ = int(not self.converged_)
+        self.n_eliminated_ = sum(s.n_eliminated for s in solutions)
+        self.n_reconstructions_ = sum(s.n_reconstructions for s in solutions)
+        self.n_kernel_evaluations_ = sum(s.n_evaluations for s in solutions)
+        self.elimination_history_ = [s.history for s in solutions]
+        if not self.converged_:
+            n_iter = sum(s.n_iter for s in solutions)
+            warnings.warn(
+                f"{type(self).__name__} stopped after {n_iter} steps (max_iter={self.max_iter}) with a gap of "
+                f"{self.gap_:.3g} over all samples; tol={self.tol:g}. Raise max_iter, or scale the features with "
+                "StandardScaler or MinMaxScaler.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _keep_support(self, X: Any, support: AnyArray) -> None:
+        self.support_ = support.astype(np.int32)
+        self._is_sparse = sp.issparse(X)
+        if self._is_precomputed():
+            self.support_vectors_ = np.empty((0, 0))
+        else:
+            self.support_vectors_ = X[support]
+        self.shape_fit_ = X.shape
+
+    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector) -> None:
+        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else coefs
+        self.intercept_ = intercept
+        if not (np.isfinite(coefs).all() and np.isfinite(intercept).all()):
+            raise InvalidDataError(
+                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
+                "to be preprocessed."
+            )
+
+    def _deal_out(
+        self,
+        X: Any,
+        merged: FloatVector,
+        costs: FloatVector,
+        owner: IntVector,
+        total: FloatVector,
+        intercept: FloatVector,
+    ) -> None:
+        """Keep the support vectors of a single problem; equal rows share a coefficient."""
+        coefs = deal_out(merged, owner, costs, total)
+        support = np.flatnonzero(coefs)
+        self._keep_support(X, support)
+        self._keep_coefs(coefs[support][None], intercept)
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def _sums(self, X: Any, coefs: FloatMatrix) -> FloatMatrix:
+        """Return K(X, support vectors) coefs, shape (n, m), without ever holding that kernel matrix."""
+        check_is_fitted(self)
+        X = validate_data(
+            self,
+            X,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=[np.float64, np.float32],
+            order="C",
+            reset=False,
+        )
+        if self._is_precomputed():
+            return np.asarray(X[:, self.support_] @ coefs, dtype=np.float64)
+        X, vectors, kernel = _canonical(X), self.support_vectors_, self._known_kernel()
+        out = np.zeros((X.shape[0], coefs.shape[1]))
+        dtype = np.float32 if vectors.dtype == X.dtype == np.float32 else np.float64
+        is_sparse = kernel.function is None and prefers_sparse(vectors)
+        shift = None if is_sparse or not len(coefs) else centre(kernel, vectors)
+
+        def ready(rows: Any) -> Any:
+            return lambda start, stop: prepare(kernel, rows[start:stop], dtype, shift=shift, sparse=is_sparse)
+
+        with self._open_pool() as pool:
+            weighted_sums(kernel, ready(vectors), coefs, ready(X), out, dtype, pool)
+        return out
+
+    def _dense_coefs(self) -> FloatMatrix:
+        return self.dual_coef_.toarray() if sp.issparse(self.dual_coef_) else self.dual_coef_
+
+    def _linear_coef(self, coefs: FloatMatrix) -> Any:
+        """Return the weights of features, shape (m, d), for coefs of shape (n_support, m)."""
+        if not isinstance(self.kernel, str) or self.kernel != "linear":
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        if sp.issparse(self.support_vectors_):
+            coef = sp.csr_matrix(coefs.T) @ self.support_vectors_
+            coef.data.flags.writeable = False
+            return coef
+        coef = coefs.T @ self.support_vectors_
+        coef.flags.writeable = False
+        return coef
+
+
+def _canonical(X: Any) -> Any:
+    """Return CSR with sorted columns, each once; the caller's matrix stays as it is."""
+    if sp.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def _check_weights(sample_weight: Any, n: int) -> FloatVector:
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n, float(weights))
+    if weights.shape != (n,):
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected {(n,)}: one weight per row.")
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        raise InvalidDataError("Negative or not finite values in data passed to `sample_weight`.")
+    if not weights.any():
+        raise InvalidDataError("Invalid input - all samples have zero or negative weights.")
+    return weights
+
+
+def _row_dtype(kernel: Kernel, X: Any, largest: float, tol: float) -> Any:
+    """Return the type for cached rows: float32 where its rounding stays far below tol."""
+    if kernel.name in {"precomputed", "callable"}:
+        return np.float64
+    if sp.issparse(X):
+        squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
+    else:
+        shift = centre(kernel, X)
+        part = X if shift is None else X - shift
+        squares = np.einsum("ij,ij->i", part, part, dtype=np.float64)
+    size = float(squares.max(initial=0.0))
+    if kernel.name != "linear":
+        size *= kernel.gamma
+    if kernel.name == "poly":
+        size = (size + abs(kernel.coef0)) ** kernel.degree
+    return np.float64 if largest * size * 1e-3 / tol > _FLOAT32_LIMIT else np.float32

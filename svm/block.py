@@ -1,0 +1,422 @@
+"""The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap.
+
+It minimises ½ α'Qα + p'α over 0 ≤ α ≤ C with y'α fixed (for ν-SVMs: fixed for each sign), Q_ij = y_i y_j K_ij. With
+u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up < tol:
+LIBSVM's own criterion. One round
+
+1. takes q variables: the newest half of the last round, then the worst violators of both sides;
+2. solves the q × q problem in float64 (`dsgd.svm.smo`);
+3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
+4. now and then leaves samples out (`dsgd.svm.elimination`).
+
+Rows may be float32. When the gap closes, u is brought up to date for the samples left out, violators come back, and then
+u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from the exact
+u, so errors of float32 rows count only for what changes after.
+
+Cost per round: about q n_active kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
+al., JMLR 2018), without its early stop.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.elimination import Elimination, EliminationRecord, Snapshot, eliminable
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.smo import collect, extremes, solve_block
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["Dual", "Solution", "solve"]
+
+_MAX_SNAPSHOTS = 8
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The dual problem; r variables share each of n samples (r = 2 for regression).
+
+    Parameters
+    ----------
+    y : array, shape (r, n)
+        Signs of variables, ±1.
+    p : array, shape (r, n)
+        Linear term.
+    upper : array, shape (r, n)
+        Upper bounds, above zero.
+    alpha : array, shape (r, n)
+        A feasible start.
+    by_sign : bool
+        Whether the sum is fixed for each sign (ν-SVMs).
+    """
+
+    y: FloatMatrix
+    p: FloatMatrix
+    upper: FloatMatrix
+    alpha: FloatMatrix
+    by_sign: bool = False
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the solver found.
+
+    Parameters
+    ----------
+    alpha : array, shape (r, n)
+        The variables.
+    u : array, shape (n,)
+        K(yα), float64.
+    thresholds : array, shape (n_groups,)
+        The f at which variables are free, per group.
+    gap, objective : float
+        The largest violation and the dual objective, over all samples in float64.
+    converged : bool
+        Whether gap < tol.
+    n_iter, n_rounds : int
+        Two-variable steps; blocks.
+    n_eliminated, n_reconstructions, n_returned : int
+        Samples left out, times that indicators were renewed, samples that came back.
+    n_evaluations, n_hits : int
+        Kernel values computed; rows found in the cache.
+    history : list of EliminationRecord
+        The run.
+    """
+
+    alpha: FloatMatrix
+    u: FloatVector
+    thresholds: FloatVector
+    gap: float
+    objective: float
+    converged: bool
+    n_iter: int
+    n_rounds: int
+    n_eliminated: int
+    n_reconstructions: int
+    n_returned: int
+    n_evaluations: int
+    n_hits: int
+    history: list[EliminationRecord] = field(default_factory=list)
+
+
+def solve(
+    dual: Dual,
+    matrix: KernelMatrix,
+    *,
+    tol: float,
+    max_iter: int,
+    elimination: Elimination,
+    block_size: int | None = None,
+) -> Solution:
+    """Solve the dual to `tol`.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    matrix : KernelMatrix
+        Kernel values among its samples.
+    tol : float
+        The gap to reach.
+    max_iter : int
+        Two-variable steps at most; below zero, max(10⁷, 100 n) as in LIBSVM.
+    elimination : Elimination
+        When samples are left out.
+    block_size : int or None
+        Variables per block; None chooses by the number of samples.
+    """
+    return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
+
+
+class _Run:
+    """The state of one run. Arrays named ``*_a`` hold the active samples, in the order of ``matrix.active``."""
+
+    def __init__(
+        self,
+        dual: Dual,
+        matrix: KernelMatrix,
+        tol: float,
+        max_iter: int,
+        elimination: Elimination,
+        block_size: int | None,
+    ) -> None:
+        n = matrix.n
+        self.dual, self.matrix, self.tol, self.policy = dual, matrix, tol, elimination
+        self.max_iter = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
+        self.q = min(dual.y.size, block_size or (512 if n <= 50_000 else 1024))
+        self.n_groups = 2 if dual.by_sign else 1
+        self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
+        self.c = dual.y * dual.p
+        self.alpha = dual.alpha.astype(np.float64)
+        self.u = np.zeros(n)
+        self.exact_beta = np.zeros(n)
+        self.exact_u = np.zeros(n)
+        self.snapshots: list[Snapshot] = []
+        self.newest: IntVector = np.empty(0, dtype=np.int64)
+        self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
+        self.history: list[EliminationRecord] = []
+        self.n_iter = self.n_rounds = self.n_eliminated = self.n_reconstructions = self.n_returned = 0
+        self.n_failed = self.n_stalls = 0
+        self.next_test = elimination.steps_between(n)
+        self.is_eliminating = elimination.mode != "none"
+        self.is_early_pending = elimination.mode == "libsvm"
+        self.begin = time.perf_counter()
+        if self.alpha.any():
+            self._refine()
+        self._load_active()
+
+    # -- the loop ------------------------------------------------------------------------------------------------
+
+    def solve(self) -> Solution:
+        target = 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
+        while True:
+            gap = self._scan()
+            if gap >= target and self.n_iter < self.max_iter and self.n_stalls < 3:
+                if self.is_early_pending and gap < 10 * self.tol:
+                    self.is_early_pending = False
+                    self._bring_back()
+                elif not self._eliminate(gap):
+                    self._round(gap)
+                continue
+            if self._bring_back() and self.n_iter < self.max_iter and self.n_stalls < 3:
+                continue
+            gap = self._verify()
+            is_capped = self.n_iter >= self.max_iter or self.n_stalls >= 3
+            if gap < self.tol or is_capped or self.policy.reconstruction == "none":
+                return self._solution(gap)
+            self.n_failed += 1
+            target = min(target, 0.5 * self.tol)
+            if self.n_failed >= 2 and self.matrix.dtype == np.float32:
+                self.matrix.set_dtype(np.float64)
+
+    def _scan(self) -> float:
+        """Return the gap over the active samples."""
+        args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a, self.least, self.most)
+        return float(extremes(*args))
+
+    def _round(self, gap: float) -> None:
+        """Solve one block and bring u of the active samples up to date."""
+        n = len(self.u_a)
+        chosen = self._choose()
+        samples, where = np.unique(chosen % n, return_inverse=True)
+        values = self.matrix.block(samples)
+        if len(samples) != len(chosen) or (np.diff(where) != 1).any():
+            values = values[np.ix_(where, where)]
+        y, upper, alpha = (np.take(part, chosen) for part in (self.y_a, self.upper_a, self.alpha_a))
+        before = alpha.copy()
+        f = self.u_a[chosen % n] + np.take(self.c_a, chosen)
+        inner_tol = max(0.5 * self.tol, 0.1 * gap)
+        limit = min(100 * self.q, self.max_iter - self.n_iter)
+        steps = solve_block(values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups)
+        self.alpha_a.reshape(-1)[chosen] = alpha
+        moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples))
+        changed = np.flatnonzero(moved)
+        if len(changed):
+            self.matrix.add(self.u_a, samples[changed], moved[changed])
+            self.n_stalls = 0
+        else:
+            self._stall()
+        self.n_iter += int(steps)
+        self.n_rounds += 1
+        self._record("block", gap)
+
+    def _stall(self) -> None:
+        """Nothing moved: rounding of the rows hides the descent, so go on from an exact u with float64 rows."""
+        self.n_stalls += 1
+        self.newest = self.newest[:0]
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+        self._store_active()
+        self._refine()
+        self._load_active()
+
+    def _choose(self) -> IntVector:
+        """Return the flat numbers of the variables of the next block: the newest, then the worst violators."""
+        chosen = self.newest
+        taken = np.zeros(self.y_a.size, dtype=np.bool_)
+        taken[chosen] = True
+        room = max(1, (self.q - len(chosen)) // (2 * self.n_groups))
+        new = []
+        keys, places = np.empty(self.y_a.size), np.empty(self.y_a.size, dtype=np.int64)
+        args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a)
+        for g in range(self.n_groups):
+            for side in (0, 1):
+                count = collect(*args, self.least[g], self.most[g], side, g, keys, places)
+                is_open = ~taken[places[:count]]
+                ours, where = keys[:count][is_open], places[:count][is_open]
+                if len(where) > room:
+                    where = where[np.argpartition(ours, room - 1)[:room]]
+                new.append(where)
+                taken[where] = True
+        fresh = np.concatenate(new)
+        # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
+        self.newest = fresh[: self.q // 2] if len(fresh) else chosen[len(chosen) // 2 :]
+        return np.sort(np.concatenate([chosen, fresh]))
+
+    # -- elimination ---------------------------------------------------------------------------------------------
+
+    def _eliminate(self, gap: float) -> bool:
+        """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
+        if not self.is_eliminating or self.n_iter < self.next_test:
+            return False
+        n = len(self.u_a)
+        self.next_test = self.n_iter + min(self.policy.steps_between(self.matrix.n), max(1, n))
+        f = self.u_a + self.c_a
+        out = eliminable(f, self.y_a, self.alpha_a, self.upper_a, self.group_a, self.least, self.most)
+        count = int(out.sum())
+        if count == 0 or count < self.policy.min_fraction * n:
+            return False
+        self._store_active()
+        self.snapshots.append(Snapshot(self.matrix.active[out], self._beta()))
+        if len(self.snapshots) > _MAX_SNAPSHOTS:
+            first, second = self.snapshots[:2]
+            self._renew(first, second.beta)
+            self.snapshots[:2] = [Snapshot(np.concatenate([first.ids, second.ids]), second.beta)]
+        self._keep(np.flatnonzero(~out))
+        self.n_eliminated += count
+        self._record("eliminate", gap)
+        return True
+
+    def _keep(self, keep: IntVector) -> None:
+        n = len(self.u_a)
+        place = np.full(n, -1, dtype=np.int64)
+        place[keep] = np.arange(len(keep))
+        variables = self.newest
+        there = place[variables % n]
+        self.newest = (variables // n * len(keep) + there)[there >= 0]
+        self.matrix.shrink(keep)
+        self._load_active()
+
+    def _bring_back(self) -> bool:
+        """Renew u of the samples left out and make those active again that violate; return whether there were any."""
+        if not self.snapshots or self.policy.reconstruction == "none":
+            return False
+        self._store_active()
+        beta = self._beta()
+        for snapshot in self.snapshots:
+            self._renew(snapshot, beta)
+        self.n_reconstructions += 1
+        if self.policy.mode == "single":
+            self.is_eliminating = False
+        return self._return_violators()
+
+    def _return_violators(self) -> bool:
+        """Given a right u everywhere, make the samples left out active that violate."""
+        ids = np.concatenate([snapshot.ids for snapshot in self.snapshots])
+        f = self.u[ids] + self.c[:, ids]
+        parts = (part[:, ids] for part in (self.dual.y, self.alpha, self.dual.upper, self.group))
+        stays = eliminable(f, *parts, self.least, self.most)
+        self.snapshots = [Snapshot(ids[stays], self._beta())] if stays.any() else []
+        back = ids[~stays]
+        if len(back):
+            n, m = len(self.u_a), len(self.u_a) + len(back)
+            self.newest = self.newest // n * m + self.newest % n
+            self.matrix.extend(back)
+            self.n_returned += len(back)
+        self._load_active()
+        self._record("reconstruct", self._scan())
+        return len(back) > 0
+
+    def _renew(self, snapshot: Snapshot, beta: FloatVector) -> None:
+        """Bring u of a snapshot's samples from its coefficients to `beta`."""
+        if self.policy.reconstruction == "full":
+            sources = np.flatnonzero(beta)
+            self.u[snapshot.ids] = self.matrix.product(snapshot.ids, sources, beta[sources], self.matrix.dtype)
+            return
+        change = beta - snapshot.beta
+        sources = np.flatnonzero(change)
+        self.u[snapshot.ids] += self.matrix.product(snapshot.ids, sources, change[sources], self.matrix.dtype)
+
+    # -- the proof -----------------------------------------------------------------------------------------------
+
+    def _verify(self) -> float:
+        """Compute u of all samples in float64 and return the gap over all of them; violators become active."""
+        self._store_active()
+        self._refine()
+        gap = float(
+            extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
+        )
+        self._load_active()
+        self._record("verify", gap)
+        if self.snapshots and self.policy.reconstruction != "none" and gap >= self.tol:
+            self._scan()
+            self._return_violators()
+        return gap
+
+    def _refine(self) -> None:
+        """Set u to K(yα) in float64, from the last exact u and what has changed since."""
+        beta = self._beta()
+        change = beta - self.exact_beta
+        sources = np.flatnonzero(change)
+        if len(sources) > np.count_nonzero(beta):  # from scratch is less work, and drops old rounding
+            self.exact_u[:] = 0.0
+            change, sources = beta, np.flatnonzero(beta)
+        if len(sources):
+            everyone = np.arange(self.matrix.n)
+            self.exact_u += self.matrix.product(everyone, sources, change[sources], np.float64)
+        self.exact_beta = beta
+        self.u = self.exact_u.copy()
+
+    def _solution(self, gap: float) -> Solution:
+        thresholds = np.empty(self.n_groups)
+        f = self.u + self.c
+        extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
+        for g in range(self.n_groups):
+            free = (self.alpha > 0) & (self.alpha < self.dual.upper) & (self.group == g)
+            ends = [end for end in (self.least[g], self.most[g]) if np.isfinite(end)]
+            thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
+        objective = 0.5 * float(self._beta() @ self.u) + float((self.dual.p * self.alpha).sum())
+        return Solution(
+            alpha=self.alpha,
+            u=self.u,
+            thresholds=thresholds,
+            gap=max(gap, 0.0) if np.isfinite(gap) else 0.0,
+            objective=objective,
+            converged=gap < self.tol,
+            n_iter=self.n_iter,
+            n_rounds=self.n_rounds,
+            n_eliminated=self.n_eliminated,
+            n_reconstructions=self.n_reconstructions,
+            n_returned=self.n_returned,
+            n_evaluations=self.matrix.n_evaluations,
+            n_hits=self.matrix.n_hits,
+            history=self.history,
+        )
+
+    # -- arrays --------------------------------------------------------------------------------------------------
+
+    def _beta(self) -> FloatVector:
+        """Return Σ yα by sample; the active ones must have been stored."""
+        total: FloatVector = (self.dual.y * self.alpha).sum(axis=0)
+        return total
+
+    def _store_active(self) -> None:
+        active = self.matrix.active
+        self.u[active] = self.u_a
+        self.alpha[:, active] = self.alpha_a
+
+    def _load_active(self) -> None:
+        active = self.matrix.active
+
+        def take(part: AnyArray) -> Any:
+            return np.ascontiguousarray(part[:, active])
+
+        self.u_a = self.u[active]
+        self.alpha_a, self.c_a, self.y_a = take(self.alpha), take(self.c), take(self.dual.y)
+        self.upper_a, self.group_a = take(self.dual.upper), take(self.group)
+
+    def _record(self, event: str, gap: float) -> None:
+        self.history.append(
+            EliminationRecord(
+                event,
+                self.n_iter,
+                len(self.matrix.active),
+                gap,
+                self.matrix.n_hits,
+                self.matrix.n_evaluations,
+                time.perf_counter() - self.begin,
+            )
+        )

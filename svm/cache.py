@@ -1,0 +1,112 @@
+"""The cache of kernel rows over the active samples: least recently used rows leave first, and the bound is a bound.
+
+Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving rows move
+together in place, so that the same memory then holds more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.smo import compact_rows
+from dsgd.types import AnyArray, IntVector
+
+__all__ = ["RowCache"]
+
+
+class RowCache:
+    """Rows of the kernel matrix by position among the active samples.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Bytes of rows at most.
+    n_rows : int
+        Active samples, the length of a row.
+    dtype : dtype
+        Of the values.
+    """
+
+    def __init__(self, max_bytes: int, n_rows: int, dtype: Any) -> None:
+        dtype = np.dtype(dtype)
+        # More than the whole matrix is never needed; untouched pages of the buffer take no memory.
+        self.flat = np.empty(min(max_bytes // dtype.itemsize, n_rows * n_rows), dtype=dtype)
+        self._clock = 0
+        self._reset(n_rows)
+
+    def _reset(self, n_rows: int) -> None:
+        self.stride = n_rows
+        self.capacity = len(self.flat) // n_rows if n_rows else 0
+        self._slot_of = np.full(n_rows, -1, dtype=np.int64)
+        self._row_in = np.full(self.capacity, -1, dtype=np.int64)
+        self._used = np.zeros(self.capacity, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return int(self.flat.nbytes)
+
+    def find(self, positions: IntVector) -> IntVector:
+        """Return the slot of each row, −1 where it is not held; those found count as used now."""
+        self._clock += 1
+        slots: IntVector = self._slot_of[positions]
+        self._used[slots[slots >= 0]] = self._clock
+        return slots
+
+    def reserve(self, positions: IntVector) -> IntVector:
+        """Give slots to rows that are not held; rows used since the last `find` stay, so there may be fewer slots."""
+        free = np.flatnonzero(self._used < self._clock)
+        count = min(len(positions), len(free))
+        if count < len(free):
+            free = free[np.argpartition(self._used[free], count - 1)[:count]] if count else free[:0]
+        old = self._row_in[free]
+        self._slot_of[old[old >= 0]] = -1
+        self._row_in[free] = positions[:count]
+        self._slot_of[positions[:count]] = free
+        self._used[free] = self._clock
+        return free.astype(np.int64)
+
+    def row(self, slot: int) -> AnyArray:
+        """Return a row, a view of shape (n_active,)."""
+        return self.flat[slot * self.stride : (slot + 1) * self.stride]
+
+    def shrink(self, keep: IntVector) -> None:
+        """Keep only these samples, given by position, ascending; rows of the others go, their columns too."""
+        slots = self._slot_of[keep]
+        order = np.argsort(slots[slots >= 0])
+        kept = np.flatnonzero(slots >= 0)[order]
+        sources = slots[kept]
+        used = self._used[sources]
+        compact_rows(self.flat, self.stride, sources, keep)
+        self._reset(len(keep))
+        self._occupy(kept, used)
+
+    def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None]) -> None:
+        """Add samples at the end; ``fill(rows, out)`` sets the new columns of the rows that stay, shape (m, n_more)."""
+        n = self.stride
+        held = np.flatnonzero(self._row_in >= 0)
+        room = len(self.flat) // (n + n_more)
+        if len(held) > room:
+            newest = np.sort(held[np.argsort(self._used[held])[len(held) - room :]])
+        else:
+            newest = held
+        positions, used = self._row_in[newest], self._used[newest]
+        for target, source in enumerate(newest):  # first close the holes, then spread the rows from the last one on
+            if target != source:
+                self.flat[target * n : (target + 1) * n] = self.flat[source * n : (source + 1) * n]
+        for k in range(len(newest) - 1, 0, -1):
+            self.flat[k * (n + n_more) : k * (n + n_more) + n] = self.flat[k * n : (k + 1) * n]
+        self._reset(n + n_more)
+        self._occupy(positions, used)
+        if len(positions):
+            view = self.flat[: len(positions) * self.stride].reshape(len(positions), self.stride)
+            fill(positions, view[:, n:])
+
+    def _occupy(self, positions: IntVector, used: IntVector) -> None:
+        count = len(positions)
+        self._row_in[:count] = positions
+        self._used[:count] = used
+        self._slot_of[positions] = np.arange(count)

@@ -1,0 +1,321 @@
+"""Kernels and blocks of kernel values: K(left rows, right rows) by one matrix product and one scalar sweep.
+
+With rbf the product yields the exponent itself. Row x is stored as (√(2γ) x, −γ‖x‖², 1); the product of a left row with
+the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred before,
+which leaves every distance as it is and keeps rounding small. CSR rows are multiplied with a densified block of left
+rows, the cost of a value being the nonzeros of its right row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.errors import InvalidDataError
+from dsgd.kernels.jit import kernel as compiled
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = [
+    "KERNELS",
+    "Kernel",
+    "Left",
+    "Rows",
+    "block_values",
+    "centre",
+    "left_form",
+    "prefers_sparse",
+    "prepare",
+    "row_values",
+    "scale_gamma",
+    "span",
+    "take_rows",
+]
+
+#: Kernels by name; a callable k(A, B) -> (n_a, n_b) is the sixth kind.
+KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
+
+_TILE = 16
+_DENSIFIED_BYTES = 16 * 2**20
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A kernel function with its constants.
+
+    Parameters
+    ----------
+    name : {"linear", "rbf", "poly", "sigmoid", "precomputed", "callable"}
+        x'z, exp(−γ‖x−z‖²), (γ x'z + c)^degree, tanh(γ x'z + c), a given matrix, or `function`.
+    gamma, coef0, degree : float
+        γ, c and the degree.
+    function : callable or None
+        ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
+    """
+
+    name: str
+    gamma: float = 1.0
+    coef0: float = 0.0
+    degree: float = 3.0
+    function: Callable[[Any, Any], Any] | None = None
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows made ready for products; exactly one of the representations is set.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    dense : array, shape (n, d) or (n, d + 2), or None
+        Dense rows; with rbf, scaled and augmented.
+    sparse : CSR arrays (values, indices, indptr) or None
+        Sparse rows; with rbf, scaled.
+    offsets : array, shape (n,), or None
+        −γ‖x‖² of sparse rows with rbf, else zeros.
+    plain : array or sparse matrix or None
+        Rows for a callable, or the given kernel matrix.
+    ids : array, shape (n,), or None
+        Which rows of the given kernel matrix these are.
+    """
+
+    n: int
+    dense: FloatMatrix | None = None
+    sparse: tuple[AnyArray, AnyArray, AnyArray] | None = None
+    n_columns: int = 0
+    offsets: FloatVector | None = None
+    plain: Any = None
+    ids: AnyArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was made for these rows, without what belongs to the caller."""
+        parts = [self.dense, self.offsets, self.ids, *(self.sparse or ())]
+        return sum(int(part.nbytes) for part in parts if part is not None)
+
+
+def span(rows: Rows, start: int, stop: int) -> Rows:
+    """Return rows start..stop, as views where they are held."""
+    n = stop - start
+    if rows.dense is not None:
+        return Rows(n, dense=rows.dense[start:stop])
+    if rows.sparse is not None and rows.offsets is not None:
+        values, indices, indptr = rows.sparse
+        parts = (values, indices, indptr[start : stop + 1])
+        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[start:stop])
+    if rows.ids is not None:
+        return Rows(n, plain=rows.plain, ids=rows.ids[start:stop])
+    return Rows(n, plain=rows.plain[start:stop])
+
+
+def scale_gamma(gamma: str | float, X: Any, weights: FloatVector | None = None) -> float:
+    """Return the number behind ``gamma``: "scale" is 1/(d Var X), "auto" is 1/d.
+
+    Rows count by their weights in Var X, so a row of weight two is the same as two rows; scikit-learn ignores weights
+    here.
+    """
+    if not isinstance(gamma, str):
+        return float(gamma)
+    d = X.shape[1]
+    if gamma == "auto":
+        return 1.0 / d
+    if weights is None or np.ptp(weights) == 0:
+        variance = float((X.multiply(X)).mean() - X.mean() ** 2) if sp.issparse(X) else float(X.var(dtype=np.float64))
+    else:
+        share = weights / (weights.sum() * d)
+        sums = (np.asarray(X.sum(axis=1)).ravel(), np.asarray((X.multiply(X) if sp.issparse(X) else X * X).sum(axis=1)))
+        mean = float(share @ sums[0])
+        variance = float(share @ sums[1].ravel()) - mean * mean
+    return 1.0 / (d * variance) if variance > 0 else 1.0
+
+
+def centre(kernel: Kernel, X: Any) -> FloatVector | None:
+    """Return the column means to take off dense rows before rbf distances; None where nothing is taken off."""
+    if kernel.name != "rbf" or sp.issparse(X):
+        return None
+    return np.asarray(X.mean(axis=0, dtype=np.float64))
+
+
+def prefers_sparse(X: Any) -> bool:
+    """Return whether products of CSR rows cost less than dense ones, by multiply-adds per value."""
+    if not sp.issparse(X):
+        return False
+    n, d = X.shape
+    return bool(d / 16 > X.nnz / max(n, 1) / 8 + 2)
+
+
+def prepare(kernel: Kernel, X: Any, dtype: Any, *, shift: FloatVector | None = None, sparse: bool) -> Rows:
+    """Return rows ready for `block_values`.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel, not ``precomputed``.
+    X : array or CSR matrix, shape (n, d)
+        Rows.
+    dtype : dtype
+        float32 or float64, the type of products.
+    shift : array, shape (d,), or None
+        Taken off dense rows; the same for both sides.
+    sparse : bool
+        Whether rows are kept as CSR.
+    """
+    if kernel.function is not None:
+        return Rows(X.shape[0], plain=X)
+    n, d = X.shape
+    scale = np.sqrt(2.0 * kernel.gamma) if kernel.name == "rbf" else 1.0
+    if sparse:
+        csr = X if sp.issparse(X) and X.format == "csr" else sp.csr_matrix(X)
+        squares = np.zeros(n)
+        if kernel.name == "rbf":
+            squares = -kernel.gamma * np.asarray(csr.multiply(csr).sum(axis=1), dtype=np.float64).ravel()
+        values = (csr.data * scale).astype(dtype, copy=False)
+        return Rows(n, sparse=(values, csr.indices, csr.indptr), n_columns=d, offsets=squares.astype(dtype))
+    full = X.toarray() if sp.issparse(X) else X
+    if kernel.name != "rbf":
+        return Rows(n, dense=np.ascontiguousarray(full, dtype=dtype))
+    out = np.empty((n, d + 2), dtype=dtype)
+    for begin in range(0, n, 4096):
+        part = np.asarray(full[begin : begin + 4096], dtype=np.float64)
+        part = part - shift if shift is not None else part
+        out[begin : begin + 4096, :d] = scale * part
+        out[begin : begin + 4096, d] = -kernel.gamma * np.einsum("ij,ij->i", part, part)
+    out[:, d + 1] = 1.0
+    return Rows(n, dense=out)
+
+
+def take_rows(rows: Rows, index: AnyArray) -> Rows:
+    """Return a copy of some prepared rows."""
+    n = len(index)
+    if rows.dense is not None:
+        return Rows(n, dense=rows.dense[index])
+    if rows.sparse is not None and rows.offsets is not None:
+        matrix = sp.csr_matrix(rows.sparse, shape=(rows.n, rows.n_columns))[index]
+        parts = (matrix.data, matrix.indices, matrix.indptr)
+        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[index])
+    if rows.ids is not None:
+        return Rows(n, plain=rows.plain, ids=rows.ids[index])
+    return Rows(n, plain=rows.plain[index])
+
+
+@compiled
+def sparse_products(values, indices, indptr, left, left_offsets, offsets, out, start, stop, scratch):  # type: ignore[no-untyped-def]
+    """Set out[:, start:stop] = left' X[start:stop]' + offsets; left is (d, q), X is CSR, scratch is (16, q)."""
+    q = left.shape[1]
+    for first in range(start, stop, 16):
+        size = min(16, stop - first)
+        for r in range(size):
+            row = scratch[r]
+            for k in range(q):
+                row[k] = left_offsets[k] + offsets[first + r]
+            p, end = indptr[first + r], indptr[first + r + 1]
+            while p + 1 < end:
+                a, b = values[p], values[p + 1]
+                one, two = left[indices[p]], left[indices[p + 1]]
+                for k in range(q):
+                    row[k] += a * one[k] + b * two[k]
+                p += 2
+            if p < end:
+                a, one = values[p], left[indices[p]]
+                for k in range(q):
+                    row[k] += a * one[k]
+        for k in range(q):
+            for r in range(size):
+                out[k, first + r] = scratch[r, k]
+
+
+def _finish(kernel: Kernel, out: AnyArray) -> None:
+    """Turn products into kernel values, in place."""
+    if kernel.name == "rbf":
+        np.exp(out, out=out)
+    elif kernel.name in {"poly", "sigmoid"}:
+        np.multiply(out, out.dtype.type(kernel.gamma), out=out)
+        np.add(out, out.dtype.type(kernel.coef0), out=out)
+        if kernel.name == "sigmoid":
+            np.tanh(out, out=out)
+        elif kernel.degree == 3:
+            np.multiply(out, out * out, out=out)
+        elif kernel.degree == 2:
+            np.multiply(out, out, out=out)
+        else:
+            np.power(out, out.dtype.type(kernel.degree), out=out)
+
+
+@dataclass(frozen=True)
+class Left:
+    """Left rows in the form that products want: dense (q, d), or densified by columns (d, q)."""
+
+    rows: Rows
+    columns: AnyArray | None = None
+
+
+def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
+    """Return (start, stop, part) of the left rows; sparse rows come in parts whose densified form stays small."""
+    if rows.sparse is not None and rows.offsets is not None:
+        matrix = sp.csr_matrix(rows.sparse, shape=(rows.n, rows.n_columns))
+        step = max(16, min(512, _DENSIFIED_BYTES // max(1, rows.n_columns * matrix.dtype.itemsize)))
+        parts = []
+        for begin in range(0, rows.n, step):
+            end = min(rows.n, begin + step)
+            full = np.zeros((rows.n_columns, end - begin), dtype=matrix.dtype)
+            chunk = matrix[begin:end]
+            of = np.repeat(np.arange(end - begin), np.diff(chunk.indptr))
+            full[chunk.indices, of] = chunk.data
+            parts.append((begin, end, Left(Rows(end - begin, offsets=rows.offsets[begin:end]), full)))
+        return parts
+    if rows.dense is not None and kernel.name == "rbf":
+        swapped = rows.dense.copy()
+        swapped[:, [-2, -1]] = swapped[:, [-1, -2]]
+        return [(0, rows.n, Left(Rows(rows.n, dense=swapped)))]
+    return [(0, rows.n, Left(rows))]
+
+
+def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
+    """Set `out` to the values of left rows with right rows.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    left : Left
+        One part of `left_form`.
+    right : Rows
+        Right rows.
+    out : array, shape (q, right.n)
+        Where values go, float32 or float64.
+
+    Raises
+    ------
+    InvalidDataError
+        A callable kernel returned another shape.
+    """
+    if kernel.name == "precomputed":
+        out[:] = left.rows.plain[np.ix_(left.rows.ids, right.ids)]
+        return
+    if kernel.function is not None:
+        values = kernel.function(left.rows.plain, right.plain)
+        values = np.asarray(values.toarray() if sp.issparse(values) else values)
+        if values.shape != out.shape:
+            raise InvalidDataError(
+                f"kernel(A, B) must return shape {out.shape}, one value per pair of rows. Got shape {values.shape}."
+            )
+        out[:] = values
+        return
+    if left.columns is not None and right.sparse is not None:
+        scratch = np.empty((_TILE, left.columns.shape[1]), dtype=out.dtype)
+        sparse_products(*right.sparse, left.columns, left.rows.offsets, right.offsets, out, 0, right.n, scratch)
+    elif left.rows.dense is not None and right.dense is not None:
+        np.matmul(left.rows.dense, right.dense.T, out=out)
+    _finish(kernel, out)
+
+
+def block_values(kernel: Kernel, left: Rows, right: Rows, dtype: Any) -> FloatMatrix:
+    """Return the matrix of values of all pairs, shape (left.n, right.n)."""
+    out = np.empty((left.n, right.n), dtype=dtype)
+    for begin, end, part in left_form(kernel, left):
+        row_values(kernel, part, right, out[begin:end])
+    return out

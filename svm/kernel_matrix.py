@@ -1,0 +1,204 @@
+"""The kernel matrix of a training set, never held as a whole: blocks, cached rows over the active samples, products."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.cache import RowCache
+from dsgd.svm.kernel_functions import (
+    Kernel,
+    Rows,
+    block_values,
+    centre,
+    left_form,
+    prefers_sparse,
+    prepare,
+    row_values,
+    span,
+    take_rows,
+)
+from dsgd.svm.smo import add_rows
+from dsgd.svm.threads import Pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["KernelMatrix", "weighted_sums"]
+
+_SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
+_CHUNK = 256
+
+
+def _concatenate(rows: Rows, more: Rows) -> Rows:
+    """Return rows of two kinds alike, one after the other."""
+    n = rows.n + more.n
+    if rows.dense is not None and more.dense is not None:
+        return Rows(n, dense=np.concatenate([rows.dense, more.dense]))
+    if rows.sparse is not None and more.sparse is not None and rows.offsets is not None and more.offsets is not None:
+        values, indices, indptr = (np.concatenate([a, b]) for a, b in zip(rows.sparse, more.sparse, strict=True))
+        indptr = np.concatenate([rows.sparse[2], more.sparse[2][1:] + rows.sparse[2][-1]])
+        offsets = np.concatenate([rows.offsets, more.offsets])
+        return Rows(n, sparse=(values, indices, indptr), n_columns=rows.n_columns, offsets=offsets)
+    raise ValueError("rows of different kinds")
+
+
+class KernelMatrix:
+    """Kernel values among the samples of one problem.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix, shape (n, d)
+        Samples; with ``precomputed`` the matrix of all samples, shape (m, m).
+    samples : int64 array, shape (n,), or None
+        With ``precomputed``, which rows and columns are meant.
+    dtype : dtype
+        Of cached rows.
+    cache_bytes : int
+        Bytes of cached rows at most.
+    pool : Pool
+        Threads.
+    """
+
+    def __init__(
+        self, kernel: Kernel, X: Any, *, samples: IntVector | None, dtype: Any, cache_bytes: int, pool: Pool
+    ) -> None:
+        self.kernel = kernel
+        self.X = X
+        self.n = len(samples) if samples is not None else int(X.shape[0])
+        self.pool = pool
+        self.n_hits = 0
+        self.n_evaluations = 0
+        self._samples = samples
+        self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
+        self._shift = None if self._sparse else centre(kernel, X)
+        # A given matrix is its own cache.
+        self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
+        self.active: IntVector = np.arange(self.n)
+        self.set_dtype(dtype)
+
+    def set_dtype(self, dtype: Any) -> None:
+        """Compute rows in another type from now on; what is cached goes."""
+        self.dtype = np.dtype(dtype)
+        self._rows = self._prepared(self.active, self.dtype)
+        self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for rows and cache."""
+        return self._rows.nbytes + self._cache.nbytes
+
+    def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
+        if self.kernel.name == "precomputed":
+            samples = self._samples if self._samples is not None else np.arange(self.n)
+            return Rows(len(ids), plain=self.X, ids=samples[ids])
+        rows = self.X if len(ids) == self.n and ids is self.active else self.X[ids]
+        return prepare(self.kernel, rows, dtype, shift=self._shift, sparse=self._sparse)
+
+    def block(self, positions: IntVector) -> FloatMatrix:
+        """Return the values among some active samples, shape (q, q), float64."""
+        rows = take_rows(self._rows, positions)
+        self.n_evaluations += rows.n * rows.n
+        return block_values(self.kernel, rows, rows, self.dtype).astype(np.float64)
+
+    def add(self, u: FloatVector, positions: IntVector, coefs: FloatVector) -> None:
+        """Add the rows of some active samples, times coefficients, to `u`, shape (n_active,); new rows are cached."""
+        cache = self._cache
+        slots = cache.find(positions)
+        held = slots >= 0
+        self.n_hits += int(held.sum())
+        missing, missing_coefs = positions[~held], coefs[~held]
+        old_slots, old_coefs = slots[held], coefs[held]
+        new_slots = cache.reserve(missing)
+        table = cache.flat[: cache.capacity * cache.stride].reshape(cache.capacity, cache.stride)
+        parts = left_form(self.kernel, take_rows(self._rows, missing)) if len(missing) else []
+        self.n_evaluations += len(missing) * len(self.active)
+
+        def work(start: int, stop: int) -> None:
+            if len(old_slots):
+                add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
+            if parts:
+                width = stop - start
+                tile = np.empty((len(missing), width), dtype=self.dtype)
+                right = span(self._rows, start, stop)
+                for begin, end, part in parts:
+                    row_values(self.kernel, part, right, tile[begin:end])
+                add_rows(u[start:stop], tile.ravel(), width, np.arange(len(missing)), missing_coefs, 0, width)
+                table[new_slots, start:stop] = tile[: len(new_slots)]
+
+        self.pool.slabs(work, len(self.active), _SLAB if parts else 4096)
+
+    def shrink(self, keep: IntVector) -> None:
+        """Leave only some active samples active, by position, ascending."""
+        self.active = self.active[keep]
+        self._rows = take_rows(self._rows, keep)
+        self._cache.shrink(keep)
+
+    def extend(self, ids: IntVector) -> None:
+        """Make samples active again, at the end."""
+        before, more = self._rows, self._prepared(ids, self.dtype)
+        self.active = np.concatenate([self.active, ids])
+        if self.kernel.name == "precomputed" or self.kernel.function is not None:
+            self._rows = self._prepared(self.active, self.dtype)
+        else:
+            self._rows = _concatenate(before, more)
+
+        def fill(rows: IntVector, out: AnyArray) -> None:
+            self.n_evaluations += out.size
+            for begin, end, part in left_form(self.kernel, take_rows(before, rows)):
+                tile = np.empty((end - begin, more.n), dtype=self.dtype)
+                row_values(self.kernel, part, more, tile)
+                out[begin:end] = tile
+
+        self._cache.extend(len(ids), fill)
+
+    def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
+        """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,)."""
+        out = np.zeros((len(targets), 1))
+        self.n_evaluations += len(targets) * len(sources)
+        weighted_sums(
+            self.kernel,
+            lambda start, stop: self._prepared(sources[start:stop], dtype),
+            coefs[:, None],
+            lambda start, stop: self._prepared(targets[start:stop], dtype),
+            out,
+            dtype,
+            self.pool,
+        )
+        return out[:, 0]
+
+
+def weighted_sums(
+    kernel: Kernel, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, dtype: Any, pool: Pool
+) -> None:
+    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block at a time.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    left, right : callable
+        ``left(start, stop)`` returns prepared rows.
+    coefs : array, shape (n_left, m)
+        Coefficients.
+    out : array, shape (n_right, m)
+        Sums, float64.
+    dtype : dtype
+        Of kernel values.
+    pool : Pool
+        Threads, over right rows.
+    """
+    for first in range(0, len(coefs), _CHUNK):
+        last = min(len(coefs), first + _CHUNK)
+        parts = left_form(kernel, left(first, last))
+        some = coefs[first:last]
+
+        def work(start: int, stop: int, parts: Any = parts, some: FloatMatrix = some) -> None:
+            tile = np.empty((len(some), stop - start), dtype=dtype)
+            rows = right(start, stop)
+            for begin, end, part in parts:
+                row_values(kernel, part, rows, tile[begin:end])
+            out[start:stop] += tile.T @ some
+
+        pool.slabs(work, len(out), 2 * _SLAB)

@@ -1,0 +1,185 @@
+"""What the linear SVMs share: checks, rows, threads, the fitted certificate, prediction."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from joblib import effective_n_jobs
+from sklearn.base import BaseEstimator
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+from threadpoolctl import ThreadpoolController
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.svm.linear_problem import LOSSES, LinearProblem, LinearSolution
+from dsgd.svm.linear_rows import Team
+from dsgd.svm.linear_solve import SOLVERS, solve_linear
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["AbstractLinearSVM"]
+
+
+class AbstractLinearSVM(BaseEstimator):
+    """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    loss: str
+    dual: Any
+    tol: float
+    C: float
+    fit_intercept: bool
+    intercept_scaling: float
+    verbose: int
+    random_state: Any
+    max_iter: int
+    solver: str
+    n_jobs: int | None
+
+    def _check_parameters(self, task: str) -> None:
+        """Check every parameter that both estimators have."""
+        name = type(self).__name__
+        check_choice(f"{name}(loss=...)", self.loss, LOSSES[task])
+        check_choice(f"{name}(solver=...)", self.solver, SOLVERS)
+        if not (isinstance(self.dual, str) and self.dual == "auto"):
+            check_bool(f"{name}(dual=...) other than 'auto'", self.dual)
+        check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
+        check_number(f"{name}(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
+        check_bool(f"{name}(fit_intercept=...)", self.fit_intercept)
+        check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
+        check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
+        if self.n_jobs is not None:
+            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
+            if self.n_jobs == 0:
+                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+
+    def _solver(self) -> str:
+        """Return the solver that `solver` and `dual` name together."""
+        asked = "auto" if isinstance(self.dual, str) else ("dual_cd" if self.dual else "newton")
+        if "auto" not in (asked, self.solver) and asked != self.solver:
+            raise IncompatiblePartsError(
+                f"{type(self).__name__}(dual={self.dual!r}, solver={self.solver!r}) contradict each other: dual=True "
+                'is solver="dual_cd", dual=False is solver="newton". Leave one of them at "auto".'
+            )
+        return asked if self.solver == "auto" else self.solver
+
+    def _bias(self) -> float:
+        return float(self.intercept_scaling) if self.fit_intercept else 0.0
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _check_weights(self, sample_weight: Any, X: Any) -> FloatVector:
+        """Return the weights of the rows, float64."""
+        if sample_weight is None:
+            return np.ones(X.shape[0])
+        weights = np.asarray(sample_weight, dtype=np.float64)
+        if weights.ndim == 0:
+            weights = np.full(X.shape[0], weights)
+        if weights.ndim != 1:
+            raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+        if weights.shape[0] != X.shape[0]:
+            raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise InvalidDataError("sample_weight has entries that are negative or not finite; weights must be >= 0.")
+        if not weights.any():
+            raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+        return weights
+
+    def _solve(self, n_problems: int, problem: Callable[[int], LinearProblem], seed: int) -> list[LinearSolution]:
+        """Solve the problems: one after the other with all threads on its rows, or several at a time."""
+        n_threads = effective_n_jobs(self.n_jobs)
+        n_at_once = min(n_problems, n_threads)
+
+        def work(k: int) -> LinearSolution:
+            team = Team(n_threads if n_at_once == 1 else 1)
+            try:
+                return solve_linear(
+                    problem(k), self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
+                )
+            finally:
+                team.close()
+
+        # BLAS would take every core for itself, whatever n_jobs says.
+        with _blas().limit(limits=n_threads if n_at_once == 1 else 1, user_api="blas"):
+            if n_at_once == 1:
+                return [work(k) for k in range(n_problems)]
+            with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
+                return list(pool.map(work, range(n_problems)))
+
+    def _take_in(self, solutions: Sequence[LinearSolution]) -> None:
+        """Set what certifies the solution, and warn if it falls short."""
+        weights = np.stack([solution.weights for solution in solutions])
+        self.coef_: Any = np.ascontiguousarray(weights[:, :-1])
+        self.intercept_: Any = weights[:, -1] * self.intercept_scaling if self.fit_intercept else 0.0
+        self.n_iter_ = max(solution.n_iter for solution in solutions)
+        self.gap_ = max(solution.gap for solution in solutions)
+        self.converged_ = all(solution.converged for solution in solutions)
+        self.primal_objective_: Any = np.array([solution.primal for solution in solutions])
+        self.dual_objective_: Any = np.array([solution.dual for solution in solutions])
+        self.solver_: Any = [solution.solver for solution in solutions]
+        if self.verbose:
+            for number, s in enumerate(solutions):
+                sys.stdout.write(
+                    f"output {number}: {s.solver}, {s.n_iter} iterations, objective {s.primal:.9g}, "
+                    f"relative gap {s.gap:.2g}\n"
+                )
+        if not self.converged_:
+            warnings.warn(
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} with a relative duality gap of "
+                f"{self.gap_:.3g}, above tol={self.tol:g}: the objective is within that share of the optimum. Increase "
+                "max_iter, scale the features, or decrease C.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+    def _scores(self, X: Any) -> AnyArray:
+        """Return X coef' + intercept, shape (n, n_outputs)."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
+        scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        return scores
+
+    def densify(self) -> Self:
+        """Turn `coef_` into a dense array; the default.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if sp.issparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self
+
+    def sparsify(self) -> Self:
+        """Turn `coef_` into a CSR matrix: smaller for models with many zeros.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        self.coef_ = sp.csr_array(np.atleast_2d(self.coef_)) if not sp.issparse(self.coef_) else self.coef_
+        return self
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    # Finding the libraries takes milliseconds, longer than a small fit.
+    return ThreadpoolController()

@@ -1,0 +1,261 @@
+"""The rows of a linear SVM: equal rows merged, walked in an order that only their content decides.
+
+Two rows of equal content and equal target add the same loss twice, so they are one row of the summed weight: the
+problem is the same and the dual has one variable less. A row of weight zero is left out. What is left is sorted by a
+hash of content and target. So a weight of two and the row given twice, or the same rows in another order, dense or
+sparse, lead to the same computation to the last bit.
+
+Merged rows are only merged after their entries were compared: a collision of hashes merges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dsgd.kernels.rng import mix64
+from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
+from dsgd.local import Shard, make_shard, split
+from dsgd.svm.linear_kernels import (
+    add_rows,
+    densify,
+    hessian_rows,
+    same_rows,
+    score_rows,
+    square_columns,
+    square_norms,
+)
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = ["LinearRows", "Team", "gather_rows"]
+
+#: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache.
+_PACKED_ROW_BYTES = 512
+
+
+class Team:
+    """Threads that share the rows of a pass; results are added up in the order of the rows.
+
+    Parameters
+    ----------
+    n_threads : int
+        How many; one runs everything in the caller.
+    """
+
+    def __init__(self, n_threads: int = 1) -> None:
+        self.n_threads = n_threads
+        self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+
+    def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
+        """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
+        if self._pool is None or n_rows < 4 * self.n_threads:
+            return [work(0, n_rows)]
+        parts = [split(n_rows, self.n_threads, k) for k in range(self.n_threads)]
+        return list(self._pool.map(lambda part: work(*part), parts))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+@dataclass(frozen=True)
+class LinearRows:
+    """Rows with one more column that holds a constant.
+
+    Parameters
+    ----------
+    values : array, shape (nnz,)
+        Entries of all rows, float32 or float64.
+    indices : array of uint32, shape (nnz,), or None
+        Columns; None for dense rows.
+    first, last : array of uint64, shape (n_rows,)
+        Where each row starts and ends in `values`.
+    n_features : int
+        Columns without the constant.
+    bias : float
+        The constant: `intercept_scaling`, or 0 without an intercept.
+    """
+
+    values: FloatVector
+    indices: IndexVector | None
+    first: PointerVector
+    last: PointerVector
+    n_features: int
+    bias: float
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return int(self.first.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Columns with the constant: the length of a vector of weights."""
+        return self.n_features + 1
+
+    @property
+    def n_entries(self) -> int:
+        """Entries that a pass over the rows reads."""
+        return int((self.last - self.first).sum())
+
+    @property
+    def kernel_arguments(self) -> tuple[Any, ...]:
+        """What every kernel over rows takes first."""
+        return self.values, self.indices, self.first, self.last, self.bias
+
+    def take(self, selection: slice | IntVector) -> LinearRows:
+        """Return some of the rows; their entries are shared."""
+        return LinearRows(
+            self.values, self.indices, self.first[selection], self.last[selection], self.n_features, self.bias
+        )
+
+    def scores(self, weights: FloatVector, team: Team) -> FloatVector:
+        """Return the inner products with the weights, shape (n_rows,), float64."""
+        out = np.empty(self.n_rows)
+        team.map(lambda i, j: score_rows(*self.take(slice(i, j)).kernel_arguments, weights, out[i:j]), self.n_rows)
+        return out
+
+    def combine(self, factors: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i]`` times row i, shape (n_features + 1,), float64."""
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            add_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
+
+    def hessian_product(self, factors: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i] (x_i . weights) x_i``, shape (n_features + 1,), float64."""
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            hessian_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], weights, out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
+
+    def column_squares(self, factors: FloatVector) -> FloatVector:
+        """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
+        out = np.zeros(self.width)
+        square_columns(*self.kernel_arguments, factors, out)
+        return out
+
+    def norms(self) -> FloatVector:
+        """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
+        out = np.empty(self.n_rows)
+        square_norms(*self.kernel_arguments, out)
+        return out
+
+    def gram(self, factors: FloatVector, block_rows: int = 2048) -> FloatMatrix:
+        """Return the sum of ``factors[i] x_i x_i'``, shape (n_features + 1, n_features + 1), float64."""
+        total = np.zeros((self.width, self.width))
+        for start in range(0, self.n_rows, block_rows):
+            part = self.take(slice(start, start + block_rows))
+            block = np.zeros((part.n_rows, self.width))
+            densify(*part.kernel_arguments, np.sqrt(factors[start : start + block_rows]), block)
+            total += block.T @ block
+        return total
+
+
+def gather_rows(
+    X: Any, targets: AnyArray, weights: AnyArray, *, bias: float, seed: int
+) -> tuple[LinearRows, FloatVector, FloatVector]:
+    """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n, n_features)
+        Rows, float32 or float64, with indices of 32 or 64 bits; never changed, and shared where no copy is needed.
+    targets : array, shape (n,)
+        Values or class codes.
+    weights : array, shape (n,)
+        Weights, 0 or more.
+    bias : float
+        The constant appended to every row.
+    seed : int
+        Seed of the order.
+
+    Returns
+    -------
+    rows : LinearRows
+        The rows that are left.
+    targets : array of float64, shape (n_rows,)
+        Their targets.
+    weights : array of float64, shape (n_rows,)
+        Their summed weights.
+    """
+    targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
+    weights = np.ascontiguousarray(weights, np.float64)
+    shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
+    first, last = _bounds(shard)
+    keys = _content_keys(shard, targets, seed)
+    present = np.flatnonzero(weights > 0.0)
+    order = present[np.argsort(keys[present], kind="stable")]
+    is_new = np.ones(order.shape[0], bool)
+    twin = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
+    if twin.size:
+        left, right = order[twin - 1], order[twin]
+        same = np.empty(twin.shape[0], bool)
+        same_rows(shard.values.ravel(), shard.indices, first, last, left, right, same)
+        is_new[twin[same & (targets[left] == targets[right])]] = False
+    begins = np.flatnonzero(is_new)
+    summed = np.add.reduceat(weights[order], begins) if begins.size else np.empty(0)
+    kept = order[begins]
+    row_bytes = shard.nbytes / max(1, shard.n_rows)
+    if row_bytes < _PACKED_ROW_BYTES and not np.array_equal(kept, np.arange(shard.n_rows)):
+        rows = _pack(shard, first, last, kept, bias)
+    else:
+        rows = LinearRows(shard.values.ravel(), shard.indices, first[kept], last[kept], shard.n_features, bias)
+    return rows, targets[kept], summed
+
+
+def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
+    if shard.indptr is not None:
+        return shard.indptr[:-1].copy(), shard.indptr[1:].copy()
+    first = np.arange(shard.n_rows, dtype=np.uint64) * np.uint64(shard.n_features)
+    return first, first + np.uint64(shard.n_features)
+
+
+def _content_keys(shard: Shard, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
+    """Return a hash of the content and the target of every row."""
+    prints = np.zeros(shard.n_rows, np.uint64)
+    bits = shard.values.view(np.uint32 if shard.dtype.itemsize == 4 else np.uint64)
+    if shard.is_sparse:
+        fingerprint_sparse(bits, shard.indices, shard.indptr, prints)
+    else:
+        fingerprint_dense(bits, prints)
+    scramble = mix64.py_func
+    prints += scramble(targets.view(np.uint64))
+    keys: NDArray[np.uint64] = scramble(prints ^ scramble(np.full(1, seed % 2**64, np.uint64) + np.uint64(1)))
+    return keys
+
+
+def _pack(shard: Shard, first: PointerVector, last: PointerVector, kept: IntVector, bias: float) -> LinearRows:
+    """Copy rows next to each other in their order."""
+    # Rows are read from end to end and stored scattered, which is faster than the other way round.
+    source = np.sort(kept)
+    place = np.argsort(kept).astype(np.int64)
+    if shard.indptr is None:
+        out = np.empty((kept.shape[0], shard.n_features), shard.dtype)
+        place_dense(shard.values, source, place, out)
+        starts = np.arange(kept.shape[0] + 1, dtype=np.uint64) * np.uint64(shard.n_features)
+        return LinearRows(out.ravel(), None, starts[:-1], starts[1:], shard.n_features, bias)
+    starts = np.zeros(kept.shape[0] + 1, np.uint64)
+    np.cumsum((last - first)[kept], out=starts[1:])
+    values, indices = np.empty(int(starts[-1]), shard.dtype), np.empty(int(starts[-1]), np.uint32)
+    place_sparse(shard.values, shard.indices, shard.indptr, source, place, values, indices, starts)
+    return LinearRows(values, indices, starts[:-1], starts[1:], shard.n_features, bias)
+
+
+def _total(parts: list[FloatVector]) -> FloatVector:
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total

@@ -1,0 +1,65 @@
+"""Which solver a linear problem gets, by what it would cost.
+
+A pass of coordinate descent reads the active rows twice. A Newton step reads all rows once and the rows with curvature
+twice per iteration of conjugate gradients, of which its preconditioner leaves a few.
+
+- A squared loss goes to Newton's method: three to ten steps, at any scale of features and any C that we met, against
+  tens or hundreds of passes, because nearly every row stays active in coordinate descent.
+- Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
+  margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
+  nobody can tell beforehand; so the rate at which the gap closes is watched, and when it promises more than `PATIENCE`
+  further passes, Newton's method goes on from there.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from dsgd.svm.dual_cd import solve_dual_cd
+from dsgd.svm.linear_problem import LinearProblem, LinearSolution
+from dsgd.svm.linear_rows import Team
+from dsgd.svm.newton import MAX_FACTOR_WIDTH, solve_newton
+
+__all__ = ["PATIENCE", "SOLVERS", "solve_linear"]
+
+#: What `solver=` may be.
+SOLVERS = ("auto", "dual_cd", "newton")
+#: Passes that coordinate descent may have ahead: where Newton's method can factor its matrix, and where it cannot.
+PATIENCE = {"factor": 30.0, "diagonal": 2000.0}
+
+
+def solve_linear(
+    problem: LinearProblem, solver: str, *, tol: float, max_iter: int, team: Team, seed: int = 0
+) -> LinearSolution:
+    """Solve one output of a linear SVM.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    solver : {"auto", "dual_cd", "newton"}
+        The method; the module says what "auto" does.
+    tol : float
+        Relative duality gap to reach.
+    max_iter : int
+        Most passes of coordinate descent, and most Newton steps.
+    team : Team
+        Shares passes over rows.
+    seed : int
+        Seed of the order of visits.
+
+    Returns
+    -------
+    LinearSolution
+        Weights, dual variables and the two values that certify them.
+    """
+    if solver == "newton" or (solver == "auto" and problem.is_smooth):
+        return solve_newton(problem, tol=tol, max_iter=max_iter, team=team)
+    if solver == "dual_cd":
+        return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed)
+    patience = PATIENCE["factor" if problem.rows.width <= MAX_FACTOR_WIDTH else "diagonal"]
+    first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, patience=patience)
+    if first.converged or first.n_iter >= max_iter:
+        return first
+    second = solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=first)
+    return replace(second, n_iter=first.n_iter + second.n_iter, solver="dual_cd, newton")

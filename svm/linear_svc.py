@@ -1,0 +1,258 @@
+"""Linear support vector classification."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import validate_data
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.svm.linear_base import AbstractLinearSVM
+from dsgd.svm.linear_problem import LinearProblem, make_problem
+from dsgd.svm.linear_rows import gather_rows
+from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.validation import check_choice
+
+__all__ = ["LinearSVC"]
+
+
+class LinearSVC(ClassifierMixin, AbstractLinearSVM):
+    """Linear support vector classifier, solved to a certified duality gap.
+
+    Minimises over w, one output per class if there are more than two::
+
+        (1/2) |w|^2 + sum_i C_i loss(w'[x_i, intercept_scaling], y_i)
+
+    with ``C_i = C * class_weight * sample_weight``: the objective of scikit-learn's class of this name, penalised
+    intercept included. It returns when an upper bound of the relative error of the objective, computed over all rows
+    in float64, is at most `tol`, and warns if it cannot.
+
+    Parameters
+    ----------
+    penalty : {"l2"}, default "l2"
+        The penalty of the weights.
+    loss : {"squared_hinge", "hinge"}, default "squared_hinge"
+        The loss.
+    dual : bool or "auto", default "auto"
+        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
+    tol : float, default 1e-4
+        Relative duality gap, (primal - dual) / primal, to reach.
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    multi_class : {"ovr"}, default "ovr"
+        One output per class, against the rest.
+    fit_intercept : bool, default True
+        Whether to append a constant feature.
+    intercept_scaling : float, default 1.0
+        Its value; the larger, the less its weight is penalised.
+    class_weight : dict, "balanced" or None, default None
+        Factors of C by class. With more than two classes they apply to the rows of an output's own class, as in
+        scikit-learn.
+    verbose : int, default 0
+        Print solver, iterations and gap of every output.
+    random_state : int, RandomState or None, default None
+        Seeds the order in which coordinate descent visits rows.
+    max_iter : int, default 1000
+        Most passes of coordinate descent (visits over rows) and most Newton steps.
+    solver : {"auto", "dual_cd", "newton"}, default "auto"
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow.
+    n_jobs : int or None, default None
+        Threads, over classes if there are several. None is one, -1 all cores.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (1, n_features) or (n_classes, n_features)
+        Weights.
+    intercept_ : array of float64, shape (1,) or (n_classes,), or 0.0
+        Intercepts.
+    classes_ : array, shape (n_classes,)
+        Class labels, sorted.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Passes and Newton steps of the output that took most.
+    gap_ : float
+        Largest relative duality gap of an output.
+    converged_ : bool
+        Whether every output has a gap of at most `tol`.
+    primal_objective_, dual_objective_ : array of float64, shape (n_outputs,)
+        The objective, and a lower bound of its minimum.
+    solver_ : list of str
+        What solved each output.
+
+    See Also
+    --------
+    dsgd.SGDClassifier : Trains the same model by SGD, on data of any size and on a cluster, to moderate accuracy.
+    LinearSVR : Regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import LinearSVC
+    >>> X = np.array([[-2.0, 0.5], [-1.0, -0.5], [1.0, 0.3], [2.0, -0.4]])
+    >>> model = LinearSVC(random_state=0).fit(X, [0, 0, 1, 1])
+    >>> model.predict([[-1.5, 0.0], [1.5, 0.0]])
+    array([0, 1])
+    >>> bool(model.gap_ <= 1e-4)
+    True
+    """
+
+    def __init__(
+        self,
+        penalty: str = "l2",
+        loss: str = "squared_hinge",
+        *,
+        dual: bool | str = "auto",
+        tol: float = 1e-4,
+        C: float = 1.0,
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1,
+        class_weight: Any = None,
+        verbose: int = 0,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        solver: str = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.penalty = penalty
+        self.loss = loss
+        self.dual = dual
+        self.tol = tol
+        self.C = C
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.solver = solver
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+            Rows; CSR indices may have 32 or 64 bits.
+        y : array-like, shape (n_samples,)
+            Class labels.
+        sample_weight : array-like or None, shape (n_samples,)
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on, or hold one class only.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        self._check_parameters("classification")
+        self._check_choices()
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        weights = self._check_weights(sample_weight, X)
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        factors = self._class_factors(codes, weights)
+        seed = self._seed()
+        rows, row_codes, row_weights = gather_rows(X, codes, weights, bias=self._bias(), seed=seed)
+        costs = float(self.C) * row_weights
+        is_binary = len(self.classes_) == 2
+
+        def problem(k: int) -> LinearProblem:
+            own = row_codes == (1 if is_binary else k)
+            other = factors[0] if is_binary else 1.0
+            positive = factors[1 if is_binary else k]
+            return make_problem(self.loss, rows, np.where(own, 1.0, -1.0), costs * np.where(own, positive, other))
+
+        self._take_in(self._solve(1 if is_binary else len(self.classes_), problem, seed))
+        return self
+
+    def decision_function(self, X: Any) -> AnyArray:
+        """Return the signed distances to the hyperplanes, up to scale.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,) or (n, n_classes)
+            One column per class if there are more than two.
+        """
+        scores = self._scores(X)
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> AnyArray:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted labels.
+        """
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        labels: AnyArray = self.classes_[codes]
+        return labels
+
+    def _check_choices(self) -> None:
+        """Check the parameters that classification alone has."""
+        check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
+        check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
+        if self.penalty == "l1":
+            raise IncompatiblePartsError(
+                'LinearSVC(penalty="l1") is not available: dsgd solves penalty="l2" with either loss. For sparse '
+                'weights use dsgd.SGDClassifier(penalty="l1") or scikit-learn\'s LinearSVC.'
+            )
+        if self.multi_class == "crammer_singer":
+            raise IncompatiblePartsError(
+                'LinearSVC(multi_class="crammer_singer") is not available: dsgd solves "ovr". Use scikit-learn\'s '
+                "LinearSVC for the joint objective."
+            )
+
+    def _class_factors(self, codes: IntVector, weights: FloatVector) -> FloatVector:
+        """Return the factor of C of every class."""
+        n_classes = len(self.classes_)
+        if self.class_weight is None:
+            return np.ones(n_classes)
+        if isinstance(self.class_weight, str):
+            check_choice("LinearSVC(class_weight=...)", self.class_weight, ["balanced"])
+            sums = np.bincount(codes, weights, n_classes)
+            present = sums > 0.0
+            return np.where(present, sums.sum() / (n_classes * np.where(present, sums, 1.0)), 1.0)
+        if not isinstance(self.class_weight, dict):
+            raise InvalidParameterError(
+                "LinearSVC(class_weight=...) must be a dict of factors by class, 'balanced' or None. "
+                f"Got {self.class_weight!r}."
+            )
+        labels = self.classes_.tolist()
+        unknown = [label for label in self.class_weight if label not in labels]
+        if unknown:
+            raise InvalidParameterError(
+                f"LinearSVC(class_weight=...) names classes that are not in y: {unknown}. The classes are {labels}."
+            )
+        return np.array([float(self.class_weight.get(label, 1.0)) for label in labels])

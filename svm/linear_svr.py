@@ -1,0 +1,178 @@
+"""Linear support vector regression."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import validate_data
+
+from dsgd.svm.linear_base import AbstractLinearSVM
+from dsgd.svm.linear_problem import make_problem
+from dsgd.svm.linear_rows import gather_rows
+from dsgd.types import AnyArray
+from dsgd.validation import check_number
+
+__all__ = ["LinearSVR"]
+
+
+class LinearSVR(RegressorMixin, AbstractLinearSVM):
+    """Linear support vector regression, solved to a certified duality gap.
+
+    Minimises over w::
+
+        (1/2) |w|^2 + sum_i C_i loss(|y_i - w'[x_i, intercept_scaling]| - epsilon)
+
+    where the loss of a negative number is zero and ``C_i = C * sample_weight``: the objective of scikit-learn's class
+    of this name, penalised intercept included. It returns when an upper bound of the relative error of the objective,
+    computed over all rows in float64, is at most `tol`, and warns if it cannot.
+
+    Parameters
+    ----------
+    epsilon : float, default 0.0
+        Half the width of the tube in which errors cost nothing, in units of y.
+    tol : float, default 1e-4
+        Relative duality gap, (primal - dual) / primal, to reach.
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default "epsilon_insensitive"
+        The loss.
+    fit_intercept : bool, default True
+        Whether to append a constant feature.
+    intercept_scaling : float, default 1.0
+        Its value; the larger, the less its weight is penalised.
+    dual : bool or "auto", default "auto"
+        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
+    verbose : int, default 0
+        Print solver, iterations and gap.
+    random_state : int, RandomState or None, default None
+        Seeds the order in which coordinate descent visits rows.
+    max_iter : int, default 1000
+        Most passes of coordinate descent (visits over rows) and most Newton steps.
+    solver : {"auto", "dual_cd", "newton"}, default "auto"
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow.
+    n_jobs : int or None, default None
+        Threads. None is one, -1 all cores.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (n_features,)
+        Weights.
+    intercept_ : array of float64, shape (1,), or 0.0
+        Intercept.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Passes and Newton steps.
+    gap_ : float
+        Relative duality gap.
+    converged_ : bool
+        Whether it is at most `tol`.
+    primal_objective_, dual_objective_ : float
+        The objective, and a lower bound of its minimum.
+    solver_ : str
+        What solved it.
+
+    See Also
+    --------
+    dsgd.SGDRegressor : Trains the same model by SGD, on data of any size and on a cluster, to moderate accuracy.
+    LinearSVC : Classification.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import LinearSVR
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = LinearSVR(C=10.0, random_state=0).fit(X, 2 * X.ravel())
+    >>> round(float(model.coef_[0]), 2)
+    2.0
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 0.0,
+        tol: float = 1e-4,
+        C: float = 1.0,
+        loss: str = "epsilon_insensitive",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        dual: bool | str = "auto",
+        verbose: int = 0,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        solver: str = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.epsilon = epsilon
+        self.tol = tol
+        self.C = C
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.dual = dual
+        self.verbose = verbose
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.solver = solver
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+            Rows; CSR indices may have 32 or 64 bits.
+        y : array-like, shape (n_samples,)
+            Targets.
+        sample_weight : array-like or None, shape (n_samples,)
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        self._check_parameters("regression")
+        check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        weights = self._check_weights(sample_weight, X)
+        seed = self._seed()
+        rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
+        costs = float(self.C) * row_weights
+
+        def problem(k: int) -> Any:
+            return make_problem(self.loss, rows, targets, costs, float(self.epsilon))
+
+        solutions = self._solve(1, problem, seed)
+        self._take_in(solutions)
+        self.coef_ = self.coef_.ravel()
+        self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
+        self.solver_ = solutions[0].solver
+        return self
+
+    def predict(self, X: Any) -> AnyArray:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predictions.
+        """
+        return self._scores(X).ravel()

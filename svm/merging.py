@@ -1,0 +1,118 @@
+"""Rows that are equal in features and target become one row with the sum of their bounds, in an order of their content.
+
+Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap and
+the same decision function; the variable is dealt out again, one row after the other, each up to C_i. A row twice and a row
+of weight two are thus the same problem to the last bit, whatever order rows come in; and sets with many equal rows get
+smaller.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.kernels import fingerprint_dense, fingerprint_sparse
+from dsgd.types import AnyArray, FloatVector, IntVector
+
+__all__ = ["deal_out", "merge_rows"]
+
+
+def _fingerprints(X: Any) -> AnyArray:
+    word = np.dtype(f"u{X.dtype.itemsize}")
+    out = np.zeros(X.shape[0], dtype=np.uint64)
+    if sp.issparse(X):
+        fingerprint_sparse(np.array(X.data).view(word), X.indices.astype(np.uint32), X.indptr.astype(np.uint64), out)
+        return out
+    for start in range(0, len(X), 4096):  # copies: read-only arrays would be compiled for once more
+        part = np.array(X[start : start + 4096], order="C")
+        fingerprint_dense(part.view(word), out[start : start + 4096])
+    return out
+
+
+def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+    """Return which rows represent all, and who represents each.
+
+    Parameters
+    ----------
+    X : array or canonical CSR matrix, shape (n, d)
+        Rows.
+    target : array, shape (n,)
+        Targets or class codes, float64.
+    weights : array, shape (n,)
+        Weights; rows of weight zero are represented by none.
+
+    Returns
+    -------
+    first : int64 array, shape (m,)
+        One row of each kind, in the order of the fingerprints of content and target.
+    owner : int64 array, shape (n,)
+        Number in `first` of each row; −1 where the weight is zero.
+    total : array, shape (m,)
+        Sums of weights.
+    """
+    used = np.flatnonzero(weights > 0)
+    bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
+    prints = _mix_targets(_fingerprints(X), bits)[used]
+    _, first, owner = np.unique(prints, return_index=True, return_inverse=True)
+    of_all = np.full(len(weights), -1, dtype=np.int64)
+    if not _all_equal(X, target, used, used[first][owner]):  # two contents with one 64-bit fingerprint
+        of_all[used] = np.arange(len(used))
+        return used, of_all, weights[used].astype(np.float64)
+    of_all[used] = owner
+    return used[first], of_all, np.bincount(owner, weights=weights[used], minlength=len(first))
+
+
+def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
+    """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound.
+
+    Parameters
+    ----------
+    merged : array, shape (m,)
+        Coefficients of representatives, of either sign.
+    owner : int64 array, shape (n,)
+        Representative of each row, −1 for none.
+    costs : array, shape (n,)
+        Bounds of rows.
+    total : array, shape (m,)
+        Their sums by representative.
+    """
+    out = np.zeros(len(owner))
+    rows = np.flatnonzero(owner >= 0)
+    rows = rows[np.argsort(owner[rows], kind="stable")]
+    of, bound = owner[rows], costs[rows]
+    filled = np.cumsum(bound) - bound
+    starts = np.flatnonzero(np.diff(of, prepend=-1))
+    filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
+    size = np.abs(merged)
+    amount = np.clip(size[of] - filled, 0.0, bound)
+    amount[amount < 1e-12 * bound] = 0.0  # what rounding of the running sum leaves
+    amount = np.where(size[of] >= total[of], bound, amount)
+    alone = np.bincount(of, minlength=len(merged))[of] == 1
+    out[rows] = np.sign(merged[of]) * np.where(alone, size[of], amount)
+    return out
+
+
+def _mix_targets(prints: AnyArray, bits: AnyArray) -> AnyArray:
+    """Return fingerprints of rows and targets together."""
+    with np.errstate(over="ignore"):
+        return np.array(_mix(prints ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
+
+
+def _mix(words: AnyArray) -> AnyArray:
+    words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return np.asarray(words ^ (words >> np.uint64(31)))
+
+
+def _all_equal(X: Any, target: FloatVector, rows: IntVector, others: IntVector) -> bool:
+    differ = rows != others
+    rows, others = rows[differ], others[differ]
+    if not np.array_equal(target[rows], target[others]):
+        return False
+    for start in range(0, len(rows), 4096):
+        a, b = X[rows[start : start + 4096]], X[others[start : start + 4096]]
+        if (a != b).nnz if sp.issparse(X) else not np.array_equal(a, b):
+            return False
+    return True

@@ -1,0 +1,187 @@
+"""Support vector regression with kernels."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.svm.base import AbstractKernelSVM
+from dsgd.svm.block import Dual
+from dsgd.svm.elimination import Elimination
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["SVR"]
+
+
+class SVR(RegressorMixin, AbstractKernelSVM):
+    """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε). The dual has two variables per sample, which share a
+    kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
+
+    Parameters
+    ----------
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel, as for `SVC`.
+    degree : float, default 3
+        Degree of ``"poly"``.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    C : float, default 1.0
+        Cost of leaving the tube; C_i is C times sample weight.
+    epsilon : float, default 0.1
+        Half the width of the tube.
+    shrinking : bool, default True
+        False turns elimination off.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    verbose : bool, default False
+        Print a line at the end.
+    max_iter : int, default -1
+        Two-variable steps at most; −1 is max(10⁷, 100 n).
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out, as for `SVC`.
+    n_jobs : int or None, default None
+        Threads; None takes as many as BLAS may use, −1 all cores.
+
+    Attributes
+    ----------
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (1,)
+        How many.
+    dual_coef_ : array or CSR matrix, shape (1, n_SV)
+        Their coefficients.
+    intercept_ : array, shape (1,)
+        Intercept.
+    coef_ : array or CSR matrix, shape (1, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    n_iter_ : int
+        Two-variable steps.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    gap_, dual_objective_, converged_, n_eliminated_, n_reconstructions_, n_kernel_evaluations_, elimination_history_
+        As for `SVC`.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "rbf",
+        degree: float = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.C = C
+        self.epsilon = epsilon
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+            Rows, float32 or float64; the kernel matrix, shape (n_samples, n_samples), with ``"precomputed"``.
+        y : array-like, shape (n_samples,)
+            Targets.
+        sample_weight : array-like, shape (n_samples,), or None
+            Weights; a whole number stands for that many copies of the row, zero for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        self._check_parameters()
+        check_number("SVR(C=...)", self.C, low=0, open_low=True)
+        check_number("SVR(epsilon=...)", self.epsilon, low=0)
+        X, y, weights = self._check_training(X, y, sample_weight, y_numeric=True)
+        target = np.asarray(y, dtype=np.float64)
+        costs = float(self.C) * weights
+        kernel = self._make_kernel(X, weights)
+        first, owner, total = self._merge(X, target, costs)
+        z, ones = target[first], np.ones(len(first))
+        dual = Dual(
+            y=np.stack([ones, -ones]),
+            p=np.stack([self.epsilon - z, self.epsilon + z]),
+            upper=np.stack([total, total]),
+            alpha=np.zeros((2, len(first))),
+        )
+        with self._open_pool() as pool:
+            solution = self._solve(kernel, X, first, dual, float(self.tol), pool, self._cache_bytes())
+        if self.verbose:
+            print(f"{solution.n_iter} steps, gap {solution.gap:.3g}")  # noqa: T201
+        self._deal_out(X, solution.alpha[0] - solution.alpha[1], costs, owner, total, -solution.thresholds)
+        self.n_iter_ = solution.n_iter
+        self._take_in([solution])
+        return self
+
+    @property
+    def n_support_(self) -> AnyArray:
+        """How many support vectors, int32, shape (1,)."""
+        if not hasattr(self, "support_"):
+            raise AttributeError("n_support_ is there after fit")
+        return np.array([len(self.support_)], dtype=np.int32)
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of features, shape (1, n_features); only with a linear kernel."""
+        return self._linear_coef(self._dense_coefs().T)
+
+    def predict(self, X: Any) -> FloatVector:
+        """Return predictions.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (n, n_features)
+            Rows; with ``"precomputed"``, kernel values with the training rows, shape (n, n_samples).
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted targets.
+        """
+        check_is_fitted(self)
+        return np.asarray(self._sums(X, self._dense_coefs().T)[:, 0] + self.intercept_[0])

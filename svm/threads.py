@@ -1,0 +1,72 @@
+"""Threads of a solver: our own pool over slabs of columns, with BLAS held to one thread meanwhile.
+
+Two pools that spin against each other, BLAS's and an OpenMP one, cost more than the second core brings.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from typing import Any
+
+from joblib import cpu_count
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["Pool", "count_threads", "open_pool"]
+
+
+@cache
+def _controller() -> Any:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return the threads to use: None takes what BLAS may use in this process, −1 all cores."""
+    if n_jobs is None:
+        return max([1, *(int(library["num_threads"]) for library in _controller().info())])
+    return int(n_jobs) if n_jobs > 0 else max(1, cpu_count() + 1 + int(n_jobs))
+
+
+class Pool:
+    """Runs a function over slabs of a range.
+
+    Parameters
+    ----------
+    n_threads : int
+        Threads; one means the calling thread.
+    executor : ThreadPoolExecutor or None
+        Where they run.
+    """
+
+    def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None) -> None:
+        self.n_threads = n_threads
+        self._executor = executor
+
+    def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
+        """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once."""
+        if self._executor is None or n <= size:
+            for start in range(0, n, size):
+                work(start, min(n, start + size))
+            return
+
+        def stripe(first: int) -> None:
+            for start in range(first * size, n, self.n_threads * size):
+                work(start, min(n, start + size))
+
+        futures = [self._executor.submit(stripe, k) for k in range(1, self.n_threads)]
+        stripe(0)
+        for future in futures:
+            future.result()
+
+
+@contextlib.contextmanager
+def open_pool(n_threads: int) -> Iterator[Pool]:
+    """Yield a pool of `n_threads`; BLAS has one thread while it is open."""
+    with _controller().limit(limits=1):
+        if n_threads == 1:
+            yield Pool(1, None)
+            return
+        with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="dsgd-svm") as executor:
+            yield Pool(n_threads, executor)

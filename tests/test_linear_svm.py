@@ -1,0 +1,371 @@
+"""Linear SVMs: the contract of scikit-learn, parity with LIBLINEAR, and the certificate."""
+
+from __future__ import annotations
+
+import bz2
+import pickle
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_svmlight_file, make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC as PlainSVC
+from sklearn.svm import LinearSVR as PlainSVR
+from sklearn.utils.estimator_checks import parametrize_with_checks
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.svm import LinearSVC, LinearSVR
+from dsgd.svm.dual_cd import solve_dual_cd
+from dsgd.svm.linear_problem import LOSSES, certify, make_problem
+from dsgd.svm.linear_rows import Team, gather_rows
+from dsgd.svm.newton import solve_newton
+from reference import linear_svm as twin
+
+ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
+SOLVERS = {"dual_cd": solve_dual_cd, "newton": solve_newton}
+
+
+def problem_of(name, n, d, seed, *, bias=1.0, C=1.0, density=1.0, epsilon=0.1):
+    """Return a problem, and its rows, targets and costs as plain arrays in the order of the problem."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < density)
+    scores = X @ rng.standard_normal(d) + 0.5 * rng.standard_normal(n)
+    y = np.where(scores > 0.0, 1.0, -1.0) if name in LOSSES["classification"] else scores
+    rows, targets, weights = gather_rows(sp.csr_array(X), y, rng.uniform(0.5, 2.0, n), bias=bias, seed=0)
+    costs = C * weights
+    dense = np.array([rows.combine(unit, Team()) for unit in np.eye(rows.n_rows)]).reshape(rows.n_rows, d + 1)
+    return make_problem(name, rows, targets, costs, epsilon), dense, targets, costs
+
+
+@pytest.fixture(scope="module")
+def two_classes():
+    """A noisy binary problem."""
+    X, y = make_classification(300, 12, n_informative=6, flip_y=0.1, random_state=0)
+    return X, y
+
+
+@pytest.fixture(scope="module")
+def line():
+    """A noisy regression problem of unit scale."""
+    X, y = make_regression(250, 8, noise=10.0, random_state=0)
+    return X, y / y.std()
+
+
+@parametrize_with_checks(
+    [
+        LinearSVC(),
+        LinearSVC(loss="hinge"),
+        LinearSVC(solver="dual_cd"),
+        LinearSVC(class_weight="balanced"),
+        LinearSVR(),
+        LinearSVR(loss="squared_epsilon_insensitive"),
+    ]
+)
+@pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
+def test_sklearn_contract(estimator, check):
+    """Both estimators keep scikit-learn's whole contract, with no expected failure."""
+    check(estimator)
+
+
+@pytest.mark.parametrize(("ours", "plain"), [(LinearSVC, PlainSVC), (LinearSVR, PlainSVR)])
+def test_defaults_are_sklearns(ours, plain):
+    """Every parameter that scikit-learn's class has too has the same default here."""
+    theirs = plain().get_params()
+    assert {name: ours().get_params()[name] for name in theirs} == theirs
+
+
+# -- the problem and its certificate ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL_LOSSES)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.0, 0.1, 1.0, 30.0]), C=st.sampled_from([0.01, 1.0, 50.0]))
+def test_certificate_bounds_the_optimum(name, seed, scale, C):
+    """For any weights and any dual variables in their intervals, dual <= optimum <= primal, and both are the twin's."""
+    problem, X, y, costs = problem_of(name, 12, 3, seed, C=C)
+    rng = np.random.default_rng(seed + 1)
+    w = scale * rng.standard_normal(4)
+    duals = np.clip(scale * rng.standard_normal(len(y)), problem.low, problem.high)
+    primal, dual, _ = certify(problem, w, duals, Team())
+    assert primal == pytest.approx(twin.primal(name, X, y, costs, w, 0.1), rel=1e-10)
+    assert dual == pytest.approx(twin.dual(name, X, y, costs, duals, problem.epsilon), rel=1e-9, abs=1e-9)
+    optimum = solve_newton(problem, tol=1e-10, max_iter=300, team=Team())
+    assert optimum.converged
+    assert dual <= optimum.primal * (1 + 1e-9)
+    assert primal >= optimum.dual * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("name", ALL_LOSSES)
+def test_solvers_reach_the_twins_optimum(name, solver):
+    """Both solvers end at the optimum of plain coordinate descent, with the gap they report."""
+    problem, X, y, costs = problem_of(name, 80, 5, 3, density=0.6, C=0.05)
+    w, alpha = twin.dual_cd(name, X, y, costs, 400, 0.1)
+    expected = twin.dual(name, X, y, costs, alpha, problem.epsilon)
+    found = SOLVERS[solver](problem, tol=1e-8, max_iter=20_000, team=Team())
+    assert found.converged
+    assert found.gap <= 1e-8
+    assert found.primal == pytest.approx(twin.primal(name, X, y, costs, found.weights, 0.1), rel=1e-12)
+    assert found.primal == pytest.approx(expected, rel=1e-6)
+    np.testing.assert_allclose(found.weights, w, atol=2e-3)
+
+
+@pytest.mark.parametrize("name", ALL_LOSSES)
+def test_elimination_does_not_change_the_result(name):
+    """Coordinate descent with and without elimination ends at the same objective, with fewer visits for a hinge."""
+    problem, *_ = problem_of(name, 400, 10, 5)
+    with_it = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team())
+    without = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team(), eliminate=False)
+    assert with_it.converged
+    assert without.converged
+    assert with_it.primal == pytest.approx(without.primal, rel=2e-7)
+    if name == "hinge":
+        assert with_it.n_iter < without.n_iter
+
+
+@pytest.mark.parametrize("name", ALL_LOSSES)
+def test_wrong_start_is_undone(name):
+    """From dual variables all at the wrong bound, which elimination would keep, the optimum is still found."""
+    problem, *_ = problem_of(name, 100, 4, 7)
+    far = np.clip(-5.0 * problem.targets, problem.low, problem.high)
+    start = far if name not in LOSSES["classification"] else np.where(problem.targets > 0, 1.0, -1.0) * 0.5
+    found = solve_dual_cd(problem, tol=1e-7, max_iter=20_000, team=Team(), start=start)
+    assert found.converged
+    assert found.primal == pytest.approx(solve_newton(problem, tol=1e-8, max_iter=300, team=Team()).primal, rel=2e-7)
+
+
+def test_threads_share_passes():
+    """Two threads reach the optimum that one thread reaches."""
+    problem, *_ = problem_of("hinge", 300, 6, 1)
+    team = Team(2)
+    try:
+        for solve in SOLVERS.values():
+            one = solve(problem, tol=1e-8, max_iter=5000, team=Team())
+            two = solve(problem, tol=1e-8, max_iter=5000, team=team)
+            assert two.converged
+            assert two.primal == pytest.approx(one.primal, rel=1e-7)
+    finally:
+        team.close()
+
+
+# -- rows --------------------------------------------------------------------------------------------------------
+
+
+def test_equal_rows_are_merged():
+    """Copies of a row with equal target become one row of the summed weight; zero weights go; nothing else merges."""
+    X = np.array([[1.0, 2.0], [1.0, 2.0], [1.0, 2.0], [3.0, 0.0], [0.0, 0.0]])
+    rows, targets, weights = gather_rows(X, [1.0, 1.0, -1.0, 1.0, 1.0], [1.0, 2.5, 1.0, 0.0, 1.0], bias=2.0, seed=1)
+    found = {(tuple(rows.combine(unit, Team())), t, w) for unit, t, w in zip(np.eye(3), targets, weights, strict=True)}
+    assert found == {((1.0, 2.0, 2.0), 1.0, 3.5), ((1.0, 2.0, 2.0), -1.0, 1.0), ((0.0, 0.0, 2.0), 1.0, 1.0)}
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_dense_equals_csr(two_classes, solver, dtype):
+    """CSR rows with indices of either width in any order give the same bits, dense rows the same up to rounding."""
+    X, y = two_classes
+    X = np.where(np.abs(X) < 0.3, 0.0, X).astype(dtype)
+    csr = sp.csr_array(X)
+    wide = sp.csr_array((csr.data, csr.indices.astype(np.int64), csr.indptr.astype(np.int64)), shape=csr.shape)
+    order = np.random.default_rng(0).permutation(len(y))
+    make = LinearSVC(loss="squared_hinge", solver=solver, random_state=0, tol=1e-10, max_iter=20_000)
+    dense = make.fit(X, y).coef_
+    sparse = make.fit(csr, y).coef_
+    np.testing.assert_array_equal(sparse, make.fit(wide, y).coef_)
+    np.testing.assert_array_equal(sparse, make.fit(csr[order], y[order]).coef_)
+    np.testing.assert_allclose(dense, sparse, rtol=1e-4)
+    assert dense.dtype == np.float64
+
+
+def test_weights_are_copies(two_classes):
+    """An integer weight equals the row repeated, to the last bit, and a weight of zero the row left out."""
+    X, y = two_classes
+    weights = np.random.default_rng(1).integers(0, 4, len(y))
+    for options in ({"loss": "hinge"}, {"class_weight": "balanced"}):
+        make = LinearSVC(random_state=0, **options)
+        weighted = make.fit(X, y, weights).coef_
+        repeated = make.fit(X.repeat(weights, axis=0), y.repeat(weights)).coef_
+        np.testing.assert_array_equal(weighted, repeated)
+
+
+def test_input_is_not_changed(two_classes):
+    """Neither a CSR matrix with unsorted, duplicate entries nor a read-only array is changed by a fit."""
+    X, y = two_classes
+    data, columns = np.arange(1.0, 901.0), np.tile([2, 0, 2], 300)
+    messy = sp.csr_array((data, columns, np.arange(0, 901, 3)), shape=(300, 4))
+    before = messy.copy()
+    tidy = messy.toarray() / 900
+    messy.data /= 900
+    first = LinearSVC(random_state=0, tol=1e-10).fit(messy, y)
+    np.testing.assert_array_equal(messy.indices, before.indices)
+    np.testing.assert_allclose(first.coef_, LinearSVC(random_state=0, tol=1e-10).fit(tidy, y).coef_, rtol=1e-4)
+    frozen = X.copy()
+    frozen.flags.writeable = False
+    LinearSVC(random_state=0).fit(frozen, y)
+
+
+# -- against LIBLINEAR -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("solver", ["auto", *SOLVERS])
+@pytest.mark.parametrize("intercept_scaling", [None, 1.0, 7.0])
+@pytest.mark.parametrize("loss", LOSSES["classification"])
+def test_svc_matches_liblinear(two_classes, loss, intercept_scaling, solver):
+    """Objective and model equal scikit-learn's at a tight tolerance, with any treatment of the intercept."""
+    X, y = two_classes
+    shared = {"loss": loss, "C": 0.5, "fit_intercept": intercept_scaling is not None, "random_state": 0}
+    shared["intercept_scaling"] = intercept_scaling or 1.0
+    theirs = PlainSVC(tol=1e-9, max_iter=1_000_000, dual=True, **shared).fit(X, y)
+    ours = LinearSVC(tol=1e-8, max_iter=50_000, solver=solver, **shared).fit(X, y)
+    t, scale = np.where(y > 0, 1.0, -1.0), shared["intercept_scaling"]
+
+    def objective(model):
+        w = np.r_[model.coef_.ravel(), np.ravel(model.intercept_) / scale]
+        return twin.primal(loss, np.c_[X, np.full(len(y), scale)], t, np.full(len(y), 0.5), w)
+
+    assert objective(ours) == pytest.approx(objective(theirs), rel=1e-6)
+    assert ours.primal_objective_[0] == pytest.approx(objective(ours), rel=1e-10)
+    assert ours.dual_objective_[0] <= objective(theirs) * (1 + 1e-12)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-4)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=2e-4)
+
+
+@pytest.mark.parametrize("solver", ["auto", *SOLVERS])
+@pytest.mark.parametrize("epsilon", [0.0, 0.2])
+@pytest.mark.parametrize("loss", LOSSES["regression"])
+def test_svr_matches_liblinear(line, loss, epsilon, solver):
+    """Objective and model equal scikit-learn's at a tight tolerance."""
+    X, y = line
+    shared = {"loss": loss, "C": 2.0, "epsilon": epsilon, "random_state": 0}
+    theirs = PlainSVR(tol=1e-9, max_iter=1_000_000, dual=True, **shared).fit(X, y)
+    ours = LinearSVR(tol=1e-8, max_iter=50_000, solver=solver, **shared).fit(X, y)
+
+    def objective(model):
+        w = np.r_[model.coef_, np.ravel(model.intercept_)]
+        return twin.primal(loss, np.c_[X, np.ones(len(y))], y, np.full(len(y), 2.0), w, epsilon)
+
+    assert objective(ours) == pytest.approx(objective(theirs), rel=1e-6)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=2e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES["classification"])
+def test_real_data_match_liblinear(real_file, loss):
+    """On a9a the objective is scikit-learn's to 1e-5, and never above it by more than the gap."""
+    with bz2.open(real_file("a9a.bz2")) as file:
+        X, y = load_svmlight_file(file)
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    theirs = PlainSVC(loss=loss, C=0.1, tol=1e-4, dual=loss == "hinge", max_iter=20_000, random_state=0).fit(X, y)
+    ours = LinearSVC(loss=loss, C=0.1, tol=1e-6, random_state=0).fit(X, y)
+    w = np.r_[theirs.coef_.ravel(), theirs.intercept_]
+    value = twin.primal(loss, sp.csr_array(sp.hstack([X, np.ones((len(y), 1))])), y, np.full(len(y), 0.1), w)
+    assert ours.converged_
+    assert ours.primal_objective_[0] <= value * (1 + 1e-6)
+    assert ours.primal_objective_[0] == pytest.approx(value, rel=1e-5)
+
+
+def test_several_classes_and_weights_match_liblinear():
+    """One-vs-rest with class and sample weights gives scikit-learn's outputs, on one thread and on two."""
+    X, y = make_classification(300, 10, n_informative=6, n_classes=4, random_state=2)
+    names = np.array(["ash", "birch", "cedar", "dogwood"])[y]
+    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
+    shared = {"class_weight": {"birch": 3.0, "cedar": 0.5}, "random_state": 0}
+    theirs = PlainSVC(dual=True, tol=1e-8, max_iter=100_000, **shared).fit(X, names, weights)
+    for n_jobs in (1, 2):
+        ours = LinearSVC(tol=1e-9, n_jobs=n_jobs, **shared).fit(X, names, weights)
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+        np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
+        assert (ours.predict(X) == theirs.predict(X)).all()
+        assert len(ours.solver_) == len(ours.primal_objective_) == 4
+
+
+def test_balanced_weights_match_liblinear(two_classes):
+    """class_weight="balanced" is scikit-learn's."""
+    X, y = two_classes
+    keep = np.flatnonzero((y == 1) | (np.arange(len(y)) % 5 == 0))
+    theirs = PlainSVC(dual=True, tol=1e-8, max_iter=100_000, class_weight="balanced").fit(X[keep], y[keep])
+    ours = LinearSVC(tol=1e-9, class_weight="balanced").fit(X[keep], y[keep])
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+
+
+@pytest.mark.parametrize("loss", LOSSES["classification"])
+def test_degenerate_rows_and_columns(loss):
+    """Rows of zeros, duplicate columns, constant columns, more columns than rows: solved and certified."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(rng.standard_normal((40, 30)), 2, axis=1)
+    X[::4] = 0.0
+    X[:, 5] = 1.0
+    y = rng.integers(0, 2, 40)
+    for fit_intercept in (True, False):
+        model = LinearSVC(loss=loss, fit_intercept=fit_intercept, tol=1e-6, max_iter=20_000, random_state=0).fit(X, y)
+        assert model.converged_
+        assert model.gap_ <= 1e-6
+        w = np.r_[model.coef_.ravel(), np.ravel(model.intercept_)]
+        t = np.where(y > 0, 1.0, -1.0)
+        value = twin.primal(loss, np.c_[X, np.full(40, float(fit_intercept))], t, np.ones(40), w)
+        assert value == pytest.approx(model.primal_objective_[0], rel=1e-10)
+
+
+def test_unscaled_features_change_over_to_newton():
+    """Where coordinate descent is hopeless, "auto" goes over to Newton's method and still reaches the gap."""
+    X, y = make_classification(400, 8, flip_y=0.1, random_state=0)
+    X = X * np.logspace(0, 4, 8)
+    model = LinearSVC(loss="hinge", C=10.0, random_state=0).fit(X, y)
+    assert model.converged_
+    assert model.solver_ == ["dual_cd, newton"]
+    assert LinearSVR(C=10.0, random_state=0).fit(X, X[:, 0]).converged_
+
+
+# -- the estimator -----------------------------------------------------------------------------------------------
+
+
+def test_warning_states_the_true_gap(two_classes):
+    """A fit that the cap on iterations stops warns with the gap it has, and that gap holds."""
+    X, y = two_classes
+    model = LinearSVC(loss="hinge", solver="dual_cd", max_iter=2, tol=1e-9, random_state=0)
+    with pytest.warns(ConvergenceWarning, match="relative duality gap of"):
+        model.fit(X, y)
+    assert not model.converged_
+    assert model.gap_ > 1e-9
+    best = LinearSVC(loss="hinge", tol=1e-9, random_state=0, max_iter=50_000).fit(X, y)
+    assert model.dual_objective_[0] <= best.primal_objective_[0] <= model.primal_objective_[0]
+
+
+def test_pickle_sparsify_and_verbose(two_classes, capsys):
+    """A fitted model pickles, predicts from sparse weights, and says what it did if asked."""
+    X, y = two_classes
+    model = LinearSVC(random_state=0, verbose=1).fit(X, y)
+    assert "relative gap" in capsys.readouterr().out
+    again = pickle.loads(pickle.dumps(model)).sparsify()
+    np.testing.assert_allclose(again.decision_function(sp.csr_array(X)), model.decision_function(X))
+    np.testing.assert_array_equal(again.densify().coef_, model.coef_)
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "text"),
+    [
+        ({"C": 0}, InvalidParameterError, "C="),
+        ({"tol": 0.0}, InvalidParameterError, "tol="),
+        ({"loss": "log"}, InvalidParameterError, "squared_hinge"),
+        ({"solver": "lbfgs"}, InvalidParameterError, "dual_cd"),
+        ({"n_jobs": 0}, InvalidParameterError, "n_jobs"),
+        ({"dual": True, "solver": "newton"}, IncompatiblePartsError, "contradict"),
+        ({"penalty": "l1"}, IncompatiblePartsError, "available"),
+        ({"multi_class": "crammer_singer"}, IncompatiblePartsError, "available"),
+        ({"class_weight": "even"}, InvalidParameterError, "balanced"),
+        ({"class_weight": {7: 1.0}}, InvalidParameterError, "not in y"),
+    ],
+)
+def test_wrong_parameters_are_named(two_classes, options, error, text):
+    """A parameter that cannot be is refused by name, with what is possible."""
+    with pytest.raises(error, match=text):
+        LinearSVC(**options).fit(*two_classes)
+
+
+def test_bad_weights_are_refused(two_classes):
+    """Negative, all-zero and misshapen sample weights are refused."""
+    X, y = two_classes
+    for weights in (-np.ones(len(y)), np.zeros(len(y)), np.ones((len(y), 1)), np.ones(3)):
+        with pytest.raises(InvalidDataError):
+            LinearSVC().fit(X, y, weights)

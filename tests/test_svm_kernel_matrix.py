@@ -1,0 +1,174 @@
+"""The pieces of the kernel SVM solver: cached rows, products, tests for elimination, merged rows, bounds of memory."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.metrics.pairwise import rbf_kernel
+
+from dsgd.svm import SVC
+from dsgd.svm.block import Dual, solve
+from dsgd.svm.cache import RowCache
+from dsgd.svm.elimination import Elimination
+from dsgd.svm.kernel_functions import Kernel, scale_gamma
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.merging import deal_out, merge_rows
+from dsgd.svm.smo import solve_block
+from dsgd.svm.threads import Pool
+from reference.svm import smo
+
+GAMMA = 0.3
+POOL = Pool(1, None)
+
+
+def _matrix(X, **options) -> KernelMatrix:
+    options = {"samples": None, "dtype": np.float64, "cache_bytes": 10**7, "pool": POOL} | options
+    return KernelMatrix(Kernel("rbf", GAMMA), X, **options)
+
+
+def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
+    return sp.random(n, d, 0.02, format="csr", random_state=np.random.RandomState(seed))
+
+
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10**6), cache_rows=st.integers(0, 40), sparse=st.booleans())
+def test_rows_stay_right_through_shrinking_and_growing(seed, cache_rows, sparse):
+    """Whatever was cached, left out and brought back, adding rows gives K[active, rows] coefs."""
+    rng = np.random.default_rng(seed)
+    n = 30
+    X = _sparse(n, 500, seed) if sparse else rng.normal(size=(n, 3))
+    K = rbf_kernel(X, gamma=GAMMA)
+    matrix = _matrix(X, cache_bytes=8 * n * cache_rows)
+    for _ in range(8):
+        active = matrix.active
+        positions = rng.permutation(len(active))[: rng.integers(1, len(active) + 1)]
+        coefs = rng.normal(size=len(positions))
+        u = np.zeros(len(active))
+        matrix.add(u, positions, coefs)
+        np.testing.assert_allclose(u, K[np.ix_(active, active[positions])] @ coefs, atol=1e-10)
+        outside = np.setdiff1d(np.arange(n), active)
+        if rng.random() < 0.5 and len(active) > 3:
+            matrix.shrink(np.flatnonzero(rng.random(len(active)) < 0.7))
+            if not len(matrix.active):
+                break
+        elif len(outside):
+            matrix.extend(rng.permutation(outside)[: rng.integers(1, len(outside) + 1)])
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_products_and_blocks(sparse):
+    """Products over any samples and blocks of active ones are the kernel matrix's."""
+    X = _sparse(700, 900, 1) if sparse else np.random.default_rng(0).normal(size=(700, 6)) + 100
+    K = rbf_kernel(X, gamma=GAMMA)
+    matrix = _matrix(X, dtype=np.float32)
+    coefs = np.random.default_rng(1).normal(size=300)
+    targets, sources = np.arange(5, 700), np.arange(0, 600, 2)
+    product = matrix.product(targets, sources, coefs, np.float64)
+    np.testing.assert_allclose(product, K[np.ix_(targets, sources)] @ coefs, atol=1e-9)
+    matrix.shrink(np.arange(100, 650))
+    np.testing.assert_allclose(
+        matrix.block(np.array([3, 70, 11])), rbf_kernel(X[[103, 170, 111]], gamma=GAMMA), atol=1e-5
+    )
+
+
+def test_cache_never_holds_more_than_it_may():
+    """The buffer stays below its bound, least recently used rows leave first, and rows of this round stay."""
+    cache = RowCache(10 * 4 * 100, 100, np.float32)
+    assert cache.nbytes <= 4000
+    assert cache.capacity == 10
+    cache.find(np.arange(6))
+    assert len(cache.reserve(np.arange(6))) == 6
+    cache.find(np.array([0, 1]))
+    slots = cache.reserve(np.arange(50, 90))
+    assert len(slots) == 8
+    assert (cache.find(np.array([0, 1, 50])) >= 0).all()
+    assert (cache.find(np.array([2, 3, 4, 5])) < 0).all()
+    assert RowCache(10**9, 100, np.float32).nbytes == 4 * 100 * 100
+
+
+@pytest.mark.parametrize("cache_size", [0.001, 1, 4])
+def test_memory_is_bounded_by_cache_size(cache_size):
+    """The peak of a fit stays under the cache, six copies of the data and 24 megabytes; the kernel would be 72."""
+    rng = np.random.default_rng(0)
+    X = rng.normal(size=(3000, 20))
+    y = (X[:, 0] * X[:, 1] > 0).astype(int)
+    SVC(n_jobs=1).fit(X[:100], y[:100])
+    tracemalloc.start()
+    SVC(gamma=0.2, cache_size=cache_size, n_jobs=1).fit(X, y)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < cache_size * 2**20 + 6 * X.nbytes + 24 * 2**20
+
+
+@pytest.mark.parametrize("by_sign", [False, True])
+def test_inner_solver_reaches_the_optimum_of_its_block(by_sign):
+    """The block solver closes the gap of a block, within each sign where sums are fixed by sign."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(80, 4))
+    y = np.where(rng.random(80) < 0.5, 1.0, -1.0)
+    K = rbf_kernel(X, gamma=GAMMA)
+    group = (y < 0).astype(np.int64) if by_sign else np.zeros(80, np.int64)
+    alpha = np.full(80, 0.5)
+    f = K @ (y * alpha) - (0 if by_sign else y)
+    before = [alpha[y == s].sum() for s in (-1, 1)]
+    solve_block(K, y, group, np.ones(80), alpha, f, 1e-8, 100_000, 1 + by_sign)
+    np.testing.assert_allclose(f, K @ (y * alpha) - (0 if by_sign else y), atol=1e-9)
+    for g in range(1 + by_sign):
+        inside = group == g
+        up = inside & np.where(y > 0, alpha < 1, alpha > 0)
+        low = inside & np.where(y > 0, alpha > 0, alpha < 1)
+        assert f[low].max() - f[up].min() < 1e-8
+    if by_sign:
+        np.testing.assert_allclose([alpha[y == s].sum() for s in (-1, 1)], before)
+
+
+@pytest.mark.parametrize("block_size", [2, 5, 64, None])
+def test_any_block_size_gives_the_twins_optimum(block_size):
+    """Blocks of two variables or of many end at the objective of the plain twin, also from a start that is not zero."""
+    rng = np.random.default_rng(3)
+    X = rng.normal(size=(120, 4))
+    y = np.where(X[:, 0] + 0.5 * rng.normal(size=120) > 0, 1.0, -1.0)
+    K = rbf_kernel(X, gamma=GAMMA)
+    start = np.full(120, 0.25)
+    _, expected = smo(K, y, -np.ones(120), np.full(120, 2.0), start, 1e-7)
+    dual = Dual(y[None], -np.ones((1, 120)), np.full((1, 120), 2.0), start[None])
+    solution = solve(dual, _matrix(X), tol=1e-7, max_iter=-1, elimination=Elimination(every=10), block_size=block_size)
+    assert solution.converged
+    assert solution.objective == pytest.approx(expected, rel=1e-9)
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 1), st.integers(0, 3)), min_size=1, max_size=30))
+@settings(max_examples=60, deadline=None)
+def test_merged_rows_are_dealt_out_within_bounds(rows):
+    """Merging keeps total bounds; dealing out keeps sums and bounds, and never uses weight zero."""
+    X = np.array([[row[0], 1.0 - row[0]] for row in rows])
+    target = np.array([float(row[1]) for row in rows])
+    weights = np.array([float(row[2]) for row in rows])
+    if not weights.any():
+        return
+    first, owner, total = merge_rows(X, target, weights)
+    first_s, owner_s, total_s = merge_rows(sp.csr_matrix(X), target, weights)
+    np.testing.assert_array_equal(owner, owner_s)
+    np.testing.assert_array_equal(total, total_s)
+    np.testing.assert_array_equal(X[first[owner[owner >= 0]]], X[owner >= 0])
+    assert len(first) == len(first_s) == len({(row[0], row[1]) for row in rows if row[2]})
+    merged = np.where(target[first] > 0, 1, -1) * total * 0.7
+    dealt = deal_out(merged, owner, weights, total)
+    assert (np.abs(dealt) <= weights).all()
+    sums = np.bincount(owner[owner >= 0], weights=dealt[owner >= 0], minlength=len(first))
+    np.testing.assert_allclose(sums, merged, atol=1e-9)
+
+
+def test_gamma_scale_counts_rows_by_weight():
+    """``gamma="scale"`` of weighted rows is that of repeated rows, dense and sparse."""
+    X = np.random.default_rng(0).normal(size=(20, 3))
+    weights = np.arange(20.0)
+    repeated = scale_gamma("scale", X.repeat(weights.astype(int), axis=0))
+    assert scale_gamma("scale", X, weights) == pytest.approx(repeated)
+    assert scale_gamma("scale", sp.csr_matrix(X), weights) == pytest.approx(repeated)
+    assert scale_gamma("scale", sp.csr_matrix(X)) == pytest.approx(scale_gamma("scale", X))
