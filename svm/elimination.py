@@ -143,7 +143,7 @@ def eliminable(
     at_zero, at_upper = alpha <= 0, alpha >= upper
     low_only = np.where(y > 0, at_upper, at_zero) & (f < least[group])
     up_only = np.where(y > 0, at_zero, at_upper) & (f > most[group])
-    return (low_only | up_only).all(axis=0)
+    return np.asarray((low_only | up_only).all(axis=0))
 
 
 @dataclass
