@@ -262,6 +262,8 @@ class _Run:
         """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
         if not self.is_eliminating or self.n_iter < self.next_test:
             return False
+        if self.matrix.n_recomputed < self.policy.pressure * self.matrix.n:
+            return False
         n = len(self.u_a)
         self.next_test = self.n_iter + min(self.policy.steps_between(self.matrix.n), max(1, n))
         f = self.u_a + self.c_a

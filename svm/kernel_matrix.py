@@ -70,6 +70,8 @@ class KernelMatrix:
         self.pool = pool
         self.n_hits = 0
         self.n_evaluations = 0
+        self.n_recomputed = 0
+        self._seen = np.zeros(self.n, dtype=np.bool_)
         self._samples = samples
         self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
         self._shift = None if self._sparse else centre(kernel, X)
@@ -109,6 +111,9 @@ class KernelMatrix:
         held = slots >= 0
         self.n_hits += int(held.sum())
         missing, missing_coefs = positions[~held], coefs[~held].astype(self.dtype)
+        ids = self.active[missing]
+        self.n_recomputed += int(self._seen[ids].sum())
+        self._seen[ids] = True
         old_slots, old_coefs = slots[held], coefs[held]
         new_slots = cache.reserve(missing)
         parts = left_form(self.kernel, take_rows(self._rows, missing)) if len(missing) else []
