@@ -28,6 +28,9 @@ __all__ = ["AbstractKernelSVM"]
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
 
+#: Up to so many rows float64 costs nothing to speak of.
+_SMALL = 2000
+
 
 class AbstractKernelSVM(BaseEstimator):
     """Kernel SVM; `SVC`, `SVR` and `OneClassSVM` are the ones to use."""
@@ -103,12 +106,20 @@ class AbstractKernelSVM(BaseEstimator):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def _make_kernel(self, X: Any, weights: FloatVector) -> Kernel:
-        """Return the kernel with its constants, and keep its gamma for prediction."""
+    def _make_kernel(self, X: Any, weights: FloatVector, first: IntVector, owner: IntVector) -> Kernel:
+        """Return the kernel with its constants, and keep its gamma for prediction.
+
+        Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
+        """
         if callable(self.kernel):
             self._gamma = 0.0
             return Kernel("callable", function=self.kernel)
-        self._gamma = 0.0 if self._is_precomputed() else scale_gamma(self.gamma, X, weights)
+        if self._is_precomputed():
+            self._gamma = 0.0
+        else:
+            used = owner >= 0
+            totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+            self._gamma = scale_gamma(self.gamma, X[first] if self.gamma == "scale" else X, totals)
         return self._known_kernel()
 
     def _known_kernel(self) -> Kernel:
@@ -226,7 +237,8 @@ class AbstractKernelSVM(BaseEstimator):
         return out
 
     def _dense_coefs(self) -> FloatMatrix:
-        return self.dual_coef_.toarray() if sp.issparse(self.dual_coef_) else self.dual_coef_
+        coefs: Any = self.dual_coef_
+        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
 
     def _linear_coef(self, coefs: FloatMatrix) -> Any:
         """Return the weights of features, shape (m, d), for coefs of shape (n_support, m)."""
@@ -266,7 +278,7 @@ def _check_weights(sample_weight: Any, n: int) -> FloatVector:
 
 def _row_dtype(kernel: Kernel, X: Any, largest: float, tol: float) -> Any:
     """Return the type for cached rows: float32 where its rounding stays far below tol."""
-    if kernel.name in {"precomputed", "callable"}:
+    if kernel.name in {"precomputed", "callable"} or X.shape[0] <= _SMALL:
         return np.float64
     if sp.issparse(X):
         squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()

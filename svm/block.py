@@ -1,17 +1,17 @@
 """The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap.
 
 It minimises ½ α'Qα + p'α over 0 ≤ α ≤ C with y'α fixed (for ν-SVMs: fixed for each sign), Q_ij = y_i y_j K_ij. With
-u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up < tol:
-LIBSVM's own criterion. One round
+u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up
+< tol, LIBSVM's own criterion. One round
 
 1. takes q variables: the newest half of the last round, then the worst violators of both sides;
 2. solves the q × q problem in float64 (`dsgd.svm.smo`);
 3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
 4. now and then leaves samples out (`dsgd.svm.elimination`).
 
-Rows may be float32. When the gap closes, u is brought up to date for the samples left out, violators come back, and then
-u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from the exact
-u, so errors of float32 rows count only for what changes after.
+Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
+u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
+so errors of float32 rows count only for what changes after.
 
 Cost per round: about q n_active kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
 al., JMLR 2018), without its early stop.
@@ -150,10 +150,10 @@ class _Run:
         self.n_groups = 2 if dual.by_sign else 1
         self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
         self.c = dual.y * dual.p
-        self.alpha = dual.alpha.astype(np.float64)
-        self.u = np.zeros(n)
-        self.exact_beta = np.zeros(n)
-        self.exact_u = np.zeros(n)
+        self.alpha: FloatMatrix = dual.alpha.astype(np.float64)
+        self.u: FloatVector = np.zeros(n)
+        self.exact_beta: FloatVector = np.zeros(n)
+        self.exact_u: FloatVector = np.zeros(n)
         self.snapshots: list[Snapshot] = []
         self.newest: IntVector = np.empty(0, dtype=np.int64)
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
@@ -212,7 +212,7 @@ class _Run:
         limit = min(100 * self.q, self.max_iter - self.n_iter)
         steps = solve_block(values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups)
         self.alpha_a.reshape(-1)[chosen] = alpha
-        moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples))
+        moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
         if len(changed):
             self.matrix.add(self.u_a, samples[changed], moved[changed])
@@ -262,6 +262,8 @@ class _Run:
         """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
         if not self.is_eliminating or self.n_iter < self.next_test:
             return False
+        if self.matrix.n_recomputed < self.policy.pressure * self.matrix.n:
+            return False
         n = len(self.u_a)
         self.next_test = self.n_iter + min(self.policy.steps_between(self.matrix.n), max(1, n))
         f = self.u_a + self.c_a
@@ -307,8 +309,8 @@ class _Run:
         """Given a right u everywhere, make the samples left out active that violate."""
         ids = np.concatenate([snapshot.ids for snapshot in self.snapshots])
         f = self.u[ids] + self.c[:, ids]
-        parts = (part[:, ids] for part in (self.dual.y, self.alpha, self.dual.upper, self.group))
-        stays = eliminable(f, *parts, self.least, self.most)
+        y, alpha, upper = self.dual.y[:, ids], self.alpha[:, ids], self.dual.upper[:, ids]
+        stays = eliminable(f, y, alpha, upper, self.group[:, ids], self.least, self.most)
         self.snapshots = [Snapshot(ids[stays], self._beta())] if stays.any() else []
         back = ids[~stays]
         if len(back):
@@ -353,7 +355,8 @@ class _Run:
         sources = np.flatnonzero(change)
         if len(sources) > np.count_nonzero(beta):  # from scratch is less work, and drops old rounding
             self.exact_u[:] = 0.0
-            change, sources = beta, np.flatnonzero(beta)
+            change[:] = beta
+            sources = np.flatnonzero(beta)
         if len(sources):
             everyone = np.arange(self.matrix.n)
             self.exact_u += self.matrix.product(everyone, sources, change[sources], np.float64)

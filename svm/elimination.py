@@ -40,17 +40,22 @@ class Elimination:
     reconstruction : {"delta", "full", "none"}, default "delta"
         How stale indicators are renewed: from the changed variables, or from all support vectors. ``none`` renews
         nothing: the answer is approximate, and ``gap_`` says by how much.
+    pressure : float, default 0.0
+        No sample is left out before so many kernel rows, as a share of the samples, were computed a second time because
+        the cache had no room for them.
     """
 
     mode: str = "multi"
     every: int | float = 0.1
     min_fraction: float = 0.1
     reconstruction: str = "delta"
+    pressure: float = 0.0
 
     def __post_init__(self) -> None:
         check_choice("Elimination(mode=...)", self.mode, ("multi", "single", "libsvm", "none"))
         check_number("Elimination(every=...)", self.every, low=0, open_low=True)
         check_number("Elimination(min_fraction=...)", self.min_fraction, low=0, high=1)
+        check_number("Elimination(pressure=...)", self.pressure, low=0)
         check_choice("Elimination(reconstruction=...)", self.reconstruction, ("delta", "full", "none"))
 
     def steps_between(self, n_samples: int) -> int:
@@ -104,8 +109,8 @@ _PRESETS = {
 def resolve_elimination(where: str, value: str | Elimination, n_samples: int, cache_bytes: int) -> Elimination:
     """Return the policy behind a name.
 
-    ``auto`` eliminates (as ``multi``) when the kernel matrix in float32 would not fit into the cache, and not
-    otherwise: what fits is computed once in any case.
+    ``auto`` eliminates (as ``multi``) under cache pressure: when the kernel matrix in float32 would not fit into the
+    cache, and a tenth of its rows had to be computed again. Otherwise a repack costs more than it saves.
 
     Raises
     ------
@@ -115,7 +120,7 @@ def resolve_elimination(where: str, value: str | Elimination, n_samples: int, ca
     if isinstance(value, Elimination):
         return value
     if isinstance(value, str) and value == "auto":
-        return _PRESETS["multi" if 4 * n_samples * n_samples > cache_bytes else "none"]
+        return Elimination("multi", pressure=0.1) if 4 * n_samples * n_samples > cache_bytes else _PRESETS["none"]
     if not isinstance(value, str) or value not in _PRESETS:
         names = ", ".join(repr(name) for name in ["auto", *_PRESETS])
         raise InvalidParameterError(f"{where} must be one of {names} or an Elimination. Got {value!r}.")
@@ -143,7 +148,7 @@ def eliminable(
     at_zero, at_upper = alpha <= 0, alpha >= upper
     low_only = np.where(y > 0, at_upper, at_zero) & (f < least[group])
     up_only = np.where(y > 0, at_zero, at_upper) & (f > most[group])
-    return (low_only | up_only).all(axis=0)
+    return np.asarray((low_only | up_only).all(axis=0))
 
 
 @dataclass

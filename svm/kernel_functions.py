@@ -75,6 +75,8 @@ class Rows:
         Dense rows; with rbf, scaled and augmented.
     sparse : CSR arrays (values, indices, indptr) or None
         Sparse rows; with rbf, scaled.
+    n_columns : int
+        Columns of sparse rows.
     offsets : array, shape (n,), or None
         −γ‖x‖² of sparse rows with rbf, else zeros.
     plain : array or sparse matrix or None
@@ -120,7 +122,7 @@ def scale_gamma(gamma: str | float, X: Any, weights: FloatVector | None = None) 
     """
     if not isinstance(gamma, str):
         return float(gamma)
-    d = X.shape[1]
+    d = int(X.shape[1])
     if gamma == "auto":
         return 1.0 / d
     if weights is None or np.ptp(weights) == 0:
@@ -130,7 +132,7 @@ def scale_gamma(gamma: str | float, X: Any, weights: FloatVector | None = None) 
         sums = (np.asarray(X.sum(axis=1)).ravel(), np.asarray((X.multiply(X) if sp.issparse(X) else X * X).sum(axis=1)))
         mean = float(share @ sums[0])
         variance = float(share @ sums[1].ravel()) - mean * mean
-    return 1.0 / (d * variance) if variance > 0 else 1.0
+    return float(1.0 / (d * variance)) if variance > 0 else 1.0
 
 
 def centre(kernel: Kernel, X: Any) -> FloatVector | None:
@@ -293,7 +295,7 @@ def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
     InvalidDataError
         A callable kernel returned another shape.
     """
-    if kernel.name == "precomputed":
+    if left.rows.ids is not None and right.ids is not None:
         out[:] = left.rows.plain[np.ix_(left.rows.ids, right.ids)]
         return
     if kernel.function is not None:

@@ -19,7 +19,7 @@ from dsgd.svm.kernel_functions import (
     span,
     take_rows,
 )
-from dsgd.svm.smo import add_rows
+from dsgd.svm.smo import add_rows, store_rows
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -70,6 +70,8 @@ class KernelMatrix:
         self.pool = pool
         self.n_hits = 0
         self.n_evaluations = 0
+        self.n_recomputed = 0
+        self._seen = np.zeros(self.n, dtype=np.bool_)
         self._samples = samples
         self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
         self._shift = None if self._sparse else centre(kernel, X)
@@ -108,10 +110,12 @@ class KernelMatrix:
         slots = cache.find(positions)
         held = slots >= 0
         self.n_hits += int(held.sum())
-        missing, missing_coefs = positions[~held], coefs[~held]
+        missing, missing_coefs = positions[~held], coefs[~held].astype(self.dtype)
+        ids = self.active[missing]
+        self.n_recomputed += int(self._seen[ids].sum())
+        self._seen[ids] = True
         old_slots, old_coefs = slots[held], coefs[held]
         new_slots = cache.reserve(missing)
-        table = cache.flat[: cache.capacity * cache.stride].reshape(cache.capacity, cache.stride)
         parts = left_form(self.kernel, take_rows(self._rows, missing)) if len(missing) else []
         self.n_evaluations += len(missing) * len(self.active)
 
@@ -124,8 +128,9 @@ class KernelMatrix:
                 right = span(self._rows, start, stop)
                 for begin, end, part in parts:
                     row_values(self.kernel, part, right, tile[begin:end])
-                add_rows(u[start:stop], tile.ravel(), width, np.arange(len(missing)), missing_coefs, 0, width)
-                table[new_slots, start:stop] = tile[: len(new_slots)]
+                # In the type of the tile: its values are rounded by as much as these sums are.
+                u[start:stop] += missing_coefs @ tile
+                store_rows(tile, cache.flat, cache.stride, new_slots, start)
 
         self.pool.slabs(work, len(self.active), _SLAB if parts else 4096)
 

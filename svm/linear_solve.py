@@ -8,7 +8,7 @@ twice per iteration of conjugate gradients, of which its preconditioner leaves a
 - Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
   margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
   nobody can tell beforehand; so the rate at which the gap closes is watched, and when it promises more than `PATIENCE`
-  further passes, Newton's method goes on from there.
+  further passes, and one more for every ten columns, Newton's method goes on from there.
 """
 
 from __future__ import annotations
@@ -18,14 +18,15 @@ from dataclasses import replace
 from dsgd.svm.dual_cd import solve_dual_cd
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
-from dsgd.svm.newton import MAX_FACTOR_WIDTH, solve_newton
+from dsgd.svm.newton import solve_newton
 
-__all__ = ["PATIENCE", "SOLVERS", "solve_linear"]
+__all__ = ["COLUMNS_PER_PASS", "PATIENCE", "SOLVERS", "solve_linear"]
 
 #: What `solver=` may be.
 SOLVERS = ("auto", "dual_cd", "newton")
-#: Passes that coordinate descent may have ahead: where Newton's method can factor its matrix, and where it cannot.
-PATIENCE = {"factor": 30.0, "diagonal": 2000.0}
+#: Passes that coordinate descent may have ahead, and columns per further one: with them Newton steps grow dearer.
+PATIENCE = 30.0
+COLUMNS_PER_PASS = 10.0
 
 
 def solve_linear(
@@ -57,7 +58,7 @@ def solve_linear(
         return solve_newton(problem, tol=tol, max_iter=max_iter, team=team)
     if solver == "dual_cd":
         return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed)
-    patience = PATIENCE["factor" if problem.rows.width <= MAX_FACTOR_WIDTH else "diagonal"]
+    patience = PATIENCE + problem.rows.width / COLUMNS_PER_PASS
     first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, patience=patience)
     if first.converged or first.n_iter >= max_iter:
         return first

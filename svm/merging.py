@@ -1,9 +1,9 @@
 """Rows that are equal in features and target become one row with the sum of their bounds, in an order of their content.
 
-Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap and
-the same decision function; the variable is dealt out again, one row after the other, each up to C_i. A row twice and a row
-of weight two are thus the same problem to the last bit, whatever order rows come in; and sets with many equal rows get
-smaller.
+Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap
+and the same decision function; the variable is dealt out again, one row after the other, each up to its C_i. A row
+twice and a row of weight two are thus the same problem to the last bit, whatever order rows come in; and sets with many
+equal rows get smaller.
 """
 
 from __future__ import annotations
@@ -61,7 +61,8 @@ def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVe
         of_all[used] = np.arange(len(used))
         return used, of_all, weights[used].astype(np.float64)
     of_all[used] = owner
-    return used[first], of_all, np.bincount(owner, weights=weights[used], minlength=len(first))
+    total = np.bincount(owner, weights=weights[used], minlength=len(first)).astype(np.float64)
+    return used[first], of_all, total
 
 
 def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:

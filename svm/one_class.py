@@ -137,8 +137,8 @@ class OneClassSVM(OutlierMixin, AbstractKernelSVM):
         self._check_parameters()
         check_number("OneClassSVM(nu=...)", self.nu, low=0, high=1, open_low=True)
         X, _, weights = self._check_training(X, "no_validation", sample_weight)
-        kernel = self._make_kernel(X, weights)
         first, owner, total = self._merge(X, np.zeros(X.shape[0]), weights)
+        kernel = self._make_kernel(X, weights, first, owner)
         # A feasible start, as LIBSVM's: the first variables are full, until the sum is reached.
         full = np.minimum(np.cumsum(total), float(self.nu) * total.sum())
         alpha = np.minimum(np.diff(full, prepend=0.0), total)

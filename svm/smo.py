@@ -14,7 +14,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 
-__all__ = ["add_rows", "collect", "compact_rows", "extremes", "solve_block"]
+__all__ = ["add_rows", "collect", "compact_rows", "extremes", "solve_block", "store_rows"]
 
 _TAU = 1e-12
 
@@ -176,3 +176,13 @@ def compact_rows(flat, stride, slots, keep):  # type: ignore[no-untyped-def]
         source, target = slots[s] * stride, s * width
         for k in range(width):
             flat[target + k] = flat[source + keep[k]]
+
+
+@kernel
+def store_rows(tile, flat, stride, slots, start):  # type: ignore[no-untyped-def]
+    """Copy the first rows of a tile to cached row slots[s], columns start onwards."""
+    width = tile.shape[1]
+    for s in range(len(slots)):
+        target, row = slots[s] * stride + start, tile[s]
+        for k in range(width):
+            flat[target + k] = row[k]

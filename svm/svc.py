@@ -62,8 +62,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
-        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` when the kernel matrix does
-        not fit into the cache. Has no influence on the accuracy of the result.
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once a tenth of the
+        kernel rows had to be computed again, for want of cache. Has no influence on the accuracy of the result.
     n_jobs : int or None, default None
         Threads; None takes as many as BLAS may use, −1 all cores.
 
@@ -196,8 +196,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
         return self
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector, costs: FloatVector) -> None:
-        kernel = self._make_kernel(X, weights)
         first, owner, total = self._merge(X, codes.astype(np.float64), costs)
+        kernel = self._make_kernel(X, weights, first, owner)
         members = [np.flatnonzero(codes[first] == k) for k in range(len(self.classes_))]
         pairs = list(combinations(range(len(self.classes_)), 2))
 
@@ -302,7 +302,7 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
         if self.decision_function_shape == "ovo":
             return scores
         votes, sums = self._votes(scores)
-        return votes + sums / (3 * (np.abs(sums) + 1))
+        return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
 
     def _votes(self, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
         """Return votes and sums of decision values, both of shape (n, n_classes)."""
@@ -338,8 +338,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
             raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
         scores = self._pair_scores(X)
         if scores.shape[1] == 1:
-            return self.classes_[(scores[:, 0] > 0).astype(np.intp)]
+            return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
         votes, sums = self._votes(scores)
         if self.break_ties:
             votes = votes + sums / (3 * (np.abs(sums) + 1))
-        return self.classes_[np.argmax(votes, axis=1)]
+        return np.asarray(self.classes_[np.argmax(votes, axis=1)])

@@ -20,8 +20,8 @@ __all__ = ["SVR"]
 class SVR(RegressorMixin, AbstractKernelSVM):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
-    Minimises ½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε). The dual has two variables per sample, which share a
-    kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
+    Minimises ``½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)``. The dual has two variables per sample, which share
+    a kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
 
     Parameters
     ----------
@@ -140,8 +140,8 @@ class SVR(RegressorMixin, AbstractKernelSVM):
         X, y, weights = self._check_training(X, y, sample_weight, y_numeric=True)
         target = np.asarray(y, dtype=np.float64)
         costs = float(self.C) * weights
-        kernel = self._make_kernel(X, weights)
         first, owner, total = self._merge(X, target, costs)
+        kernel = self._make_kernel(X, weights, first, owner)
         z, ones = target[first], np.ones(len(first))
         dual = Dual(
             y=np.stack([ones, -ones]),

@@ -1,0 +1,165 @@
+"""Kernel SVMs: `dsgd.svm.SVC` beside scikit-learn's SVC and scikit-learn-intelex's, on the same data in the same run.
+
+Prints one line per set: median seconds of every solver at tol 1e-3 with the same cache, the ratios, our gap over all
+samples in float64, kernel values computed with and without elimination, and how far the objectives lie apart. Real sets
+are read from the folder DSGD_DATA names; one is generated. A peer that is not installed is left out.
+
+    DSGD_DATA=... python benchmarks/svm_peers.py --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from common import Rows
+from sklearn import svm as plain
+from sklearn.datasets import make_classification
+
+from dsgd.datasets import load
+from dsgd.errors import DatasetError
+from dsgd.svm import SVC
+
+CACHE_MB = 400
+
+
+def generated(n: int) -> tuple[Any, Any]:
+    """Return a noisy problem of n rows and 20 features."""
+    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
+
+
+def mnist() -> tuple[Any, Any]:
+    """Return the first 10000 digits, scaled to [0, 1], dense."""
+    data = load("mnist")
+    X = data.X[:10_000]
+    X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
+    return X / X.max(), data.y[:10_000]
+
+
+def real(name: str, *, sparse: bool) -> Callable[[], tuple[Any, Any]]:
+    """Return what loads a set as CSR or dense."""
+
+    def read() -> tuple[Any, Any]:
+        data = load(name)
+        if sparse:
+            return sp.csr_matrix(data.X), data.y
+        return (data.X.toarray() if sp.issparse(data.X) else data.X), data.y
+
+    return read
+
+
+#: name -> (reader, C)
+CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
+    "a9a csr": (real("a9a", sparse=True), 1.0),
+    "a9a dense": (real("a9a", sparse=False), 1.0),
+    "ijcnn1 dense": (real("ijcnn1", sparse=False), 1.0),
+    "w8a csr": (real("w8a", sparse=True), 1.0),
+    "mnist-10k": (mnist, 10.0),
+    "generated 60k x 20": (lambda: generated(60_000), 1.0),
+}
+
+
+def peers() -> dict[str, Callable[[float], Any]]:
+    """Return what makes each solver for a cost C."""
+    makers: dict[str, Callable[[float], Any]] = {
+        "dsgd": lambda C: SVC(C=C, cache_size=CACHE_MB),
+        "dsgd, no elimination": lambda C: SVC(C=C, cache_size=CACHE_MB, elimination="none"),
+        "scikit-learn": lambda C: plain.SVC(C=C, cache_size=CACHE_MB),
+    }
+    try:
+        from sklearnex.svm import SVC as Intelex  # noqa: N811
+    except ImportError:
+        print("scikit-learn-intelex is not installed: left out")
+    else:
+        makers["intelex"] = lambda C: Intelex(C=C, cache_size=CACHE_MB)
+    return makers
+
+
+def objective(model: Any, X: Any) -> float:
+    """Return the dual objective of a fitted machine with two classes, in float64, a block at a time."""
+    from sklearn.metrics.pairwise import rbf_kernel
+
+    coef = model.dual_coef_.toarray()[0] if sp.issparse(model.dual_coef_) else model.dual_coef_[0]
+    rows = X[model.support_]
+    gamma = 1 / (X.shape[1] * (X.multiply(X).mean() - X.mean() ** 2 if sp.issparse(X) else X.var()))
+    half = sum(
+        float(coef[k : k + 1000] @ (rbf_kernel(rows[k : k + 1000], rows, gamma=gamma) @ coef))
+        for k in range(0, len(coef), 1000)
+    )
+    return 0.5 * half - float(np.abs(coef).sum())
+
+
+def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[str]) -> None:
+    """Fit all solvers on one set, interleaved, and print its line."""
+    read, C = CASES[name]
+    try:
+        X, y = read()
+    except DatasetError as error:
+        print(f"{name:>20} skipped: {error}")
+        return
+    X, y = X[:limit], y[:limit]
+    makers = {key: make for key, make in peers().items() if not only or key in only}
+    seconds: dict[str, list[float]] = {key: [] for key in makers}
+    models: dict[str, Any] = {}
+    some = np.argsort(y, kind="stable")[:: max(1, len(y) // 500)]
+    SVC(cache_size=0.1, elimination="aggressive").fit(X[some], y[some])  # load compiled kernels
+    for _ in range(repeats):
+        for key, make in makers.items():
+            begin = time.perf_counter()
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                models[key] = make(C).fit(X, y)
+            seconds[key].append(time.perf_counter() - begin)
+    medians = {key: statistics.median(values) for key, values in seconds.items()}
+    binary = len(np.unique(y)) == 2
+    values = {key: objective(model, X) if binary else float("nan") for key, model in models.items()}
+    for key, model in models.items():
+        rows.add(
+            case=name,
+            method=key,
+            n=X.shape[0],
+            d=X.shape[1],
+            C=C,
+            tol=1e-3,
+            cache_mb=CACHE_MB,
+            seconds=medians[key],
+            all_seconds=seconds[key],
+            n_support=len(model.support_),
+            objective=values[key],
+            gap=getattr(model, "gap_", None),
+            kernel_evaluations=getattr(model, "n_kernel_evaluations_", None),
+        )
+    ours = models["dsgd"]
+    cells = " ".join(f"{key} {medians[key]:.2f} s ({medians[key] / medians['dsgd']:.1f}x)" for key in medians)
+    spread = max(abs(v - values["dsgd"]) / abs(values["dsgd"]) for v in values.values()) if binary else float("nan")
+    counts = "/".join(
+        f"{models[key].n_kernel_evaluations_ / 1e9:.2f}" for key in ("dsgd", "dsgd, no elimination") if key in models
+    )
+    print(
+        f"{name:>20} n={X.shape[0]}: {cells}; gap {ours.gap_:.1e}, 1e9 kernel values {counts}, objectives {spread:.0e}"
+    )
+
+
+def main() -> None:
+    """Run all sets and print their lines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="append one JSON row per solver and set to this file")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="one repeat on the first 4000 rows")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this set; can be repeated")
+    parser.add_argument("--solver", action="append", help="only this solver, besides dsgd; can be repeated")
+    arguments = parser.parse_args()
+    rows = Rows("svm_peers", arguments.out)
+    only = ["dsgd", *arguments.solver] if arguments.solver else []
+    for name in arguments.case or CASES:
+        compare(name, 1 if arguments.quick else arguments.repeats, 4000 if arguments.quick else None, rows, only)
+
+
+if __name__ == "__main__":
+    main()
