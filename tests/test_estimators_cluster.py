@@ -18,7 +18,7 @@ from distributed import Client, LocalCluster
 from sklearn.datasets import make_classification, make_regression
 
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.errors import InvalidDataError, PartitionMismatchError
+from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 pytestmark = pytest.mark.cluster
@@ -244,6 +244,34 @@ def test_two_fits_at_once_both_finish(client, data, capsys):
             thread.join()
     assert np.array_equal(models[0].coef_, models[1].coef_)
     assert "waiting for workers" in capsys.readouterr().out
+
+
+_WORKER_WITHOUT_DSGD = """
+import sys
+sys.modules["dsgd"] = None
+from distributed.cli.dask_worker import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("lazy", [False, True])
+def test_a_worker_process_without_dsgd_is_named(data, lazy):
+    """A real worker that cannot import dsgd is named before any row is looked at, for arrays and dask collections."""
+    X, y = data
+    if lazy:
+        X, y = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
+    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with LocalCluster(**options) as cluster, Client(cluster) as client:
+        flags = ["--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60"]
+        command = [sys.executable, "-c", _WORKER_WITHOUT_DSGD, cluster.scheduler_address, *flags]
+        with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:
+            try:
+                client.wait_for_workers(2, timeout=60)
+                with pytest.raises(VersionMismatchError, match=r"worker tcp://\S+ cannot import dsgd"):
+                    SGDClassifier(**OPTIONS, client=client).fit(X, y)
+            finally:
+                worker.terminate()
+                worker.wait(30)
 
 
 def test_nothing_is_left_behind(client, data):

@@ -138,8 +138,11 @@ class AbstractSGD(BaseEstimator):
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
         from dsgd.runtime import client_for, run_on_cluster
+        from dsgd.runtime.versions import check_versions
 
         with client_for(self.client) as client, _released([]) as held:
+            # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
+            check_versions(client)
             if is_distributed(X):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight))
             else:
