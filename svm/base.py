@@ -162,6 +162,7 @@ class AbstractKernelSVM(BaseEstimator):
         self.converged_ = all(s.converged for s in solutions)
         self.fit_status_ = int(not self.converged_)
         self.n_eliminated_ = sum(s.n_eliminated for s in solutions)
+        self.n_returned_ = sum(s.n_returned for s in solutions)
         self.n_reconstructions_ = sum(s.n_reconstructions for s in solutions)
         self.n_kernel_evaluations_ = sum(s.n_evaluations for s in solutions)
         self.elimination_history_ = [s.history for s in solutions]

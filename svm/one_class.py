@@ -77,7 +77,9 @@ class OneClassSVM(OutlierMixin, AbstractKernelSVM):
         Features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
-    gap_, dual_objective_, converged_, n_eliminated_, n_reconstructions_, n_kernel_evaluations_, elimination_history_
+    gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_
+        As for `SVC`.
+    elimination_history_
         As for `SVC`.
     """
 

@@ -101,8 +101,8 @@ class SVC(ClassifierMixin, AbstractKernelSVM):
         Dual objective, the sum over pairs.
     converged_ : bool
         Whether ``gap_ < tol``.
-    n_eliminated_, n_reconstructions_, n_kernel_evaluations_ : int
-        Samples left out, times that indicators were renewed, kernel values computed.
+    n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
+        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
     elimination_history_ : list of lists of dsgd.svm.EliminationRecord
         The run of each pair.
 
