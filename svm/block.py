@@ -51,6 +51,8 @@ class Dual:
         A feasible start.
     by_sign : bool
         Whether the sum is fixed for each sign (ν-SVMs).
+    u : array, shape (n,), or None
+        K(yα) of the start in float64, where it is known: no kernel value is then needed to begin.
     """
 
     y: FloatMatrix
@@ -58,6 +60,7 @@ class Dual:
     upper: FloatMatrix
     alpha: FloatMatrix
     by_sign: bool = False
+    u: FloatVector | None = None
 
 
 @dataclass(frozen=True)
@@ -118,7 +121,7 @@ def solve(
     dual : Dual
         The problem.
     matrix : KernelMatrix
-        Kernel values among its samples.
+        Kernel values among its samples. Those not active in it begin as left out: they come back if they violate.
     tol : float
         The gap to reach.
     max_iter : int
@@ -164,8 +167,14 @@ class _Run:
         self.is_eliminating = elimination.mode != "none"
         self.is_early_pending = elimination.mode == "libsvm"
         self.begin = time.perf_counter()
-        if self.alpha.any():
+        if dual.u is not None:
+            self.exact_u, self.exact_beta = dual.u.astype(np.float64), self._beta()
+            self.u = self.exact_u.copy()
+        elif self.alpha.any():
             self._refine()
+        out = np.setdiff1d(np.arange(n), matrix.active)
+        if len(out):
+            self.snapshots.append(Snapshot(out, self._beta()))
         self._load_active()
 
     # -- the loop ------------------------------------------------------------------------------------------------
