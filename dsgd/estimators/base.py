@@ -7,29 +7,26 @@ is many blocks and a gang of worker processes.
 
 from __future__ import annotations
 
-import contextlib
-import os
 import sys
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidDataError
-from dsgd.estimators import lazy
-from dsgd.estimators.blocks import BlockSummary, Packer, check_summaries, summarise
-from dsgd.estimators.inputs import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
+from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
+from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
+from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.local import SGD, Objective, pack, split, unpack
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
@@ -51,7 +48,7 @@ class _Start:
     n_averaged: int = 0
 
 
-class AbstractSGD(BaseEstimator):
+class AbstractSGD(AbstractClusterEstimator):
     """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -76,7 +73,8 @@ class AbstractSGD(BaseEstimator):
     warm_start: bool
     average: bool | int
     sync: Any
-    client: Any
+
+    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "_standard", "_averaged")
 
     @property
     @abstractmethod
@@ -110,7 +108,7 @@ class AbstractSGD(BaseEstimator):
         """Train on whatever X is, and set the fitted attributes."""
         check_parameters(self, classification=self._is_classification)
         begin = time.perf_counter()
-        if is_distributed(X) or self.client is not None:
+        if self._uses_cluster(X):
             trained = self._train_on_cluster(X, y, sample_weight, start, first=first, max_iter=max_iter)
         else:
             trained = self._train_in_process(X, y, sample_weight, start, first=first, max_iter=max_iter)
@@ -124,7 +122,7 @@ class AbstractSGD(BaseEstimator):
         summaries = [summarise(block, classification=self._is_classification)]
         packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
         data = packer([block], 0)
-        n_threads = _n_threads(self.n_jobs)
+        n_threads = count_threads(self.n_jobs)
         shares = [
             TrainData(
                 data.shard.rows(*split(data.shard.n_rows, n_threads, k)),
@@ -137,37 +135,17 @@ class AbstractSGD(BaseEstimator):
     def _train_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
-        from dsgd.runtime import client_for, run_on_cluster
-        from dsgd.runtime.versions import check_versions
-
-        with client_for(self.client) as client, _released([]) as held:
-            # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
-            check_versions(client)
-            if is_distributed(X):
-                futures = client.compute(to_delayed_blocks(X, y, sample_weight))
-            else:
-                block = self._check_rows(X, y, sample_weight, first=first)
-                n_blocks = self._n_ranks() or len(client.scheduler_info(n_workers=-1)["workers"])
-                futures = scatter_rows(client, *block, n_blocks)
-            held += futures
-            looks = client.map(summarise, futures, classification=self._is_classification, pure=False)
-            held += looks
-            summaries: list[BlockSummary] = client.gather(looks)
-            check_summaries(summaries)
-            if is_distributed(X):
-                self._check_width(summaries, feature_names(X), first=first)
-            packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
-            gang = run_on_cluster(
-                train,
-                futures,
-                client=client,
-                pack=packer,
-                args=(job,),
-                n_ranks=self._n_ranks(),
-                block_rows=[s.rows for s in summaries],
-                block_nbytes=[s.nbytes for s in summaries],
-                on_event=self._listener(),
-            )
+        with self._open_blocks(
+            X,
+            y,
+            sample_weight,
+            check=lambda: self._check_rows(X, y, sample_weight, first=first),
+            n_ranks=self._n_ranks(),
+            classification=self._is_classification,
+            first=first,
+        ) as blocks:
+            packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
+            gang = blocks.run(train, packer, (job,), n_ranks=self._n_ranks(), on_event=self._listener())
         return gang, packer.sparse
 
     def _plan(
@@ -296,21 +274,6 @@ class AbstractSGD(BaseEstimator):
         )
         return X, y, check_sample_weight(sample_weight, X)
 
-    def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
-        """Take the number of features from the blocks, or hold them to that of the first call."""
-        width = max(s.n_features for s in summaries)
-        if first:
-            self.n_features_in_ = width
-            if names is not None:
-                self.feature_names_in_ = names
-            elif hasattr(self, "feature_names_in_"):
-                del self.feature_names_in_
-        elif width != self.n_features_in_:
-            raise InvalidDataError(
-                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
-                "as input"
-            )
-
     def _n_ranks(self) -> int | None:
         return self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
 
@@ -337,38 +300,7 @@ class AbstractSGD(BaseEstimator):
         coef = np.atleast_2d(self.coef_) if not sp.issparse(self.coef_) else self.coef_
         return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
 
-    def _apply(self, method: str, X: Any, n_columns: int | None, dtype: Any) -> Any:
-        """Run a method of the plain model on every block of a dask collection, lazily."""
-        check_is_fitted(self)
-        return lazy.apply(self._without_client(), method, X, n_columns, np.dtype(dtype))
-
-    def _is_lazy(self, X: Any) -> bool:
-        return is_collection(X)
-
-    def _without_client(self) -> Self:
-        state = self.__getstate__()
-        for name in ("ledger_", "fit_report_", "_standard", "_averaged"):
-            state.pop(name, None)
-        model = type(self).__new__(type(self))
-        model.__dict__.update(state)
-        return model
-
     # -- scikit-learn plumbing -----------------------------------------------------------------------------------
-
-    def __sklearn_clone__(self) -> Self:
-        """Clone with the client carried by reference: a live client cannot be copied."""
-        from sklearn.base import clone
-
-        params = self.get_params(deep=False)
-        client = params.pop("client")
-        fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
-        fresh.client = client
-        return fresh
-
-    def __getstate__(self) -> dict[str, Any]:
-        state: dict[str, Any] = dict(super().__getstate__())
-        state["client"] = None
-        return state
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -407,20 +339,3 @@ def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyAr
     if array.size != int(np.prod(shape)):
         raise InvalidDataError(f"Provided {name} does not match dataset: shape {array.shape}, expected {shape}.")
     return array.reshape(shape)
-
-
-def _n_threads(n_jobs: int | None) -> int:
-    if n_jobs is None:
-        return 1
-    cores = os.cpu_count() or 1
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
-
-
-@contextlib.contextmanager
-def _released(held: list[Any]) -> Iterator[list[Any]]:
-    """Release futures when the block ends, however it ends."""
-    try:
-        yield held
-    finally:
-        for future in held:
-            future.release()

@@ -14,10 +14,9 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.estimators import lazy
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.blocks import BlockSummary
 from dsgd.estimators.plain import to_plain
+from dsgd.inputs import BlockSummary, lazy
 from dsgd.local import Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number

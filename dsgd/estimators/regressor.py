@@ -9,10 +9,9 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.estimators import lazy
 from dsgd.estimators.base import AbstractSGD
-from dsgd.estimators.blocks import BlockSummary
 from dsgd.estimators.plain import to_plain
+from dsgd.inputs import BlockSummary, lazy
 from dsgd.local import Objective
 from dsgd.types import AnyArray
 

@@ -1,4 +1,4 @@
-"""Row blocks on the workers: look at each one once, then pack those of a rank into its shard.
+"""Row blocks on the workers, and what one look at each tells the client.
 
 These functions run on the workers, beside the data. What a look brings back is a few numbers per block, so the client
 learns classes, counts, widths and defects without any row travelling to it.
@@ -14,11 +14,9 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.local import Shard, concat_blocks
-from dsgd.runtime.train import TrainData
 from dsgd.types import AnyArray
 
-__all__ = ["Block", "BlockSummary", "Packer", "hold_out", "make_block", "summarise"]
+__all__ = ["Block", "BlockSummary", "check_summaries", "make_block", "summarise", "widen"]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
 
@@ -82,7 +80,7 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     return X, y, sample_weight
 
 
-def summarise(block: Block, *, classification: bool) -> BlockSummary:
+def summarise(block: Block, *, classification: bool, supervised: bool = True) -> BlockSummary:
     """Look at a block.
 
     Parameters
@@ -91,6 +89,8 @@ def summarise(block: Block, *, classification: bool) -> BlockSummary:
         As `make_block` returns it.
     classification : bool
         Whether targets are classes.
+    supervised : bool, default True
+        Whether targets must be there; False ignores them.
 
     Returns
     -------
@@ -99,7 +99,9 @@ def summarise(block: Block, *, classification: bool) -> BlockSummary:
     """
     X, y, weights = block
     sparse = sp.issparse(X)
-    problem = _problem(X, y, weights, classification=classification)
+    problem = _row_problem(X) or _weight_problem(X, weights)
+    if supervised and not problem:
+        problem = _target_problem(X, y, classification=classification)
     n_features = X.shape[1] if X.ndim == 2 else 0
     nbytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sparse else X.nbytes
     classes = counts = None
@@ -112,127 +114,47 @@ def summarise(block: Block, *, classification: bool) -> BlockSummary:
     return BlockSummary(X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem)
 
 
-def _problem(X: Any, y: Any, weights: Any, *, classification: bool) -> str:
+def _row_problem(X: Any) -> str:
     if X.ndim != 2:
         return f"X has {X.ndim} dimension(s), expected 2"
     if X.dtype.kind not in "fiub":
         return f"X has dtype {X.dtype}, expected numbers"
+    values = X.data if sp.issparse(X) else X
+    if values.dtype.kind == "f" and not np.isfinite(values).all():
+        return f"Input X contains {'NaN' if np.isnan(values).any() else 'infinity'}"
+    return ""
+
+
+def _target_problem(X: Any, y: Any, *, classification: bool) -> str:
     if y is None:
         return "there are no targets: y is missing"
     if y.ndim != 1 or len(y) != X.shape[0]:
         return f"X has {X.shape[0]} rows and y has shape {y.shape}"
-    values = X.data if sp.issparse(X) else X
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
-        return f"Input X contains {'NaN' if np.isnan(values).any() else 'infinity'}"
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         return "Input y contains NaN or infinity"
     if not classification and y.dtype.kind not in "fiub":
         return f"y has dtype {y.dtype}, expected numbers"
-    if weights is not None:
-        if len(weights) != X.shape[0]:
-            return f"X has {X.shape[0]} rows and sample_weight has {len(weights)}"
-        if not np.isfinite(weights).all() or (weights < 0).any():
-            return "sample_weight must be finite and not negative"
     return ""
 
 
-@dataclass(frozen=True)
-class Packer:
-    """Packs the blocks of a rank into its shards; sent to every rank.
+def _weight_problem(X: Any, weights: Any) -> str:
+    if weights is None:
+        return ""
+    if len(weights) != X.shape[0]:
+        return f"X has {X.shape[0]} rows and sample_weight has {len(weights)}"
+    if not np.isfinite(weights).all() or (weights < 0).any():
+        return "sample_weight must be finite and not negative"
+    return ""
 
-    Parameters
-    ----------
-    classes : array or None
-        All classes, sorted; None for regression.
-    n_features : int
-        Width of the model.
-    dtype : str
-        ``"float32"`` or ``"float64"``.
-    sparse : bool
-        Whether shards are CSR.
-    shuffle : bool
-        Whether rows are walked in the keyed order or as given.
-    seed : int
-        Seed of the order and of the validation split.
-    validation_fraction : float
-        Share of the rows held out; 0 for none.
+
+def widen(X: Any, n_features: int) -> Any:
+    """Return a CSR block with `n_features` columns, a view; dense blocks have their width already.
+
+    A svmlight file does not say how many features there are, only which it uses.
     """
-
-    classes: AnyArray | None
-    n_features: int
-    dtype: str
-    sparse: bool
-    shuffle: bool
-    seed: int
-    validation_fraction: float
-
-    def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
-        """Return the rows of rank `rank_number`, made of its blocks in order."""
-        encoded = [(self._widen(X), self.targets(y), weights) for X, y, weights in blocks]
-        if not self.validation_fraction:
-            return TrainData(self._pack(encoded))
-        rng = np.random.default_rng([self.seed, rank_number])
-        held_out = [
-            hold_out(t, self.validation_fraction, rng, stratify=self.classes is not None) for _, t, _ in encoded
-        ]
-        kept = [_take(block, ~mask) for block, mask in zip(encoded, held_out, strict=True)]
-        validation = [_take(block, mask) for block, mask in zip(encoded, held_out, strict=True)]
-        return TrainData(self._pack(kept), self._pack(validation))
-
-    def targets(self, y: AnyArray) -> AnyArray:
-        """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""
-        if self.classes is None:
-            return np.asarray(y, dtype=self.dtype)
-        codes = np.searchsorted(self.classes, y)
-        return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
-
-    def _widen(self, X: Any) -> Any:
-        # A svmlight file does not say how many features there are, only which it uses.
-        if sp.issparse(X) and X.shape[1] < self.n_features:
-            return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], self.n_features))
-        return X
-
-    def _pack(self, blocks: Sequence[Block]) -> Shard:
-        return concat_blocks(
-            blocks,
-            n_features=self.n_features,
-            dtype=self.dtype,
-            sparse=self.sparse,
-            shuffle=self.shuffle,
-            seed=self.seed,
-        )
-
-
-def hold_out(targets: AnyArray, fraction: float, rng: np.random.Generator, *, stratify: bool) -> AnyArray:
-    """Choose rows for validation.
-
-    Parameters
-    ----------
-    targets : array, shape (n,)
-        Encoded targets.
-    fraction : float
-        Share to hold out, of every class when stratified; at least one row of the whole is kept for training.
-    rng : numpy.random.Generator
-        Draws the rows.
-    stratify : bool
-        Whether each class gives its share.
-
-    Returns
-    -------
-    array of bool, shape (n,)
-        True where a row is held out.
-    """
-    mask = np.zeros(len(targets), dtype=bool)
-    groups = [np.flatnonzero(targets == value) for value in np.unique(targets)] if stratify else [np.arange(len(mask))]
-    for rows in groups:
-        n_held = min(round(fraction * len(rows)), len(rows) - 1)
-        mask[rng.permutation(rows)[: max(0, n_held)]] = True
-    return mask
-
-
-def _take(block: Block, mask: AnyArray) -> Block:
-    X, targets, weights = block
-    return X[mask], targets[mask], None if weights is None else weights[mask]
+    if sp.issparse(X) and X.shape[1] < n_features:
+        return sp.csr_array((X.data, X.indices, X.indptr), shape=(X.shape[0], n_features))
+    return X
 
 
 def check_summaries(summaries: Sequence[BlockSummary]) -> None:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError, PartitionMismatchError
-from dsgd.estimators.blocks import make_block
+from dsgd.inputs.blocks import make_block
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -40,7 +40,7 @@ def feature_names(X: Any) -> Any:
     return np.asarray(columns, dtype=object)
 
 
-def to_delayed_blocks(X: Any, y: Any, sample_weight: Any) -> list[Any]:
+def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> list[Any]:
     """Return one delayed (X, y, sample_weight) per row block.
 
     Parameters
@@ -49,6 +49,8 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any) -> list[Any]:
         The rows. A delayed block or a future is a tuple (X, y) or (X, y, sample_weight).
     y, sample_weight : dask array, dask series, array, or None
         Cut like X; None where the blocks or files carry them.
+    supervised : bool, default True
+        Whether a collection needs `y`.
 
     Returns
     -------
@@ -66,7 +68,7 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any) -> list[Any]:
 
     build = dask.delayed(make_block, pure=False)
     if is_collection(X):
-        if y is None:
+        if y is None and supervised:
             raise InvalidDataError(
                 "This estimator requires y to be passed, but the target y is None: pass a collection cut like X."
             )

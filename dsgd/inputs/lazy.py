@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.blocks import make_block
-from dsgd.estimators.inputs import to_delayed_blocks
+from dsgd.inputs.blocks import make_block
+from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.types import AnyArray
 
 __all__ = ["apply", "score_sums"]

@@ -1,0 +1,209 @@
+"""What every estimator that can train on a cluster shares: its client, its rows on the workers, lazy prediction.
+
+Training goes through three steps: data become row blocks, each block is looked at where it lies, and a gang runs a rank
+program over them. An estimator says how to check arrays of this process, how blocks are packed and which program runs.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidDataError
+from dsgd.inputs import lazy
+from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, summarise
+from dsgd.inputs.sources import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
+from dsgd.runtime.rank import GangResult, RankProgram
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads"]
+
+
+@dataclass(frozen=True)
+class ClusterBlocks:
+    """Row blocks on the workers of a cluster.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    futures : sequence of Future
+        The blocks in row order, each a tuple (X, y, sample_weight).
+    summaries : sequence of BlockSummary
+        What one look at each block has shown; all of them can be trained on.
+    """
+
+    client: Client
+    futures: Sequence[Future]
+    summaries: Sequence[BlockSummary]
+
+    def run(
+        self,
+        program: RankProgram,
+        pack: Callable[[Sequence[Block], int], Any],
+        args: tuple[Any, ...],
+        *,
+        n_ranks: int | None = None,
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> GangResult:
+        """Run a rank program over the blocks, one rank per worker process or `n_ranks`; see `run_on_cluster`."""
+        from dsgd.runtime import run_on_cluster
+
+        return run_on_cluster(
+            program,
+            self.futures,
+            client=self.client,
+            pack=pack,
+            args=args,
+            n_ranks=n_ranks,
+            block_rows=[s.rows for s in self.summaries],
+            block_nbytes=[s.nbytes for s in self.summaries],
+            on_event=on_event,
+        )
+
+
+class AbstractClusterEstimator(BaseEstimator):
+    """An estimator with a parameter ``client``: a live client is carried by reference and never pickled."""
+
+    client: Any  # set by the final classes' __init__
+
+    #: Fitted attributes that tell of the training and stay behind when a model travels to where it predicts.
+    _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "fit_report_")
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _uses_cluster(self, X: Any) -> bool:
+        """Return whether X is trained on by worker processes."""
+        return is_distributed(X) or self.client is not None
+
+    @contextlib.contextmanager
+    def _open_blocks(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        *,
+        check: Callable[[], Block],
+        n_ranks: int | None = None,
+        classification: bool = False,
+        supervised: bool = True,
+        first: bool = True,
+    ) -> Iterator[ClusterBlocks]:
+        """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
+
+        Parameters
+        ----------
+        X, y, sample_weight : object
+            As passed to ``fit``.
+        check : callable
+            Called for arrays of this process only: validates them and returns (X, y, sample_weight).
+        n_ranks : int or None, default None
+            Into how many blocks arrays of this process are cut; None takes one per worker.
+        classification, supervised : bool
+            Whether targets are classes, and whether there must be targets.
+        first : bool, default True
+            Whether the number of features is learned or must be that of before.
+
+        Raises
+        ------
+        InvalidDataError
+            A block cannot be trained on, or blocks do not fit each other.
+        VersionMismatchError
+            A worker, or the scheduler, has no dsgd or another version.
+        """
+        from dsgd.runtime import client_for
+        from dsgd.runtime.versions import check_versions
+
+        with client_for(self.client) as client, _released([]) as held:
+            # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
+            check_versions(client)
+            if is_distributed(X):
+                futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
+            else:
+                n_blocks = n_ranks or len(client.scheduler_info(n_workers=-1)["workers"])
+                futures = scatter_rows(client, *check(), n_blocks)
+            held += futures
+            looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)
+            held += looks
+            summaries: list[BlockSummary] = client.gather(looks)
+            check_summaries(summaries)
+            if is_distributed(X):
+                self._check_width(summaries, feature_names(X), first=first)
+            yield ClusterBlocks(client, futures, summaries)
+
+    def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
+        """Take the number of features from the blocks, or hold them to that of the first call."""
+        width = max(s.n_features for s in summaries)
+        if first:
+            self.n_features_in_ = width
+            if names is not None:
+                self.feature_names_in_ = names
+            elif hasattr(self, "feature_names_in_"):
+                del self.feature_names_in_
+        elif width != self.n_features_in_:
+            raise InvalidDataError(
+                f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
+                "as input"
+            )
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def _is_lazy(self, X: Any) -> bool:
+        return is_collection(X)
+
+    def _apply(self, method: str, X: Any, n_columns: int | None, dtype: Any) -> Any:
+        """Run a method of the plain model on every block of a dask collection, lazily."""
+        check_is_fitted(self)
+        return lazy.apply(self._without_client(), method, X, n_columns, np.dtype(dtype))
+
+    def _without_client(self) -> Self:
+        state = self.__getstate__()
+        for name in self._of_training:
+            state.pop(name, None)
+        model = type(self).__new__(type(self))
+        model.__dict__.update(state)
+        return model
+
+    # -- scikit-learn plumbing -----------------------------------------------------------------------------------
+
+    def __sklearn_clone__(self) -> Self:
+        """Clone with the client carried by reference: a live client cannot be copied."""
+        from sklearn.base import clone
+
+        params = self.get_params(deep=False)
+        client = params.pop("client")
+        fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
+        fresh.client = client
+        return fresh
+
+    def __getstate__(self) -> dict[str, Any]:
+        state: dict[str, Any] = dict(super().__getstate__())
+        state["client"] = None
+        return state
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core."""
+    if n_jobs is None:
+        return 1
+    cores = os.cpu_count() or 1
+    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+@contextlib.contextmanager
+def _released(held: list[Any]) -> Iterator[list[Any]]:
+    """Release futures when the block ends, however it ends."""
+    try:
+        yield held
+    finally:
+        for future in held:
+            future.release()
