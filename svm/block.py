@@ -25,14 +25,14 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.elimination import Elimination, EliminationRecord, Snapshot, eliminable
+from dsgd.svm.elimination import Elimination, EliminationRecord, Trail, eliminable
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.smo import collect, extremes, solve_block
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Dual", "Solution", "solve"]
 
-_MAX_SNAPSHOTS = 8
+_MAX_EVENTS = 32
 
 
 @dataclass(frozen=True)
@@ -157,12 +157,13 @@ class _Run:
         self.u: FloatVector = np.zeros(n)
         self.exact_beta: FloatVector = np.zeros(n)
         self.exact_u: FloatVector = np.zeros(n)
-        self.snapshots: list[Snapshot] = []
+        self.trail = Trail(n)
         self.newest: IntVector = np.empty(0, dtype=np.int64)
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
         self.history: list[EliminationRecord] = []
         self.n_iter = self.n_rounds = self.n_eliminated = self.n_reconstructions = self.n_returned = 0
         self.n_failed = self.n_stalls = 0
+        self.active_gap = np.inf
         self.next_test = elimination.steps_between(n)
         self.is_eliminating = elimination.mode != "none"
         self.is_early_pending = elimination.mode == "libsvm"
@@ -186,7 +187,7 @@ class _Run:
             if gap >= target and self.n_iter < self.max_iter and self.n_stalls < 3:
                 if self.is_early_pending and gap < 10 * self.tol:
                     self.is_early_pending = False
-                    self._bring_back()
+                    self._bring_back(early=True)
                 elif not self._eliminate(gap):
                     self._round(gap)
                 continue
@@ -196,6 +197,8 @@ class _Run:
             is_capped = self.n_iter >= self.max_iter or self.n_stalls >= 3
             if gap < self.tol or is_capped or self.policy.reconstruction == "none":
                 return self._solution(gap)
+            if self.active_gap < self.tol:  # rows are good enough; it was samples left out that violate
+                continue
             self.n_failed += 1
             target = min(target, 0.5 * self.tol)
             if self.n_failed >= 2 and self.matrix.dtype == np.float32:
@@ -281,11 +284,9 @@ class _Run:
         if count == 0 or count < self.policy.min_fraction * n:
             return False
         self._store_active()
-        self.snapshots.append(Snapshot(self.matrix.active[out], self._beta()))
-        if len(self.snapshots) > _MAX_SNAPSHOTS:
-            first, second = self.snapshots[:2]
-            self._renew(first, second.beta)
-            self.snapshots[:2] = [Snapshot(np.concatenate([first.ids, second.ids]), second.beta)]
+        self.trail.add(self.matrix.active[out], self._beta())
+        if len(self.trail) > _MAX_EVENTS:
+            self._renew(*self.trail.join(self._beta()))
         self._keep(np.flatnonzero(~out))
         self.n_eliminated += count
         self._record("eliminate", gap)
@@ -301,26 +302,36 @@ class _Run:
         self.matrix.shrink(keep)
         self._load_active()
 
-    def _bring_back(self) -> bool:
-        """Renew u of the samples left out and make those active again that violate; return whether there were any."""
-        if not self.snapshots or self.policy.reconstruction == "none":
+    def _bring_back(self, *, early: bool = False) -> bool:
+        """Renew u of the samples left out and make those active again that violate; return whether there were any.
+
+        Unless it is `early`, this is left to the proof, which needs the right u of all samples anyway, where it would
+        not be much less work: then the proof is the reconstruction.
+        """
+        if not self.trail or self.policy.reconstruction == "none":
             return False
         self._store_active()
         beta = self._beta()
-        for snapshot in self.snapshots:
-            self._renew(snapshot, beta)
+        if self.policy.reconstruction == "delta" and not early:
+            work = sum(len(ids) * np.count_nonzero(beta != before) for ids, before in self.trail.back(beta))
+            if 4 * work > self.matrix.n * len(self._refinement(beta)[0]):
+                return False
+        for ids, before in self.trail.back(beta):
+            self._renew(ids, before, beta)
         self.n_reconstructions += 1
-        if self.policy.mode == "single":
-            self.is_eliminating = False
-        return self._return_violators()
+        has_violators = self._return_violators()
+        self._record("reconstruct", self._scan())
+        return has_violators
 
     def _return_violators(self) -> bool:
         """Given a right u everywhere, make the samples left out active that violate."""
-        ids = np.concatenate([snapshot.ids for snapshot in self.snapshots])
+        if self.policy.mode == "single":
+            self.is_eliminating = False
+        ids = self.trail.ids
         f = self.u[ids] + self.c[:, ids]
         y, alpha, upper = self.dual.y[:, ids], self.alpha[:, ids], self.dual.upper[:, ids]
         stays = eliminable(f, y, alpha, upper, self.group[:, ids], self.least, self.most)
-        self.snapshots = [Snapshot(ids[stays], self._beta())] if stays.any() else []
+        self.trail.restart(ids[stays], self._beta())
         back = ids[~stays]
         if len(back):
             n, m = len(self.u_a), len(self.u_a) + len(back)
@@ -328,18 +339,17 @@ class _Run:
             self.matrix.extend(back)
             self.n_returned += len(back)
         self._load_active()
-        self._record("reconstruct", self._scan())
         return len(back) > 0
 
-    def _renew(self, snapshot: Snapshot, beta: FloatVector) -> None:
-        """Bring u of a snapshot's samples from its coefficients to `beta`."""
+    def _renew(self, ids: IntVector, before: FloatVector, beta: FloatVector) -> None:
+        """Bring u of samples from the coefficients `before` to `beta`."""
         if self.policy.reconstruction == "full":
             sources = np.flatnonzero(beta)
-            self.u[snapshot.ids] = self.matrix.product(snapshot.ids, sources, beta[sources], self.matrix.dtype)
+            self.u[ids] = self.matrix.product(ids, sources, beta[sources], self.matrix.dtype)
             return
-        change = beta - snapshot.beta
+        change = beta - before
         sources = np.flatnonzero(change)
-        self.u[snapshot.ids] += self.matrix.product(snapshot.ids, sources, change[sources], self.matrix.dtype)
+        self.u[ids] += self.matrix.product(ids, sources, change[sources], self.matrix.dtype)
 
     # -- the proof -----------------------------------------------------------------------------------------------
 
@@ -352,23 +362,32 @@ class _Run:
         )
         self._load_active()
         self._record("verify", gap)
-        if self.snapshots and self.policy.reconstruction != "none" and gap >= self.tol:
-            self._scan()
-            self._return_violators()
+        self.active_gap = self._scan()
+        if self.trail and self.policy.reconstruction != "none":
+            self.n_reconstructions += 1
+            if gap >= self.tol:
+                self._return_violators()
+            self._record("reconstruct", gap)
         return gap
+
+    def _refinement(self, beta: FloatVector) -> tuple[IntVector, FloatVector, bool]:
+        """Return which coefficients u must be renewed from in float64, by how much, and whether that is from zero."""
+        change = beta - self.exact_beta
+        sources = np.flatnonzero(change)
+        if len(sources) > np.count_nonzero(beta):  # from scratch is less work, and drops old rounding
+            sources = np.flatnonzero(beta)
+            return sources, beta[sources], True
+        return sources, change[sources], False
 
     def _refine(self) -> None:
         """Set u to K(yα) in float64, from the last exact u and what has changed since."""
         beta = self._beta()
-        change = beta - self.exact_beta
-        sources = np.flatnonzero(change)
-        if len(sources) > np.count_nonzero(beta):  # from scratch is less work, and drops old rounding
+        sources, change, is_fresh = self._refinement(beta)
+        if is_fresh:
             self.exact_u[:] = 0.0
-            change[:] = beta
-            sources = np.flatnonzero(beta)
         if len(sources):
             everyone = np.arange(self.matrix.n)
-            self.exact_u += self.matrix.product(everyone, sources, change[sources], np.float64)
+            self.exact_u += self.matrix.product(everyone, sources, change, np.float64)
         self.exact_beta = beta
         self.u = self.exact_u.copy()
 

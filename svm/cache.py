@@ -56,6 +56,11 @@ class RowCache:
         self._used[slots[slots >= 0]] = self._clock
         return slots
 
+    def peek(self, positions: IntVector) -> IntVector:
+        """Return the slot of each row, −1 where it is not held; nothing counts as used."""
+        slots: IntVector = self._slot_of[positions]
+        return slots
+
     def reserve(self, positions: IntVector) -> IntVector:
         """Give slots to rows that are not held; rows used since the last `find` stay, so there may be fewer slots."""
         free = np.flatnonzero(self._used < self._clock)

@@ -12,7 +12,9 @@ violate come back, not all.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import islice
 
 import numpy as np
 
@@ -20,7 +22,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["Elimination", "EliminationRecord", "eliminable", "resolve_elimination"]
+__all__ = ["Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
 
 
 @dataclass(frozen=True)
@@ -152,8 +154,76 @@ def eliminable(
 
 
 @dataclass
-class Snapshot:
-    """One elimination event: who was left out, and the coefficients their indicators are right for."""
+class _Event:
+    """Who was left out, and the old coefficients of those that changed until the next event."""
 
     ids: IntVector
-    beta: FloatVector
+    changed: IntVector
+    old: FloatVector
+
+
+class Trail:
+    """Events of elimination, with what is needed to know the coefficients at each.
+
+    Indicators of samples left out are right for the coefficients of their event. Those are had by going back from the
+    present ones, event by event; so all events together keep one number per change, not n each.
+
+    Parameters
+    ----------
+    n : int
+        Samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._events: list[_Event] = []
+        self._last: FloatVector = np.zeros(n)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def ids(self) -> IntVector:
+        """Samples left out, int64."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *(event.ids for event in self._events)])
+
+    def add(self, ids: IntVector, beta: FloatVector) -> None:
+        """Add an event: `ids` are left out, their indicators right for the coefficients `beta`, shape (n,)."""
+        self._note(beta)
+        self._events.append(_Event(ids, np.empty(0, dtype=np.int64), np.empty(0)))
+
+    def restart(self, ids: IntVector, beta: FloatVector) -> None:
+        """Forget all events; `ids` are left out from now on, none if empty."""
+        self._events = []
+        self._last = beta.copy()
+        if len(ids):
+            self.add(ids, beta)
+
+    def _note(self, beta: FloatVector) -> None:
+        """Note with the newest event what has changed since."""
+        if self._events:
+            newest = self._events[-1]
+            changed = np.flatnonzero(beta != self._last)
+            fresh = changed[~np.isin(changed, newest.changed)]
+            newest.changed = np.concatenate([newest.changed, fresh])
+            newest.old = np.concatenate([newest.old, self._last[fresh]])
+        self._last = beta.copy()
+
+    def back(self, beta: FloatVector) -> Iterator[tuple[IntVector, FloatVector]]:
+        """Yield the ids of each event, newest first, and the coefficients then; the array is reused."""
+        self._note(beta)
+        state = beta.copy()
+        for event in reversed(self._events):
+            state[event.changed] = event.old
+            yield event.ids, state
+
+    def join(self, beta: FloatVector) -> tuple[IntVector, FloatVector, FloatVector]:
+        """Make one of the two neighbouring events for which that takes the fewest kernel values.
+
+        Return whose indicators must be renewed for that, and from which coefficients to which.
+        """
+        work = [len(event.ids) * len(event.changed) for event in self._events[:-1]]
+        k = int(np.argmin(work))
+        states = [state.copy() for _, state in islice(self.back(beta), len(self) - k)]
+        first, second = self._events[k : k + 2]
+        self._events[k : k + 2] = [_Event(np.concatenate([first.ids, second.ids]), second.changed, second.old)]
+        return first.ids, states[-1], states[-2]

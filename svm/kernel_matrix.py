@@ -19,7 +19,7 @@ from dsgd.svm.kernel_functions import (
     span,
     take_rows,
 )
-from dsgd.svm.smo import add_rows, store_rows
+from dsgd.svm.smo import add_rows, read_block, store_rows
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -27,6 +27,8 @@ __all__ = ["KernelMatrix", "weighted_sums"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
+_NEAR = 8  # columns of a row that lie this close come by the cache line
+_WIDE = 64  # features from which on a value costs more than a cache line
 
 
 def _concatenate(rows: Rows, more: Rows) -> Rows:
@@ -73,6 +75,7 @@ class KernelMatrix:
         self.n_recomputed = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
         self._samples = samples
+        self._n_columns = int(X.shape[1])
         self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
         self._shift = None if self._sparse else centre(kernel, X)
         # A given matrix is its own cache.
@@ -99,10 +102,25 @@ class KernelMatrix:
         return prepare(self.kernel, rows, dtype, shift=self._shift, sparse=self._sparse)
 
     def block(self, positions: IntVector) -> FloatMatrix:
-        """Return the values among some active samples, shape (q, q), float64."""
+        """Return the values among some active samples, shape (q, q), float64; those of cached rows are read."""
+        slots = self._cache.peek(positions)
+        if not (slots >= 0).any() or not self._reads_pay(len(positions)):
+            return self._computed_block(positions)
+        out = np.empty((len(positions), len(positions)))
+        read_block(self._cache.flat, self._cache.stride, slots, positions, out)
+        missing = np.flatnonzero(slots < 0)
+        if len(missing):
+            out[np.ix_(missing, missing)] = self._computed_block(positions[missing])
+        return out
+
+    def _computed_block(self, positions: IntVector) -> FloatMatrix:
         rows = take_rows(self._rows, positions)
         self.n_evaluations += rows.n * rows.n
         return block_values(self.kernel, rows, rows, self.dtype).astype(np.float64)
+
+    def _reads_pay(self, q: int) -> bool:
+        """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
+        return len(self.active) <= _NEAR * q or self._n_columns >= _WIDE
 
     def add(self, u: FloatVector, positions: IntVector, coefs: FloatVector) -> None:
         """Add the rows of some active samples, times coefficients, to `u`, shape (n_active,); new rows are cached."""

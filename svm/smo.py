@@ -14,7 +14,7 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 
-__all__ = ["add_rows", "collect", "compact_rows", "extremes", "solve_block", "store_rows"]
+__all__ = ["add_rows", "collect", "compact_rows", "extremes", "read_block", "solve_block", "store_rows"]
 
 _TAU = 1e-12
 
@@ -166,6 +166,21 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
         for k in range(start, stop):
             u[k] += w * flat[a + k]
         s += 1
+
+
+@kernel
+def read_block(flat, stride, slots, positions, out):  # type: ignore[no-untyped-def]
+    """Set rows and columns of `out` that belong to cached rows: slots[a] holds row positions[a], or is negative."""
+    for a in range(len(slots)):
+        if slots[a] >= 0:
+            source = slots[a] * stride
+            for b in range(len(positions)):
+                out[a, b] = flat[source + positions[b]]
+    for a in range(len(slots)):
+        if slots[a] < 0:
+            for b in range(len(positions)):
+                if slots[b] >= 0:
+                    out[a, b] = out[b, a]
 
 
 @kernel
