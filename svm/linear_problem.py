@@ -166,6 +166,8 @@ def certify(
 ) -> tuple[float, float, int]:
     """Return P(weights), D(duals), and how many rows a solver should go on with.
 
+    Where the rows are divided among ranks, weights are those of all ranks, dual variables and `active` of this one.
+
     Parameters
     ----------
     problem : LinearProblem
@@ -195,10 +197,13 @@ def certify(
     if scores is None:
         scores = problem.rows.scores(weights, team)
     if combined is None:
-        combined = problem.rows.combine(duals, team)
+        combined = team.add_up(problem.rows.combine(duals, team))
     if active is None:
         active = np.empty(problem.rows.n_rows, np.uint32)
     loss, terms, kept = measure(
         scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, duals, threshold, active
     )
-    return 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined), int(kept)
+    if team.leads:
+        loss, terms = 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined)
+    primal, dual = team.totals(loss, terms)
+    return primal, dual, int(kept)

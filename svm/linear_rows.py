@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,10 +32,32 @@ from dsgd.svm.linear_kernels import (
 )
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["LinearRows", "Team", "gather_rows"]
+__all__ = ["LinearRows", "Peers", "Team", "gather_rows"]
 
 #: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache.
 _PACKED_ROW_BYTES = 512
+
+
+class Peers(Protocol):
+    """The other ranks of a gang, which hold the other rows of a problem."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0."""
+        ...
+
+    def add_up(self, vector: FloatVector) -> None:
+        """Replace a vector by its sum over ranks, equal on all of them to the last bit."""
+        ...
+
+    def follow(self, vector: FloatVector) -> None:
+        """Replace a vector by that of rank 0."""
+        ...
 
 
 class Team:
@@ -45,11 +67,42 @@ class Team:
     ----------
     n_threads : int
         How many; one runs everything in the caller.
+    peers : Peers, optional
+        The ranks that hold the other rows. A pass is over the rows that are here; a solver adds up what it found with
+        `add_up` and `totals`, and takes no decision from a number that could differ between ranks, in its last bit
+        even: not from a product of vectors that all ranks have, but from rank 0's, which `agree` and `totals` hand on.
     """
 
-    def __init__(self, n_threads: int = 1) -> None:
+    def __init__(self, n_threads: int = 1, peers: Peers | None = None) -> None:
         self.n_threads = n_threads
+        self._peers = peers
         self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+
+    @property
+    def n_ranks(self) -> int:
+        """Among how many ranks the rows are divided."""
+        return 1 if self._peers is None else self._peers.size
+
+    @property
+    def leads(self) -> bool:
+        """Whether this rank adds to sums what all ranks know."""
+        return self._peers is None or self._peers.leads
+
+    def add_up(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after adding up those of all ranks in place."""
+        if self._peers is not None:
+            self._peers.add_up(vector)
+        return vector
+
+    def totals(self, *numbers: float) -> tuple[float, ...]:
+        """Return the sums over ranks of some numbers."""
+        return numbers if self._peers is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
+
+    def agree(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after replacing it by that of rank 0."""
+        if self._peers is not None:
+            self._peers.follow(vector)
+        return vector
 
     def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
         """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
