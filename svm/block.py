@@ -175,7 +175,7 @@ class _Run:
             self._refine()
         out = np.setdiff1d(np.arange(n), matrix.active)
         if len(out):
-            self.snapshots.append(Snapshot(out, self._beta()))
+            self.trail.add(out, self._beta())
         self._load_active()
 
     # -- the loop ------------------------------------------------------------------------------------------------
