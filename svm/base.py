@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,12 +19,12 @@ from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma
 from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
-from dsgd.svm.merging import deal_out, merge_rows
+from dsgd.svm.merging import merge_rows
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["AbstractKernelSVM"]
+__all__ = ["AbstractKernelSVM", "fill"]
 
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
@@ -33,7 +34,7 @@ _SMALL = 2000
 
 
 class AbstractKernelSVM(BaseEstimator):
-    """Kernel SVM; `SVC`, `SVR` and `OneClassSVM` are the ones to use."""
+    """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
     kernel: Any
@@ -56,6 +57,10 @@ class AbstractKernelSVM(BaseEstimator):
 
     # -- checks --------------------------------------------------------------------------------------------------
 
+    @abstractmethod
+    def _check_problem(self) -> None:
+        """Check the parameters that only the final class has."""
+
     def _check_parameters(self) -> None:
         name = type(self).__name__
         if not callable(self.kernel):
@@ -74,6 +79,7 @@ class AbstractKernelSVM(BaseEstimator):
             if self.n_jobs == 0:
                 raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
         self._policy(1)
+        self._check_problem()
 
     def _policy(self, n_samples: int) -> Elimination:
         value = self.elimination if self.shrinking else "none"
@@ -140,7 +146,15 @@ class AbstractKernelSVM(BaseEstimator):
         return open_pool(count_threads(self.n_jobs))
 
     def _solve(
-        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, tol: float, pool: Pool, cache_bytes: int
+        self,
+        kernel: Kernel,
+        X: Any,
+        rows: IntVector,
+        dual: Dual,
+        tol: float,
+        max_iter: int,
+        pool: Pool,
+        cache_bytes: int,
     ) -> Solution:
         """Solve the problem of some rows of X."""
         part = X if self._is_precomputed() else X[rows]
@@ -153,7 +167,7 @@ class AbstractKernelSVM(BaseEstimator):
             pool=pool,
         )
         policy = self._policy(len(rows))
-        return solve(dual, matrix, tol=tol, max_iter=int(self.max_iter), elimination=policy)
+        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=policy)
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""
@@ -194,21 +208,6 @@ class AbstractKernelSVM(BaseEstimator):
                 "to be preprocessed."
             )
 
-    def _deal_out(
-        self,
-        X: Any,
-        merged: FloatVector,
-        costs: FloatVector,
-        owner: IntVector,
-        total: FloatVector,
-        intercept: FloatVector,
-    ) -> None:
-        """Keep the support vectors of a single problem; equal rows share a coefficient."""
-        coefs = deal_out(merged, owner, costs, total)
-        support = np.flatnonzero(coefs)
-        self._keep_support(X, support)
-        self._keep_coefs(coefs[support][None], intercept)
-
     # -- prediction ----------------------------------------------------------------------------------------------
 
     def _sums(self, X: Any, coefs: FloatMatrix) -> FloatMatrix:
@@ -238,6 +237,7 @@ class AbstractKernelSVM(BaseEstimator):
         return out
 
     def _dense_coefs(self) -> FloatMatrix:
+        check_is_fitted(self)
         coefs: Any = self.dual_coef_
         return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
 
@@ -252,6 +252,16 @@ class AbstractKernelSVM(BaseEstimator):
         coef = coefs.T @ self.support_vectors_
         coef.flags.writeable = False
         return coef
+
+
+def fill(bounds: FloatVector, amount: float) -> FloatVector:
+    """Return a start that sums to `amount`, as LIBSVM's: the first are at their bounds, one is between, shape (n,)."""
+    ends = np.cumsum(bounds)
+    k = min(int(np.searchsorted(ends, amount)), len(bounds) - 1)
+    out = np.zeros(len(bounds))
+    out[:k] = bounds[:k]
+    out[k] = np.clip(amount - (ends[k - 1] if k else 0.0), 0.0, bounds[k])
+    return out
 
 
 def _canonical(X: Any) -> Any:

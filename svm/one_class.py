@@ -6,18 +6,18 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import OutlierMixin
-from sklearn.utils.validation import check_is_fitted
 
-from dsgd.svm.base import AbstractKernelSVM
+from dsgd.svm.base import fill
 from dsgd.svm.block import Dual
 from dsgd.svm.elimination import Elimination
+from dsgd.svm.single import AbstractSingleSVM
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["OneClassSVM"]
 
 
-class OneClassSVM(OutlierMixin, AbstractKernelSVM):
+class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     """One-class SVM, to LIBSVM's optimum, certified as in `SVC`.
 
     Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows lie outside of the region found,
@@ -137,39 +137,23 @@ class OneClassSVM(OutlierMixin, AbstractKernelSVM):
         """
         del y
         self._check_parameters()
-        check_number("OneClassSVM(nu=...)", self.nu, low=0, high=1, open_low=True)
         X, _, weights = self._check_training(X, "no_validation", sample_weight)
-        first, owner, total = self._merge(X, np.zeros(X.shape[0]), weights)
-        kernel = self._make_kernel(X, weights, first, owner)
-        # A feasible start, as LIBSVM's: the first variables are full, until the sum is reached.
-        full = np.minimum(np.cumsum(total), float(self.nu) * total.sum())
-        alpha = np.minimum(np.diff(full, prepend=0.0), total)
-        dual = Dual(np.ones((1, len(first))), np.zeros((1, len(first))), total[None], alpha[None])
-        with self._open_pool() as pool:
-            solution = self._solve(kernel, X, first, dual, float(self.tol), pool, self._cache_bytes())
-        if self.verbose:
-            print(f"{solution.n_iter} steps, gap {solution.gap:.3g}")  # noqa: T201
-        self._deal_out(X, solution.alpha[0], weights, owner, total, -solution.thresholds)
-        self.offset_ = float(solution.thresholds[0])
-        self.n_iter_ = solution.n_iter
-        self._take_in([solution])
+        self._train(X, np.zeros(X.shape[0]), weights)
+        self.offset_ = -float(self.intercept_[0])
         return self
 
-    @property
-    def n_support_(self) -> AnyArray:
-        """How many support vectors, int32, shape (1,)."""
-        if not hasattr(self, "support_"):
-            raise AttributeError("n_support_ is there after fit")
-        return np.array([len(self.support_)], dtype=np.int32)
+    def _check_problem(self) -> None:
+        check_number("OneClassSVM(nu=...)", self.nu, low=0, high=1, open_low=True)
 
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, shape (1, n_features); only with a linear kernel."""
-        return self._linear_coef(self._dense_coefs().T)
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return weights
+
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        start = fill(bounds, float(self.nu) * bounds.sum())
+        return Dual(np.ones((1, len(target))), np.zeros((1, len(target))), bounds[None], start[None])
 
     def score_samples(self, X: Any) -> FloatVector:
         """Return the scores of rows, shape (n,): the decision function before the offset is taken off."""
-        check_is_fitted(self)
         return self._sums(X, self._dense_coefs().T)[:, 0]
 
     def decision_function(self, X: Any) -> FloatVector:

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
-from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.block import Dual
 from dsgd.svm.elimination import Elimination
-from dsgd.types import AnyArray, FloatVector
+from dsgd.svm.single import AbstractKernelRegressor
+from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["SVR"]
 
 
-class SVR(RegressorMixin, AbstractKernelSVM):
+class SVR(AbstractKernelRegressor):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
     Minimises ``½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)``. The dual has two variables per sample, which share
@@ -113,77 +111,18 @@ class SVR(RegressorMixin, AbstractKernelSVM):
         self.elimination = elimination
         self.n_jobs = n_jobs
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; the kernel matrix, shape (n_samples, n_samples), with ``"precomputed"``.
-        y : array-like, shape (n_samples,)
-            Targets.
-        sample_weight : array-like, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        """
-        self._check_parameters()
+    def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)
         check_number("SVR(epsilon=...)", self.epsilon, low=0)
-        X, y, weights = self._check_training(X, y, sample_weight, y_numeric=True)
-        target = np.asarray(y, dtype=np.float64)
-        costs = float(self.C) * weights
-        first, owner, total = self._merge(X, target, costs)
-        kernel = self._make_kernel(X, weights, first, owner)
-        z, ones = target[first], np.ones(len(first))
-        dual = Dual(
+
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return float(self.C) * weights
+
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        ones, epsilon = np.ones(len(target)), float(self.epsilon)
+        return Dual(
             y=np.stack([ones, -ones]),
-            p=np.stack([self.epsilon - z, self.epsilon + z]),
-            upper=np.stack([total, total]),
-            alpha=np.zeros((2, len(first))),
+            p=np.stack([epsilon - target, epsilon + target]),
+            upper=np.stack([bounds, bounds]),
+            alpha=np.zeros((2, len(target))),
         )
-        with self._open_pool() as pool:
-            solution = self._solve(kernel, X, first, dual, float(self.tol), pool, self._cache_bytes())
-        if self.verbose:
-            print(f"{solution.n_iter} steps, gap {solution.gap:.3g}")  # noqa: T201
-        self._deal_out(X, solution.alpha[0] - solution.alpha[1], costs, owner, total, -solution.thresholds)
-        self.n_iter_ = solution.n_iter
-        self._take_in([solution])
-        return self
-
-    @property
-    def n_support_(self) -> AnyArray:
-        """How many support vectors, int32, shape (1,)."""
-        if not hasattr(self, "support_"):
-            raise AttributeError("n_support_ is there after fit")
-        return np.array([len(self.support_)], dtype=np.int32)
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, shape (1, n_features); only with a linear kernel."""
-        return self._linear_coef(self._dense_coefs().T)
-
-    def predict(self, X: Any) -> FloatVector:
-        """Return predictions.
-
-        Parameters
-        ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows; with ``"precomputed"``, kernel values with the training rows, shape (n, n_samples).
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted targets.
-        """
-        check_is_fitted(self)
-        return np.asarray(self._sums(X, self._dense_coefs().T)[:, 0] + self.intercept_[0])

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from sklearn import svm as plain_svm
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import linear_kernel, pairwise_kernels, polynomial_kernel, rbf_kernel, sigmoid_kernel
@@ -16,7 +17,7 @@ from sklearn.metrics.pairwise import linear_kernel, pairwise_kernels, polynomial
 import dsgd.svm.block as block_module
 from dsgd.datasets import load
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm import SVC, SVR, Elimination, OneClassSVM
+from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.elimination import EliminationRecord
 from reference.svm import dual_gap, smo
 
@@ -310,6 +311,109 @@ def test_svr_matches_sklearn(how):
     assert ours.dual_objective_ == pytest.approx(values[0], rel=1e-9)
 
 
+@pytest.mark.parametrize("preset", ["none", "aggressive"])
+@pytest.mark.parametrize("nu", [0.2, 0.8])
+def test_nu_svc_matches_sklearn(nu, preset):
+    """With a share of errors, coefficients, intercept and predictions are scikit-learn's, whatever is eliminated."""
+    X, y = _blobs()
+    ours = NuSVC(nu=nu, gamma=0.1, tol=1e-6, elimination=preset).fit(X, y)
+    theirs = plain_svm.NuSVC(nu=nu, gamma=0.1, tol=1e-6).fit(X, y)
+    assert (ours.n_eliminated_ > 0) == (preset != "none")
+    np.testing.assert_array_equal(ours.support_, theirs.support_)
+    np.testing.assert_allclose(ours.dual_coef_, theirs.dual_coef_, atol=1e-3)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-4)
+    np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
+    K, rho = rbf_kernel(X, gamma=0.1), 1 / ours.C_[0]
+    beta = np.zeros(len(y))
+    beta[ours.support_] = ours.dual_coef_[0] * rho
+    assert ours.dual_objective_ == pytest.approx(0.5 * beta @ K @ beta, rel=1e-6)
+    assert np.abs(beta).sum() == pytest.approx(nu * len(y))
+    assert np.mean(np.abs(beta) > 1 - 1e-9) <= nu
+
+
+def test_nu_svc_of_several_classes_matches_sklearn():
+    """On several classes, with sample weights and CSR rows, the machine is scikit-learn's."""
+    X, y = make_classification(400, 8, n_informative=6, n_classes=4, n_clusters_per_class=1, random_state=3)
+    X = np.where(np.abs(X) > 0.5, X, 0)
+    weights = np.random.default_rng(0).random(400) * 3
+    ours = NuSVC(nu=0.3, gamma=0.1, tol=1e-6).fit(sp.csr_matrix(X), y, sample_weight=weights)
+    theirs = plain_svm.NuSVC(nu=0.3, gamma=0.1, tol=1e-6).fit(X, y, sample_weight=weights)
+    np.testing.assert_array_equal(ours.n_support_, theirs.n_support_)
+    np.testing.assert_allclose(ours.dual_coef_.toarray(), theirs.dual_coef_, atol=2e-3)
+    np.testing.assert_allclose(ours.decision_function(sp.csr_matrix(X)), theirs.decision_function(X), atol=1e-3)
+    for name in ("support_", "n_support_", "dual_coef_", "intercept_", "n_iter_", "classes_", "class_weight_"):
+        a, b = getattr(ours, name), getattr(theirs, name)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+
+
+def test_nu_svc_is_svc_with_another_parameter():
+    """`SVC` with the cost that a share of errors amounts to gives the same decision values."""
+    X, y = _blobs(400)
+    model = NuSVC(nu=0.4, gamma=0.1, tol=1e-7).fit(X, y)
+    same = SVC(C=model.C_[0], gamma=0.1, tol=1e-6).fit(X, y)
+    np.testing.assert_allclose(model.decision_function(X), same.decision_function(X), atol=1e-4)
+
+
+def test_nu_svc_tells_of_infeasible_shares():
+    """A share of errors that the smaller class cannot hold is refused; balanced class weights make room for it."""
+    X, y = _blobs(300)
+    keep = np.flatnonzero((y == 0) | (np.arange(300) % 4 == 0))
+    X, y = X[keep], y[keep]
+    for make in (NuSVC, plain_svm.NuSVC):
+        with pytest.raises(ValueError, match="specified nu is infeasible"):
+            make(nu=0.7).fit(X, y)
+    model = NuSVC(nu=0.7, class_weight="balanced").fit(X, y)
+    assert model.score(X[y == 1], y[y == 1]) > 0.8
+    heavy = NuSVC(nu=0.2, class_weight={0: 1e4, 1: 1e-4}).fit(X, y)
+    assert (heavy.predict(X) == 0).all()
+
+
+def test_nu_machines_merge_equal_rows():
+    """Rows given several times are one row of their summed weight: the decision function is the same to rounding."""
+    X, y = _blobs(150)
+    weights = np.random.default_rng(0).integers(1, 4, 150)
+    again = np.random.default_rng(1).permutation(np.repeat(np.arange(150), weights))
+    z = X[:, 0] + np.sin(X[:, 1])
+    for model, target in ((NuSVC(nu=0.3), y), (NuSVR(nu=0.3), z)):
+        one = clone(model).fit(X, target, sample_weight=weights)
+        two = clone(model).fit(X[again], target[again])
+        np.testing.assert_allclose(one.predict(X), two.predict(X), rtol=1e-9)
+        np.testing.assert_allclose(one.intercept_, two.intercept_, rtol=1e-9)
+        assert np.abs(two.dual_coef_).max() <= np.abs(one.dual_coef_).max()
+
+
+def test_nu_svc_goes_below_tol_for_a_small_margin():
+    """Where the margin is below the tolerance, the decision function still is the one of a much smaller tolerance."""
+    X, y = _blobs(300)
+    coarse, fine = (NuSVC(nu=0.05, gamma=0.01, tol=tol).fit(X, y) for tol in (1e-2, 1e-7))
+    assert 1 / fine.C_[0] < 1e-2
+    assert coarse.gap_ < 1e-3
+    assert np.corrcoef(coarse.decision_function(X), fine.decision_function(X))[0, 1] > 0.99
+
+
+@pytest.mark.parametrize("preset", ["none", "aggressive"])
+@pytest.mark.parametrize("nu", [0.1, 0.6])
+def test_nu_svr_matches_sklearn(nu, preset):
+    """With a share of rows outside of the tube, predictions are scikit-learn's, and those of `SVR` with that tube."""
+    rng = np.random.default_rng(2)
+    X = rng.normal(size=(500, 5))
+    y = np.sin(X[:, 0]) + 0.1 * rng.normal(size=500)
+    weights = rng.random(500) * 3
+    options = {"gamma": 0.2, "C": 5.0, "tol": 1e-6}
+    ours = NuSVR(nu=nu, **options, elimination=preset).fit(X, y, sample_weight=weights)
+    theirs = plain_svm.NuSVR(nu=nu, **options).fit(X, y, sample_weight=weights)
+    assert (ours.n_eliminated_ > 0) == (preset != "none")
+    np.testing.assert_allclose(ours.predict(X), theirs.predict(X), atol=1e-4)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-4)
+    for name in ("support_", "n_support_", "support_vectors_", "dual_coef_", "intercept_"):
+        a, b = getattr(ours, name), getattr(theirs, name)
+        assert (a.shape, a.dtype) == (b.shape, b.dtype), name
+    tube = SVR(epsilon=ours.epsilon_, **options).fit(X, y, sample_weight=weights)
+    np.testing.assert_allclose(ours.predict(X), tube.predict(X), atol=1e-4)
+    outside = weights[np.abs(y - ours.predict(X)) > ours.epsilon_ + 1e-4].sum()
+    assert outside <= nu * weights.sum()
+
+
 @pytest.mark.parametrize("nu", [0.1, 0.5, 0.9])
 def test_one_class_matches_sklearn(nu):
     """The one-class machine gives scikit-learn's decision values."""
@@ -325,7 +429,7 @@ def test_one_class_matches_sklearn(nu):
 def test_fitted_machines_pickle():
     """A fitted machine pickles and predicts the same."""
     X, y = _blobs(200)
-    for model in (SVC().fit(X, y), SVR().fit(X, y), OneClassSVM().fit(X)):
+    for model in (kind().fit(X, y) for kind in (SVC, NuSVC, SVR, NuSVR, OneClassSVM)):
         again = pickle.loads(pickle.dumps(model))
         np.testing.assert_array_equal(again.predict(X), model.predict(X))
 

@@ -1,0 +1,216 @@
+"""Support vector classification with kernels, by a share of margin errors.
+
+The dual of a pair of classes is min ½ α'Qα over 0 ≤ α_i ≤ w_i with Σα = s for either class. LIBSVM takes s = ν Σw / 2,
+which must not be more than the weight of the lighter class. The sums are fixed each, so there are two groups of
+variables, each with its threshold t: the margin is ρ = (t₊ − t₋)/2, and the machine is divided by it. Source:
+Schölkopf, Smola, Williamson, Bartlett, "New support vector algorithms", Neural Computation 2000; start, tolerance and
+scaling as in LIBSVM. Departures: class weights count, where LIBSVM ignores them: w_i is class times sample weight, and
+s no more than the lighter class has. And a pair whose margin is not above 2 tol is solved to a smaller one, because
+what is divided by the margin would be noise.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.svm.base import fill
+from dsgd.svm.block import Dual, Solution
+from dsgd.svm.elimination import Elimination
+from dsgd.svm.one_vs_one import AbstractKernelClassifier
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["NuSVC"]
+
+
+class NuSVC(AbstractKernelClassifier):
+    """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ½‖w‖² − ν ρ n + Σ w_i max(0, ρ − y_i (w'φ(x_i) + b)) over w, b and ρ for each pair of classes, and divides
+    by ρ. Parameters, defaults and fitted attributes are those of `sklearn.svm.NuSVC`, without ``probability`` and its
+    ``random_state``: calibrate with `sklearn.calibration.CalibratedClassifierCV`. `SVC` with a pair's ``C_`` is the
+    same machine.
+
+    Parameters
+    ----------
+    nu : float, default 0.5
+        Share of margin errors at most and of support vectors at least, in (0, 1]. Can be no more than twice the share
+        of the smaller class of a pair.
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
+        never for the whole matrix at once.
+    degree : float, default 3
+        Degree of ``"poly"``.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    shrinking : bool, default True
+        False turns elimination off.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    class_weight : dict, "balanced" or None, default None
+        Weight of each class, by which the variables of its rows are bounded (scikit-learn ignores it here). Weights may
+        make a nu feasible that was not, never the other way.
+    verbose : bool, default False
+        Print a line per pair of classes.
+    max_iter : int, default -1
+        Two-variable steps per pair of classes at most; −1 is max(10⁷, 100 n).
+    decision_function_shape : {"ovr", "ovo"}, default "ovr"
+        One column per class, or per pair of classes, when there are more than two.
+    break_ties : bool, default False
+        With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once a tenth of the
+        kernel rows had to be computed again, for want of cache. Has no influence on the accuracy of the result.
+    n_jobs : int or None, default None
+        Threads; None takes as many as BLAS may use, −1 all cores.
+
+    Attributes
+    ----------
+    classes_ : array, shape (n_classes,)
+        The labels, sorted.
+    class_weight_ : array, shape (n_classes,)
+        Their weights.
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors, by class.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (n_classes,)
+        Support vectors of each class.
+    dual_coef_ : array or CSR matrix, shape (n_classes - 1, n_SV)
+        Their coefficients y α, laid out as in scikit-learn.
+    intercept_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        Intercepts.
+    coef_ : array or CSR matrix, shape (n_classes * (n_classes - 1) / 2, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    C_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        The costs of `SVC` that give these machines.
+    n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
+        Two-variable steps of each pair.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    gap_ : float
+        Largest violation over all samples, in float64 (of the worst pair).
+    dual_objective_ : float
+        Dual objective, the sum over pairs, before the division by the margin; ``gap_`` likewise.
+    converged_ : bool
+        Whether ``gap_ < tol``.
+    n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
+        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
+    elimination_history_ : list of lists of dsgd.svm.EliminationRecord
+        The run of each pair.
+
+    See Also
+    --------
+    SVC : The same family of machines, by the cost of errors instead of their share.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import NuSVC
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> model = NuSVC().fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[-0.8, -1.0]]).tolist(), model.converged_
+    (['no'], True)
+    """
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: Any = "rbf",
+        degree: float = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+    ) -> None:
+        self.nu = nu
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+
+    def _check_problem(self) -> None:
+        check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)
+
+    def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
+        # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.
+        scale = self.class_weight_ / self.class_weight_.min()
+        counts: FloatVector = np.bincount(codes, weights=weights, minlength=len(scale)).astype(np.float64)
+        for pair in combinations(range(len(scale)), 2):
+            n = counts[list(pair)]
+            totals = n * scale[list(pair)]
+            if self._half(n) > n.min() * (1 + 1e-12) and self._half(totals) > totals.min() * (1 + 1e-12):
+                raise InvalidDataError(
+                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) asks the smaller of classes "
+                    f"{self.classes_[list(pair)]} for more than it has, the weights being {n}. Take nu up to "
+                    f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
+                )
+        bounds: FloatVector = scale[codes] * weights
+        return bounds
+
+    def _half(self, totals: FloatVector) -> float:
+        """Return half the share ν of the total weight of a pair, the sum of the variables of either class."""
+        return 0.5 * float(self.nu) * float(totals.sum())
+
+    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
+        sides = [np.flatnonzero(y > 0), np.flatnonzero(y < 0)]
+        totals = np.array([bounds[side].sum() for side in sides])
+        amount = min(self._half(totals), float(totals.min()))
+        alpha = np.empty(len(y))
+        for side in sides:
+            alpha[side] = fill(bounds[side], amount)
+        return Dual(y[None], np.zeros((1, len(y))), bounds[None], alpha[None], by_sign=True)
+
+    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
+        totals = np.array([dual.upper[dual.y > 0].sum(), dual.upper[dual.y < 0].sum()])
+        excess = self._half(totals) / totals.min()
+        if excess <= 1 + 1e-12:
+            return solution.thresholds
+        # All of the lighter class is at its bound, so its threshold may lie anywhere beyond. The margin grows with what
+        # class weights ask for more than there is: from the nearest that fits, at just enough, to infinity.
+        light = int(np.argmin(totals))
+        thresholds = solution.thresholds.copy()
+        thresholds[light] = thresholds[1 - light] + excess * (thresholds[light] - thresholds[1 - light])
+        return thresholds
+
+    @property
+    def C_(self) -> FloatVector:  # noqa: N802
+        """The costs of `SVC` that give these machines, shape (n_pairs,)."""
+        if not hasattr(self, "_margins"):
+            raise AttributeError("C_ is there after fit")
+        costs: FloatVector = 1.0 / self._margins
+        return costs
