@@ -78,13 +78,13 @@ class AbstractKernelSVM(BaseEstimator):
             check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
             if self.n_jobs == 0:
                 raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
-        self._policy(1)
+        self._policy()
         self._check_problem()
 
-    def _policy(self, n_samples: int) -> Elimination:
+    def _policy(self) -> Elimination:
         value = self.elimination if self.shrinking else "none"
         where = f"{type(self).__name__}(elimination=...)"
-        return resolve_elimination(where, value, n_samples, self._cache_bytes())
+        return resolve_elimination(where, value)
 
     def _cache_bytes(self) -> int:
         return int(self.cache_size * 2**20)
@@ -166,8 +166,7 @@ class AbstractKernelSVM(BaseEstimator):
             cache_bytes=cache_bytes,
             pool=pool,
         )
-        policy = self._policy(len(rows))
-        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=policy)
+        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""

@@ -162,7 +162,7 @@ class _Run:
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
         self.history: list[EliminationRecord] = []
         self.n_iter = self.n_rounds = self.n_eliminated = self.n_reconstructions = self.n_returned = 0
-        self.n_failed = self.n_stalls = 0
+        self.n_failed = self.n_stalls = self.n_false = 0
         self.active_gap = np.inf
         self.next_test = elimination.steps_between(n)
         self.is_eliminating = elimination.mode != "none"
@@ -227,7 +227,9 @@ class _Run:
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
         if len(changed):
-            self.matrix.add(self.u_a, samples[changed], moved[changed])
+            is_free = np.zeros(len(samples), dtype=np.bool_)
+            is_free[where[(alpha > 0) & (alpha < upper)]] = True
+            self.matrix.add(self.u_a, samples[changed], moved[changed], samples[~is_free])
             self.n_stalls = 0
         else:
             self._stall()
@@ -274,10 +276,12 @@ class _Run:
         """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
         if not self.is_eliminating or self.n_iter < self.next_test:
             return False
-        if self.matrix.n_recomputed < self.policy.pressure * self.matrix.n:
+        if self.policy.waits_for_pressure and not self.matrix.is_pressed:
             return False
         n = len(self.u_a)
-        self.next_test = self.n_iter + min(self.policy.steps_between(self.matrix.n), max(1, n))
+        # Each reconstruction that found violators says that tests come too soon.
+        pause = self.policy.steps_between(self.matrix.n) * 2**self.n_false
+        self.next_test = self.n_iter + min(pause, max(1, n) * 2**self.n_false)
         f = self.u_a + self.c_a
         out = eliminable(f, self.y_a, self.alpha_a, self.upper_a, self.group_a, self.least, self.most)
         count = int(out.sum())
@@ -334,6 +338,7 @@ class _Run:
         self.trail.restart(ids[stays], self._beta())
         back = ids[~stays]
         if len(back):
+            self.n_false = min(self.n_false + 1, 20)
             n, m = len(self.u_a), len(self.u_a) + len(back)
             self.newest = self.newest // n * m + self.newest % n
             self.matrix.extend(back)

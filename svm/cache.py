@@ -1,7 +1,8 @@
 """The cache of kernel rows over the active samples: least recently used rows leave first, and the bound is a bound.
 
-Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving rows move
-together in place, so that the same memory then holds more rows.
+Rows of variables that have gone to a bound leave even earlier: they are asked for again much more rarely than those of
+free ones. Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving
+rows move together in place, so that the same memory then holds more rows.
 """
 
 from __future__ import annotations
@@ -15,6 +16,9 @@ from dsgd.svm.smo import compact_rows
 from dsgd.types import AnyArray, IntVector
 
 __all__ = ["RowCache"]
+
+_LONG_AGO = 2**40  # rounds
+_EMPTY = -(2**60)
 
 
 class RowCache:
@@ -39,10 +43,10 @@ class RowCache:
 
     def _reset(self, n_rows: int) -> None:
         self.stride = n_rows
-        self.capacity = len(self.flat) // n_rows if n_rows else 0
+        self.capacity = min(n_rows, len(self.flat) // n_rows) if n_rows else 0
         self._slot_of = np.full(n_rows, -1, dtype=np.int64)
         self._row_in = np.full(self.capacity, -1, dtype=np.int64)
-        self._used = np.zeros(self.capacity, dtype=np.int64)
+        self._used = np.full(self.capacity, _EMPTY, dtype=np.int64)
 
     @property
     def nbytes(self) -> int:
@@ -73,6 +77,13 @@ class RowCache:
         self._slot_of[positions[:count]] = free
         self._used[free] = self._clock
         return free.astype(np.int64)
+
+    def demote(self, positions: IntVector) -> None:
+        """Let these rows, where they are held, leave before all that were not demoted since they were last used."""
+        slots = self._slot_of[positions]
+        slots = slots[slots >= 0]
+        slots = slots[self._used[slots] >= 0]
+        self._used[slots] -= _LONG_AGO
 
     def row(self, slot: int) -> AnyArray:
         """Return a row, a view of shape (n_active,)."""

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_bool, check_choice, check_number
 
 __all__ = ["Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
 
@@ -42,22 +42,22 @@ class Elimination:
     reconstruction : {"delta", "full", "none"}, default "delta"
         How stale indicators are renewed: from the changed variables, or from all support vectors. ``none`` renews
         nothing: the answer is approximate, and ``gap_`` says by how much.
-    pressure : float, default 0.0
-        No sample is left out before so many kernel rows, as a share of the samples, were computed a second time because
-        the cache had no room for them.
+    waits_for_pressure : bool, default False
+        Leave nothing out before the kernel rows asked for come near to what the cache can hold, or were read from it as
+        many times as there are samples.
     """
 
     mode: str = "multi"
     every: int | float = 0.1
     min_fraction: float = 0.1
     reconstruction: str = "delta"
-    pressure: float = 0.0
+    waits_for_pressure: bool = False
 
     def __post_init__(self) -> None:
         check_choice("Elimination(mode=...)", self.mode, ("multi", "single", "libsvm", "none"))
         check_number("Elimination(every=...)", self.every, low=0, open_low=True)
         check_number("Elimination(min_fraction=...)", self.min_fraction, low=0, high=1)
-        check_number("Elimination(pressure=...)", self.pressure, low=0)
+        check_bool("Elimination(waits_for_pressure=...)", self.waits_for_pressure)
         check_choice("Elimination(reconstruction=...)", self.reconstruction, ("delta", "full", "none"))
 
     def steps_between(self, n_samples: int) -> int:
@@ -98,6 +98,7 @@ class EliminationRecord:
 
 
 _PRESETS = {
+    "auto": Elimination("multi", every=0.05, min_fraction=0.05, waits_for_pressure=True),
     "none": Elimination("none"),
     "single": Elimination("single"),
     "multi": Elimination("multi"),
@@ -108,11 +109,11 @@ _PRESETS = {
 }
 
 
-def resolve_elimination(where: str, value: str | Elimination, n_samples: int, cache_bytes: int) -> Elimination:
+def resolve_elimination(where: str, value: str | Elimination) -> Elimination:
     """Return the policy behind a name.
 
-    ``auto`` eliminates (as ``multi``) under cache pressure: when the kernel matrix in float32 would not fit into the
-    cache, and a tenth of its rows had to be computed again. Otherwise a repack costs more than it saves.
+    ``auto`` eliminates once it pays: when the kernel rows asked for have filled half of the cache, or were read from it
+    as many times as there are samples. Before, to move the cached rows together costs more than it saves.
 
     Raises
     ------
@@ -121,10 +122,8 @@ def resolve_elimination(where: str, value: str | Elimination, n_samples: int, ca
     """
     if isinstance(value, Elimination):
         return value
-    if isinstance(value, str) and value == "auto":
-        return Elimination("multi", pressure=0.1) if 4 * n_samples * n_samples > cache_bytes else _PRESETS["none"]
     if not isinstance(value, str) or value not in _PRESETS:
-        names = ", ".join(repr(name) for name in ["auto", *_PRESETS])
+        names = ", ".join(repr(name) for name in _PRESETS)
         raise InvalidParameterError(f"{where} must be one of {names} or an Elimination. Got {value!r}.")
     return _PRESETS[value]
 

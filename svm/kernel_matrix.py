@@ -72,7 +72,6 @@ class KernelMatrix:
         self.pool = pool
         self.n_hits = 0
         self.n_evaluations = 0
-        self.n_recomputed = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
         self._samples = samples
         self._n_columns = int(X.shape[1])
@@ -88,6 +87,13 @@ class KernelMatrix:
         self.dtype = np.dtype(dtype)
         self._rows = self._prepared(self.active, self.dtype)
         self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype)
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether narrower rows would pay: the rows asked for come near to what the cache holds, or were read often."""
+        is_short = self._cache.capacity < len(self.active)
+        is_near = 2 * int(np.count_nonzero(self._seen)) > self._cache.capacity
+        return (is_short and is_near) or self.n_hits > len(self.active)
 
     @property
     def nbytes(self) -> int:
@@ -122,15 +128,17 @@ class KernelMatrix:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
         return len(self.active) <= _NEAR * q or self._n_columns >= _WIDE
 
-    def add(self, u: FloatVector, positions: IntVector, coefs: FloatVector) -> None:
-        """Add the rows of some active samples, times coefficients, to `u`, shape (n_active,); new rows are cached."""
+    def add(self, u: FloatVector, positions: IntVector, coefs: FloatVector, settled: IntVector | None = None) -> None:
+        """Add the rows of some active samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
+
+        Rows of the `settled` samples, which may not be asked for again, are the first to leave the cache.
+        """
         cache = self._cache
         slots = cache.find(positions)
         held = slots >= 0
         self.n_hits += int(held.sum())
         missing, missing_coefs = positions[~held], coefs[~held].astype(self.dtype)
         ids = self.active[missing]
-        self.n_recomputed += int(self._seen[ids].sum())
         self._seen[ids] = True
         old_slots, old_coefs = slots[held], coefs[held]
         new_slots = cache.reserve(missing)
@@ -151,6 +159,8 @@ class KernelMatrix:
                 store_rows(tile, cache.flat, cache.stride, new_slots, start)
 
         self.pool.slabs(work, len(self.active), _SLAB if parts else 4096)
+        if settled is not None:
+            cache.demote(settled)
 
     def shrink(self, keep: IntVector) -> None:
         """Leave only some active samples active, by position, ascending."""
