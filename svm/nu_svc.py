@@ -68,8 +68,8 @@ class NuSVC(AbstractKernelClassifier):
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
-        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once a tenth of the
-        kernel rows had to be computed again, for want of cache. Has no influence on the accuracy of the result.
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
+        half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
     n_jobs : int or None, default None
         Threads; None takes as many as BLAS may use, −1 all cores.
 
