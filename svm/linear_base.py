@@ -44,6 +44,7 @@ class AbstractLinearSVM(BaseEstimator):
     max_iter: int
     solver: str
     n_jobs: int | None
+    penalize_intercept: bool
 
     def _check_parameters(self, task: str) -> None:
         """Check every parameter that both estimators have."""
@@ -55,6 +56,7 @@ class AbstractLinearSVM(BaseEstimator):
         check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
         check_number(f"{name}(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
         check_bool(f"{name}(fit_intercept=...)", self.fit_intercept)
+        check_bool(f"{name}(penalize_intercept=...)", self.penalize_intercept)
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
         if self.n_jobs is not None:
@@ -95,7 +97,13 @@ class AbstractLinearSVM(BaseEstimator):
             raise InvalidDataError("Sample weights must contain at least one non-zero number.")
         return weights
 
-    def _solve(self, n_problems: int, problem: Callable[[int], LinearProblem], seed: int) -> list[LinearSolution]:
+    def _solve_l2(self, problem: LinearProblem, team: Team, seed: int) -> LinearSolution:
+        """Solve one problem of the squared norm by the solver that was asked for."""
+        return solve_linear(
+            problem, self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
+        )
+
+    def _solve(self, n_problems: int, solve: Callable[[int, Team], LinearSolution]) -> list[LinearSolution]:
         """Solve the problems: one after the other with all threads on its rows, or several at a time."""
         n_threads = effective_n_jobs(self.n_jobs)
         n_at_once = min(n_problems, n_threads)
@@ -103,9 +111,7 @@ class AbstractLinearSVM(BaseEstimator):
         def work(k: int) -> LinearSolution:
             team = Team(n_threads if n_at_once == 1 else 1)
             try:
-                return solve_linear(
-                    problem(k), self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
-                )
+                return solve(k, team)
             finally:
                 team.close()
 
@@ -118,7 +124,7 @@ class AbstractLinearSVM(BaseEstimator):
 
     def _take_in(self, solutions: Sequence[LinearSolution]) -> None:
         """Set what certifies the solution, and warn if it falls short."""
-        weights = np.stack([solution.weights for solution in solutions])
+        weights = np.vstack([solution.weights for solution in solutions])
         self.coef_: Any = np.ascontiguousarray(weights[:, :-1])
         self.intercept_: Any = weights[:, -1] * self.intercept_scaling if self.fit_intercept else 0.0
         self.n_iter_ = max(solution.n_iter for solution in solutions)

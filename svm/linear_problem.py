@@ -25,6 +25,10 @@ squared_epsilon_insensitive     epsilon  (-inf, inf)                   1 / (2 C_
 one coordinate descent and one Newton method for all of them. For any w and any b in the intervals
 ``D(b) <= min P <= P(w)``: whatever heuristic found them, ``P(w) - D(b)`` bounds the error of w.
 
+Without a penalty on the intercept (``penalizes_intercept=False``) P leaves the last weight out of the norm, and D holds
+for dual variables that sum to zero. Any b becomes so by shrinking those of the sign that has the larger sum:
+every interval contains zero, so they stay in theirs.
+
 Source: Hsieh, Chang, Lin, Keerthi and Sundararajan, ICML 2008; Ho and Lin, JMLR 2012.
 """
 
@@ -38,7 +42,7 @@ from dsgd.svm.linear_kernels import measure
 from dsgd.svm.linear_rows import LinearRows, Team
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["LOSSES", "LinearProblem", "LinearSolution", "certify", "make_problem"]
+__all__ = ["LOSSES", "LinearProblem", "LinearSolution", "balance", "certify", "make_problem"]
 
 #: The losses of classification and of regression.
 LOSSES = {
@@ -63,6 +67,8 @@ class LinearProblem:
         Curvature of each dual term.
     epsilon : float
         Half the width of the tube.
+    penalizes_intercept : bool
+        Whether the weight of the constant column counts in the norm of the weights.
     """
 
     rows: LinearRows
@@ -71,6 +77,7 @@ class LinearProblem:
     high: FloatVector
     ridge: FloatVector
     epsilon: float
+    penalizes_intercept: bool = True
 
     @property
     def is_smooth(self) -> bool:
@@ -120,7 +127,12 @@ def relative_gap(primal: float, dual: float) -> float:
 
 
 def make_problem(
-    loss: str, rows: LinearRows, targets: FloatVector, costs: FloatVector, epsilon: float = 0.0
+    loss: str,
+    rows: LinearRows,
+    targets: FloatVector,
+    costs: FloatVector,
+    epsilon: float = 0.0,
+    penalizes_intercept: bool = True,
 ) -> LinearProblem:
     """Return the problem of a loss.
 
@@ -136,6 +148,8 @@ def make_problem(
         C_i: C times the weights of class and sample.
     epsilon : float
         Half the width of the tube; of no effect in classification.
+    penalizes_intercept : bool
+        Whether the weight of the constant column counts in the norm; of no effect without such a column.
 
     Returns
     -------
@@ -146,11 +160,32 @@ def make_problem(
     has_cost = costs > 0.0  # a class of weight zero costs nothing: its variables stay at zero
     limit = np.where(has_cost, np.inf, 0.0) if is_squared else costs
     ridge = 0.5 / np.where(has_cost, costs, 1.0) if is_squared else np.zeros(targets.shape[0])
+    penalizes = penalizes_intercept or rows.bias == 0.0
     if loss in LOSSES["classification"]:
         zero = np.zeros(targets.shape[0])
         low, high = np.where(targets > 0.0, zero, -limit), np.where(targets > 0.0, limit, zero)
-        return LinearProblem(rows, targets, low, high, ridge, 0.0)
-    return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon))
+        return LinearProblem(rows, targets, low, high, ridge, 0.0, penalizes)
+    return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon), penalizes)
+
+
+def balance(duals: FloatVector) -> FloatVector:
+    """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk.
+
+    Parameters
+    ----------
+    duals : array of float64, shape (n_rows,)
+        Dual variables in their intervals.
+
+    Returns
+    -------
+    array of float64, shape (n_rows,)
+        Dual variables in their intervals, of sum zero up to rounding.
+    """
+    up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
+    gains, losses = float(up.sum()), float(down.sum())
+    if gains > losses:
+        return up * (losses / gains) - down
+    return up - down * (gains / losses) if losses > gains else duals
 
 
 def certify(
@@ -175,7 +210,7 @@ def certify(
     weights : array of float64, shape (n_features + 1,)
         Any weights.
     duals : array of float64, shape (n_rows,)
-        Any dual variables in their intervals.
+        Any dual variables in their intervals; balanced first if the intercept is not penalised.
     team : Team
         Shares the pass.
     combined : array of float64, shape (n_features + 1,), optional
@@ -196,6 +231,9 @@ def certify(
     """
     if scores is None:
         scores = problem.rows.scores(weights, team)
+    free = 0 if problem.penalizes_intercept else 1  # weights at the end that the norm leaves out
+    if free:
+        duals, combined = balance(duals), None
     if combined is None:
         combined = team.add_up(problem.rows.combine(duals, team))
     if active is None:
@@ -204,6 +242,7 @@ def certify(
         scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, duals, threshold, active
     )
     if team.leads:
+        weights, combined = weights[: weights.shape[0] - free], combined[: combined.shape[0] - free]
         loss, terms = 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined)
     primal, dual = team.totals(loss, terms)
     return primal, dual, int(kept)

@@ -16,6 +16,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dsgd.svm.dual_cd import solve_dual_cd
+from dsgd.svm.linear_intercept import solve_free_intercept
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
 from dsgd.svm.newton import solve_newton
@@ -30,7 +31,14 @@ COLUMNS_PER_PASS = 10.0
 
 
 def solve_linear(
-    problem: LinearProblem, solver: str, *, tol: float, max_iter: int, team: Team, seed: int = 0
+    problem: LinearProblem,
+    solver: str,
+    *,
+    tol: float,
+    max_iter: int,
+    team: Team,
+    seed: int = 0,
+    start: LinearSolution | None = None,
 ) -> LinearSolution:
     """Solve one output of a linear SVM.
 
@@ -48,18 +56,43 @@ def solve_linear(
         Shares passes over rows.
     seed : int
         Seed of the order of visits.
+    start : LinearSolution, optional
+        Where to begin, with dual variables in their intervals; at zero if not given.
 
     Returns
     -------
     LinearSolution
         Weights, dual variables and the two values that certify them.
     """
+
+    def solve(
+        penalised: LinearProblem, method: str, goal: float, most: int, origin: LinearSolution | None
+    ) -> LinearSolution:
+        return _solve_penalised(penalised, method, tol=goal, max_iter=most, team=team, seed=seed, start=origin)
+
+    if problem.penalizes_intercept:
+        return solve(problem, solver, tol, max_iter, start)
+    return solve_free_intercept(problem, solver, solve, tol=tol, max_iter=max_iter, team=team)
+
+
+def _solve_penalised(
+    problem: LinearProblem,
+    solver: str,
+    *,
+    tol: float,
+    max_iter: int,
+    team: Team,
+    seed: int,
+    start: LinearSolution | None,
+) -> LinearSolution:
+    """Solve a problem whose intercept is penalised; see `solve_linear`."""
     if solver == "newton" or (solver == "auto" and problem.is_smooth):
-        return solve_newton(problem, tol=tol, max_iter=max_iter, team=team)
+        return solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=start)
+    duals = None if start is None else start.duals
     if solver == "dual_cd":
-        return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed)
+        return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals)
     patience = PATIENCE + problem.rows.width / COLUMNS_PER_PASS
-    first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, patience=patience)
+    first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals, patience=patience)
     if first.converged or first.n_iter >= max_iter:
         return first
     second = solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=first)

@@ -10,9 +10,12 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import validate_data
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.svm.crammer_singer import solve_crammer_singer
+from dsgd.svm.l1_columns import make_columns
+from dsgd.svm.l1_newton import solve_l1
 from dsgd.svm.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_problem import LinearProblem, make_problem
-from dsgd.svm.linear_rows import gather_rows
+from dsgd.svm.linear_problem import LinearProblem, LinearSolution, make_problem
+from dsgd.svm.linear_rows import LinearRows, Team, gather_rows
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice
 
@@ -26,14 +29,15 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
 
         (1/2) |w|^2 + sum_i C_i loss(w'[x_i, intercept_scaling], y_i)
 
-    with ``C_i = C * class_weight * sample_weight``: the objective of scikit-learn's class of this name, penalised
-    intercept included. It returns when an upper bound of the relative error of the objective, computed over all rows
-    in float64, is at most `tol`, and warns if it cannot.
+    with ``C_i = C * class_weight * sample_weight``, or with the other penalty or the joint problem below: the
+    objective of scikit-learn's class of this name, penalised intercept included. It returns when an upper bound of the
+    relative error of the objective, computed over all rows in float64, is at most `tol`, and warns if it cannot.
 
     Parameters
     ----------
-    penalty : {"l2"}, default "l2"
-        The penalty of the weights.
+    penalty : {"l2", "l1"}, default "l2"
+        The penalty of the weights: half their squares, or with the squared hinge their absolute values, which leaves
+        most of them zero.
     loss : {"squared_hinge", "hinge"}, default "squared_hinge"
         The loss.
     dual : bool or "auto", default "auto"
@@ -42,8 +46,9 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         Relative duality gap, (primal - dual) / primal, to reach.
     C : float, default 1.0
         Weight of the losses against the penalty.
-    multi_class : {"ovr"}, default "ovr"
-        One output per class, against the rest.
+    multi_class : {"ovr", "crammer_singer"}, default "ovr"
+        One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest
+        excess of another class's score, so that `loss` and `dual` have no effect, as in scikit-learn.
     fit_intercept : bool, default True
         Whether to append a constant feature.
     intercept_scaling : float, default 1.0
@@ -59,7 +64,11 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         Most passes of coordinate descent (visits over rows) and most Newton steps.
     solver : {"auto", "dual_cd", "newton"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
-        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow.
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. The penalty l1 and
+        the joint problem have a solver each, which "auto" is.
+    penalize_intercept : bool, default True
+        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
+        `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
         Threads, over classes if there are several. None is one, -1 all cores.
 
@@ -119,6 +128,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         random_state: Any = None,
         max_iter: int = 1000,
         solver: str = "auto",
+        penalize_intercept: bool = True,
         n_jobs: int | None = None,
     ) -> None:
         self.penalty = penalty
@@ -134,6 +144,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         self.random_state = random_state
         self.max_iter = max_iter
         self.solver = solver
+        self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -174,16 +185,40 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         seed = self._seed()
         rows, row_codes, row_weights = gather_rows(X, codes, weights, bias=self._bias(), seed=seed)
         costs = float(self.C) * row_weights
+        if self.multi_class == "crammer_singer":
+            self._fit_jointly(rows, row_codes.astype(np.int64), costs * factors[row_codes.astype(np.intp)], seed)
+            return self
         is_binary = len(self.classes_) == 2
 
         def problem(k: int) -> LinearProblem:
             own = row_codes == (1 if is_binary else k)
             other = factors[0] if is_binary else 1.0
             positive = factors[1 if is_binary else k]
-            return make_problem(self.loss, rows, np.where(own, 1.0, -1.0), costs * np.where(own, positive, other))
+            targets, c = np.where(own, 1.0, -1.0), costs * np.where(own, positive, other)
+            return make_problem(self.loss, rows, targets, c, penalizes_intercept=self.penalize_intercept)
 
-        self._take_in(self._solve(1 if is_binary else len(self.classes_), problem, seed))
+        columns = make_columns(rows) if self.penalty == "l1" else None
+
+        def solve(k: int, team: Team) -> LinearSolution:
+            if columns is None:
+                return self._solve_l2(problem(k), team, seed)
+            return solve_l1(problem(k), columns, tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed)
+
+        self._take_in(self._solve(1 if is_binary else len(self.classes_), solve))
         return self
+
+    def _fit_jointly(self, rows: LinearRows, codes: IntVector, costs: FloatVector, seed: int) -> None:
+        """Solve the problem of Crammer and Singer."""
+        tol, max_iter, n_classes = float(self.tol), int(self.max_iter), len(self.classes_)
+
+        def solve(_: int, team: Team) -> LinearSolution:
+            return solve_crammer_singer(rows, codes, costs, n_classes, tol=tol, max_iter=max_iter, team=team, seed=seed)
+
+        self._take_in(self._solve(1, solve))
+        if n_classes == 2:  # one output, as scikit-learn has it
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            if self.fit_intercept:
+                self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
 
     def decision_function(self, X: Any) -> AnyArray:
         """Return the signed distances to the hyperplanes, up to scale.
@@ -223,15 +258,22 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         """Check the parameters that classification alone has."""
         check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
         check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
+        asked = self._solver()
         if self.penalty == "l1":
-            raise IncompatiblePartsError(
-                'LinearSVC(penalty="l1") is not available: dsgd solves penalty="l2" with either loss. For sparse '
-                'weights use dsgd.SGDClassifier(penalty="l1") or scikit-learn\'s LinearSVC.'
-            )
+            self._refuse(self.loss != "squared_hinge", "penalty", "loss", 'takes loss="squared_hinge" alone')
+            self._refuse(self.dual is True, "penalty", "dual", "is solved in the primal: leave dual at 'auto'")
+            self._refuse(asked == "dual_cd", "penalty", "solver", "has one solver: leave solver at 'auto'")
         if self.multi_class == "crammer_singer":
+            self._refuse(self.penalty != "l2", "multi_class", "penalty", 'takes penalty="l2" alone')
+            self._refuse(self.solver == "newton", "multi_class", "solver", "has one solver: leave solver at 'auto'")
+            free = self.fit_intercept and not self.penalize_intercept
+            self._refuse(free, "multi_class", "penalize_intercept", "penalises its intercepts")
+
+    def _refuse(self, is_wrong: bool, left: str, right: str, reason: str) -> None:
+        """Raise for two parameters that contradict each other."""
+        if is_wrong:
             raise IncompatiblePartsError(
-                'LinearSVC(multi_class="crammer_singer") is not available: dsgd solves "ovr". Use scikit-learn\'s '
-                "LinearSVC for the joint objective."
+                f"LinearSVC({left}={getattr(self, left)!r}) {reason}. Got {right}={getattr(self, right)!r}."
             )
 
     def _class_factors(self, codes: IntVector, weights: FloatVector) -> FloatVector:

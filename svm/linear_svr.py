@@ -53,6 +53,9 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
     solver : {"auto", "dual_cd", "newton"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
         that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow.
+    penalize_intercept : bool, default True
+        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
+        `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
         Threads. None is one, -1 all cores.
 
@@ -106,6 +109,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         random_state: Any = None,
         max_iter: int = 1000,
         solver: str = "auto",
+        penalize_intercept: bool = True,
         n_jobs: int | None = None,
     ) -> None:
         self.epsilon = epsilon
@@ -119,6 +123,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self.random_state = random_state
         self.max_iter = max_iter
         self.solver = solver
+        self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
@@ -152,10 +157,8 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
         costs = float(self.C) * row_weights
 
-        def problem(k: int) -> Any:
-            return make_problem(self.loss, rows, targets, costs, float(self.epsilon))
-
-        solutions = self._solve(1, problem, seed)
+        problem = make_problem(self.loss, rows, targets, costs, float(self.epsilon), self.penalize_intercept)
+        solutions = self._solve(1, lambda _, team: self._solve_l2(problem, team, seed))
         self._take_in(solutions)
         self.coef_ = self.coef_.ravel()
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
