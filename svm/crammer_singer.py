@@ -235,15 +235,15 @@ def _cs_pass(
             if variables[np.uint64(mine[m])] < limit:
                 lowest = min(lowest, gradients[m])
             highest = max(highest, gradients[m])
-        m = np.uint64(0)
-        while m < size:
-            limit = cost if mine[m] == own else 0.0
-            if variables[np.uint64(mine[m])] >= limit and gradients[m] < lowest:
+        slot = np.uint64(0)
+        while slot < size:
+            limit = cost if mine[slot] == own else 0.0
+            if variables[np.uint64(mine[slot])] >= limit and gradients[slot] < lowest:
                 size -= _ONE
-                mine[m], mine[size] = mine[size], mine[m]
-                gradients[m] = gradients[size]
+                mine[slot], mine[size] = mine[size], mine[slot]
+                gradients[slot] = gradients[size]
             else:
-                m += _ONE
+                slot += _ONE
         sizes[i] = size
         if size <= _ONE:
             n_active -= _ONE
@@ -258,11 +258,11 @@ def _cs_pass(
         for m in range(size):
             levels[m] = gradients[m] - norm * variables[np.uint64(mine[m])]
             level = levels[m] + (norm * cost if mine[m] == own else 0.0)
-            place = m
-            while place > 0 and ordered[place - _ONE] < level:
-                ordered[place] = ordered[place - _ONE]
-                place -= _ONE
-            ordered[place] = level
+            rank = np.uint64(m)
+            while rank > 0 and ordered[rank - _ONE] < level:
+                ordered[rank] = ordered[rank - _ONE]
+                rank -= _ONE
+            ordered[rank] = level
         beta = ordered[0] - norm * cost
         count = _ONE
         while count < size and beta < count * ordered[count]:

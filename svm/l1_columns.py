@@ -114,9 +114,9 @@ def make_columns(rows: LinearRows) -> LinearColumns:
     n_features = rows.n_features
     if rows.indices is None:
         bounds = np.arange(n_features + 1, dtype=np.uint64) * np.uint64(rows.n_rows)
-        values = np.empty((n_features, rows.n_rows), rows.values.dtype)
-        _transpose_dense(rows.values, rows.first, values)
-        return LinearColumns(values.ravel(), None, bounds, rows.n_rows, rows.bias)
+        table = np.empty((n_features, rows.n_rows), rows.values.dtype)
+        _transpose_dense(rows.values, rows.first, table)
+        return LinearColumns(table.ravel(), None, bounds, rows.n_rows, rows.bias)
     counts = np.zeros(n_features + 1, np.uint64)
     _count_columns(rows.indices, rows.first, rows.last, counts)
     bounds = np.cumsum(counts, dtype=np.uint64)

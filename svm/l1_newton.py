@@ -100,9 +100,10 @@ def solve_l1(
     if not problem.penalizes_intercept:
         penalties[-1] = 0.0
     weights = np.zeros(rows.width)
-    scores = np.zeros(rows.n_rows)
+    scores: FloatVector = np.zeros(rows.n_rows)
     point = _place(problem, scores)
-    best, best_duals, best_primal, best_dual = weights.copy(), np.zeros(rows.n_rows), np.inf, 0.0
+    best, best_primal, best_dual = weights.copy(), np.inf, 0.0
+    best_duals: FloatVector = np.zeros(rows.n_rows)
     n_iter = 0
     while True:
         combined = rows.combine(point.beta, team)
@@ -170,7 +171,7 @@ def _feasible(
 ) -> tuple[FloatVector, float]:
     """Return the best multiple of `beta` that every column's constraint allows, and its dual objective."""
     if not problem.penalizes_intercept:
-        beta = balance(beta)
+        beta = balance(beta, team)
         combined = problem.rows.combine(beta, team)[:-1]
     largest = float(np.abs(combined).max(initial=0.0))
     gain, square = float(problem.targets @ beta), float(problem.ridge @ (beta * beta))

@@ -73,10 +73,12 @@ def solve_free_intercept(
     length = float(np.sqrt(np.mean(rows.norms() - rows.bias**2))) or 1.0
     scale = _REACH["newton" if solver == "newton" or (solver == "auto" and problem.is_smooth) else "dual_cd"] * length
     wide = replace(rows, bias=scale)
-    best, best_duals, primal, dual = np.zeros(rows.width), np.zeros(rows.n_rows), np.inf, 0.0
+    best: FloatVector = np.zeros(rows.width)
+    best_duals: FloatVector = np.zeros(rows.n_rows)
+    primal, dual = np.inf, 0.0
     path = _Path()
     last: LinearSolution | None = None
-    goal, n_iter, names = max(tol, 0.1), 0, list[str]()
+    goal, before, n_iter, names = max(tol, 0.1), np.inf, 0, list[str]()
     for _ in range(_MOST_ROUNDS):
         centred = replace(problem, rows=wide, targets=problem.targets - scale * path.centre, penalizes_intercept=True)
         last = solve(centred, solver, goal, max_iter - n_iter, last)
@@ -90,11 +92,13 @@ def solve_free_intercept(
         if new_primal < primal:
             best, primal = weights, new_primal
         if new_dual > dual:
-            best_duals, dual = balance(last.duals), new_dual
+            best_duals, dual = balance(last.duals, team), new_dual
         gap = relative_gap(primal, dual)
         if gap <= tol or n_iter >= max_iter:
             break
-        goal = min(goal, _SHARE * max(tol, min(gap, 1.0)))
+        # A round that changes little was solved too loosely to tell where to go.
+        goal = min(goal if gap < 0.5 * before else max(0.2 * goal, 1e-15), _SHARE * max(tol, min(gap, 1.0)))
+        before = gap
         last.weights[-1] = path.move(float(last.weights[-1]))
     return LinearSolution(best, best_duals, primal, dual, n_iter, relative_gap(primal, dual) <= tol, ", ".join(names))
 

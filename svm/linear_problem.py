@@ -168,13 +168,15 @@ def make_problem(
     return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon), penalizes)
 
 
-def balance(duals: FloatVector) -> FloatVector:
+def balance(duals: FloatVector, team: Team) -> FloatVector:
     """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk.
 
     Parameters
     ----------
     duals : array of float64, shape (n_rows,)
         Dual variables in their intervals.
+    team : Team
+        Adds up over ranks.
 
     Returns
     -------
@@ -182,7 +184,7 @@ def balance(duals: FloatVector) -> FloatVector:
         Dual variables in their intervals, of sum zero up to rounding.
     """
     up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
-    gains, losses = float(up.sum()), float(down.sum())
+    gains, losses = team.totals(float(up.sum()), float(down.sum()))
     if gains > losses:
         return up * (losses / gains) - down
     return up - down * (gains / losses) if losses > gains else duals
@@ -233,7 +235,7 @@ def certify(
         scores = problem.rows.scores(weights, team)
     free = 0 if problem.penalizes_intercept else 1  # weights at the end that the norm leaves out
     if free:
-        duals, combined = balance(duals), None
+        duals, combined = balance(duals, team), None
     if combined is None:
         combined = team.add_up(problem.rows.combine(duals, team))
     if active is None:

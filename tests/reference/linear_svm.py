@@ -48,3 +48,58 @@ def dual_cd(name, X, y, costs, passes, epsilon=0.0):
             w += (new - alpha[i]) * X[i]
             alpha[i] = new
     return w, alpha
+
+
+def l1_primal(X, y, costs, w, penalties):
+    """Return the objective of the squared hinge with absolute weights as the penalty; X holds the constant column."""
+    return penalties @ np.abs(w) + costs @ loss("squared_hinge", y, X @ w, 0.0)
+
+
+def l1_proximal_gradient(X, y, costs, penalties, steps):
+    """Minimise `l1_primal` by accelerated proximal gradient; return w."""
+    length = 1.0 / (2.0 * np.linalg.norm(X * np.sqrt(costs)[:, None], 2) ** 2)
+    w = ahead = np.zeros(X.shape[1])
+    momentum = 1.0
+    for _ in range(steps):
+        gradient = -2.0 * X.T @ (costs * y * np.maximum(0.0, 1.0 - y * (X @ ahead)))
+        point = ahead - length * gradient
+        new = np.sign(point) * np.maximum(np.abs(point) - length * penalties, 0.0)
+        following = 0.5 * (1.0 + np.sqrt(1.0 + 4.0 * momentum**2))
+        ahead = new + (momentum - 1.0) / following * (new - w)
+        w, momentum = new, following
+    return w
+
+
+def joint_primal(X, codes, costs, W):
+    """Return the objective of Crammer and Singer; W has one row per class."""
+    scores = X @ W.T
+    rows = np.arange(len(codes))
+    excess = 1.0 + scores - scores[rows, codes][:, None]
+    excess[rows, codes] = 0.0
+    return 0.5 * np.sum(W**2) + costs @ excess.max(axis=1)
+
+
+def joint_dual(X, codes, costs, A):
+    """Return the dual objective of Crammer and Singer, and by how much A breaks its constraints."""
+    limits = np.zeros_like(A)
+    limits[np.arange(len(codes)), codes] = costs
+    wrong = max(np.abs(A.sum(axis=1)).max(), np.max(A - limits))
+    return A[np.arange(len(codes)), codes].sum() - 0.5 * np.sum((A.T @ X) ** 2), wrong
+
+
+def joint_dual_descent(X, codes, costs, n_classes, passes):
+    """Run the sequential dual method over the rows in order, each by bisection; return W."""
+    W, A = np.zeros((n_classes, X.shape[1])), np.zeros((len(codes), n_classes))
+    for _ in range(passes):
+        for i, x in enumerate(X):
+            limits = np.where(np.arange(n_classes) == codes[i], costs[i], 0.0)
+            norm = x @ x
+            levels = W @ x + (np.arange(n_classes) != codes[i]) - norm * A[i]
+            low, high = levels.min() - norm * costs[i], levels.max() + norm * costs[i]
+            for _ in range(60):
+                middle = 0.5 * (low + high)
+                new = np.minimum(limits, (middle - levels) / norm)
+                low, high = (middle, high) if new.sum() < 0.0 else (low, middle)
+            W += np.outer(new - A[i], x)
+            A[i] = new
+    return W

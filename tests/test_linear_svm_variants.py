@@ -1,0 +1,287 @@
+"""Linear SVMs with an L1 penalty, jointly over classes, and with an intercept that is not penalised."""
+
+from __future__ import annotations
+
+import bz2
+import warnings
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy.optimize import minimize
+from sklearn import svm as plain_svm
+from sklearn.datasets import load_svmlight_file, make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import LinearSVC as PlainSVC
+
+from dsgd.svm import LinearSVC, LinearSVR
+from dsgd.svm.crammer_singer import solve_crammer_singer
+from dsgd.svm.l1_columns import make_columns
+from dsgd.svm.l1_newton import solve_l1
+from dsgd.svm.linear_problem import LOSSES, balance, certify, make_problem
+from dsgd.svm.linear_rows import Team, gather_rows
+from dsgd.svm.linear_solve import solve_linear
+from reference import linear_svm as twin
+
+ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
+
+
+def rows_of(n, d, seed, *, n_classes=2, density=1.0, is_sparse=False):
+    """Return rows, their codes and costs, and the rows with the constant column as a dense array."""
+    rng = np.random.default_rng(seed)
+    X = rng.standard_normal((n, d)) * (rng.random((n, d)) < density)
+    codes = np.argmax(X @ rng.standard_normal((d, n_classes)) + rng.standard_normal((n, n_classes)), axis=1)
+    data = sp.csr_array(X) if is_sparse else X
+    rows, codes, weights = gather_rows(data, codes, rng.uniform(0.5, 2.0, n), bias=1.0, seed=0)
+    dense = np.array([rows.combine(unit, Team()) for unit in np.eye(rows.n_rows)]).reshape(rows.n_rows, d + 1)
+    return rows, codes.astype(np.int64), weights, dense
+
+
+@pytest.fixture(scope="module")
+def four_classes():
+    """A noisy problem of four classes."""
+    return make_classification(300, 12, n_informative=8, n_classes=4, flip_y=0.05, random_state=3)
+
+
+# -- the L1 penalty ----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+@pytest.mark.parametrize("penalizes", [True, False])
+@given(seed=st.integers(0, 10_000), C=st.sampled_from([0.003, 0.1, 5.0]))
+@settings(max_examples=15, deadline=None)
+def test_l1_reaches_the_twins_optimum(is_sparse, penalizes, seed, C):
+    """The model, its objective and its bound are those of proximal gradient descent, at any strength of the penalty."""
+    rows, codes, weights, dense = rows_of(40, 6, seed, density=0.7, is_sparse=is_sparse)
+    y, costs = np.where(codes == 1, 1.0, -1.0), C * weights
+    problem = make_problem("squared_hinge", rows, y, costs, penalizes_intercept=penalizes)
+    found = solve_l1(problem, make_columns(rows), tol=1e-9, max_iter=500, team=Team())
+    penalties = np.append(np.ones(6), float(penalizes))
+    expected = twin.l1_primal(dense, y, costs, twin.l1_proximal_gradient(dense, y, costs, penalties, 4000), penalties)
+    assert found.converged
+    assert found.primal == pytest.approx(twin.l1_primal(dense, y, costs, found.weights, penalties), rel=1e-10)
+    assert found.primal <= expected * (1 + 2e-9)
+    assert found.dual <= expected * (1 + 1e-12)
+    sums = dense.T @ found.duals
+    assert np.abs(sums).max() <= 1.0 + 1e-9
+    assert penalizes or abs(sums[-1]) <= 1e-9
+    assert (found.duals * y >= 0.0).all()
+
+
+@pytest.mark.parametrize("shape", [(300, 40), (120, 700)])
+@pytest.mark.parametrize("C", [0.01, 1.0])
+def test_l1_matches_liblinear(shape, C):
+    """Objective and zeros equal scikit-learn's, with few columns (a matrix) and many (passes over sparse columns)."""
+    X, y = make_classification(*shape, n_informative=8, flip_y=0.1, random_state=1)
+    X[np.abs(X) < 0.7] = 0.0
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # where the minimum is not unique it stalls above it
+        theirs = PlainSVC(penalty="l1", dual=False, C=C, tol=1e-7, max_iter=3000, random_state=0).fit(X, y)
+    t, costs, ones = np.where(y > 0, 1.0, -1.0), np.full(len(y), C), np.ones(shape[1] + 1)
+
+    def objective(model):
+        w = np.r_[model.coef_.ravel(), np.ravel(model.intercept_)]
+        return twin.l1_primal(np.c_[X, np.ones(len(y))], t, costs, w, ones)
+
+    for data in (X, sp.csr_array(X)):
+        ours = LinearSVC(penalty="l1", C=C, tol=1e-8, random_state=0).fit(data, y)
+        assert ours.converged_
+        assert ours.solver_ == ["l1_newton"]
+        assert ours.primal_objective_[0] == pytest.approx(objective(ours), rel=1e-10)
+        assert objective(ours) <= objective(theirs) * (1 + 1e-8)
+        assert ours.dual_objective_[0] <= objective(theirs) * (1 + 1e-12)
+        if shape[0] > shape[1]:  # else the minimum is not unique
+            np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+
+
+def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
+    """Both forms of the model, and working sets smaller than all columns, end at the same optimum."""
+    rows, codes, weights, _ = rows_of(200, 300, 1, density=0.2, is_sparse=True)
+    problem = make_problem("squared_hinge", rows, np.where(codes == 1, 1.0, -1.0), 0.5 * weights)
+    columns = make_columns(rows)
+    values = []
+    for most in (0, 10_000):
+        monkeypatch.setattr("dsgd.svm.l1_newton._MOST_GRAM_COLUMNS", most)
+        monkeypatch.setattr("dsgd.svm.l1_newton._BLAS_ADVANTAGE", 1e9)
+        found = solve_l1(problem, columns, tol=1e-8, max_iter=1000, team=Team())
+        assert found.converged
+        values.append(found.primal)
+    assert values[0] == pytest.approx(values[1], rel=2e-8)
+
+
+def test_l1_of_several_classes_with_weights_matches_liblinear(four_classes):
+    """One-vs-rest with class and sample weights gives scikit-learn's outputs."""
+    X, y = four_classes
+    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
+    shared = {"penalty": "l1", "class_weight": {1: 3.0}, "C": 0.1, "random_state": 0}
+    theirs = PlainSVC(dual=False, tol=1e-8, max_iter=50_000, **shared).fit(X, y, weights)
+    ours = LinearSVC(dual=False, tol=1e-9, n_jobs=2, **shared).fit(X, y, weights)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-4)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-4)
+
+
+def test_real_data_with_l1_match_liblinear(real_file):
+    """On a9a the objective is scikit-learn's or better, and most of the weights are zero."""
+    with bz2.open(real_file("a9a.bz2")) as file:
+        X, y = load_svmlight_file(file)
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    shared = {"penalty": "l1", "dual": False, "C": 0.05, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        theirs = PlainSVC(tol=1e-3, max_iter=200, **shared).fit(X, y)
+    ours = LinearSVC(tol=1e-5, **shared).fit(X, y)
+    w = np.r_[theirs.coef_.ravel(), theirs.intercept_]
+    matrix = sp.csr_array(sp.hstack([X, np.ones((len(y), 1))]))
+    value = twin.l1_primal(matrix, y, np.full(len(y), 0.05), w, np.ones(len(w)))
+    assert ours.converged_
+    assert ours.dual_objective_[0] <= value
+    assert ours.primal_objective_[0] <= value * (1 + 1e-5)
+    assert 50 <= int((ours.coef_ != 0).sum()) <= 80
+
+
+# -- Crammer and Singer ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("n_classes", [2, 3, 6])
+@given(seed=st.integers(0, 10_000), C=st.sampled_from([0.01, 0.3]))
+@settings(max_examples=5, deadline=None)
+def test_joint_problem_reaches_the_twins_optimum(n_classes, seed, C):
+    """The objective is the twin's, the dual variables satisfy their constraints, and both values are what they say."""
+    rows, codes, weights, dense = rows_of(20, 4, seed, n_classes=n_classes, density=0.8)
+    costs = C * weights
+    found = solve_crammer_singer(rows, codes, costs, n_classes, tol=1e-6, max_iter=50_000, team=Team())
+    expected = twin.joint_primal(dense, codes, costs, twin.joint_dual_descent(dense, codes, costs, n_classes, 40))
+    dual, wrong = twin.joint_dual(dense, codes, costs, found.duals)
+    assert found.converged
+    assert wrong <= 1e-12 * max(1.0, costs.max())
+    assert found.primal == pytest.approx(twin.joint_primal(dense, codes, costs, found.weights), rel=1e-10)
+    assert found.dual == pytest.approx(dual, rel=1e-10)
+    assert found.primal <= expected * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("C", [0.01, 0.3])
+def test_joint_problem_matches_liblinear(four_classes, C):
+    """Objective, model and predictions equal scikit-learn's, dense or sparse, with weights of classes and rows."""
+    X, y = four_classes
+    weights = np.random.default_rng(0).uniform(0.2, 3.0, len(y))
+    shared = {"multi_class": "crammer_singer", "class_weight": {1: 2.0}, "C": C, "random_state": 0}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # its tolerance is on gradients
+        theirs = PlainSVC(tol=1e-5, max_iter=20_000, **shared).fit(X, y, weights)
+    costs = C * weights * np.where(y == 1, 2.0, 1.0)
+    value = twin.joint_primal(np.c_[X, np.ones(len(y))], y, costs, np.c_[theirs.coef_, theirs.intercept_])
+    for data in (X, sp.csr_array(X)):
+        ours = LinearSVC(tol=1e-6, max_iter=50_000, n_jobs=2, **shared).fit(data, y, weights)
+        assert ours.solver_ == ["crammer_singer"]
+        assert ours.primal_objective_.shape == (1,)
+        assert ours.primal_objective_[0] == pytest.approx(value, rel=2e-6)
+        assert ours.dual_objective_[0] <= value
+        np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=5e-3)
+        assert (ours.predict(X) == theirs.predict(X)).mean() > 0.98
+
+
+@pytest.mark.parametrize("fit_intercept", [True, False])
+def test_joint_problem_of_two_classes_has_one_output(two_blobs, fit_intercept):
+    """With two classes shapes and model are scikit-learn's."""
+    X, y = two_blobs
+    shared = {"multi_class": "crammer_singer", "fit_intercept": fit_intercept, "random_state": 0}
+    theirs = PlainSVC(tol=1e-8, max_iter=200_000, **shared).fit(X, y)
+    ours = LinearSVC(tol=1e-8, max_iter=100_000, **shared).fit(X, y)
+    assert ours.coef_.shape == theirs.coef_.shape
+    assert np.shape(ours.intercept_) == np.shape(theirs.intercept_)
+    np.testing.assert_allclose(ours.coef_, theirs.coef_, atol=1e-3)
+    np.testing.assert_allclose(ours.intercept_, theirs.intercept_, atol=1e-3)
+
+
+@pytest.fixture(scope="module")
+def two_blobs():
+    """Two overlapping classes, far from the origin and of unequal size."""
+    X, y = make_classification(300, 6, n_informative=4, weights=[0.8], flip_y=0.05, random_state=0)
+    return X + 2.0, y
+
+
+def test_joint_problem_with_empty_rows():
+    """Rows of zeros, whose loss no weights change, are in the certificate."""
+    X = np.r_[np.zeros((3, 2)), np.eye(2), 2 * np.eye(2)]
+    model = LinearSVC(multi_class="crammer_singer", fit_intercept=False, tol=1e-9, max_iter=5000)
+    model.fit(X, [0, 1, 2, 0, 1, 0, 2])
+    assert model.converged_
+    assert model.primal_objective_[0] >= 3.0
+
+
+# -- the intercept without a penalty -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ALL_LOSSES)
+@given(seed=st.integers(0, 10_000), scale=st.sampled_from([0.1, 1.0, 10.0]))
+@settings(max_examples=15, deadline=None)
+def test_balanced_duals_bound_the_optimum(name, seed, scale):
+    """Any dual variables, balanced, stay in their intervals, sum to zero, and give a lower bound of any objective."""
+    rows, codes, weights, _ = rows_of(12, 3, seed)
+    rng = np.random.default_rng(seed)
+    y = np.where(codes == 1, 1.0, -1.0) if name in LOSSES["classification"] else rng.standard_normal(rows.n_rows)
+    problem = make_problem(name, rows, y, weights, 0.1, penalizes_intercept=False)
+    duals = np.clip(scale * rng.standard_normal(rows.n_rows), problem.low, problem.high)
+    balanced = balance(duals, Team())
+    assert abs(balanced.sum()) <= 1e-12 * (1.0 + np.abs(duals).sum())
+    assert ((problem.low <= balanced) & (balanced <= problem.high)).all()
+    primal, dual, _ = certify(problem, scale * rng.standard_normal(4), duals, Team())
+    assert dual <= primal * (1 + 1e-12)
+    best = solve_linear(problem, "auto", tol=1e-8, max_iter=5000, team=Team())
+    assert best.converged
+    assert dual <= best.primal * (1 + 1e-9)
+    assert primal >= best.dual * (1 - 1e-9)
+
+
+@pytest.mark.parametrize("solver", ["auto", "dual_cd", "newton"])
+@pytest.mark.parametrize("loss", LOSSES["classification"])
+def test_free_intercept_matches_other_solvers(two_blobs, loss, solver):
+    """Hinge: the optimum of libsvm's SVC; squared hinge: that of a quasi-Newton method on the primal."""
+    X, y = two_blobs
+    t = np.where(y > 0, 1.0, -1.0)
+    ours = LinearSVC(
+        loss=loss, penalize_intercept=False, intercept_scaling=3.0, tol=1e-7, max_iter=50_000, solver=solver
+    ).fit(X, y)
+    if loss == "hinge":
+        theirs = plain_svm.SVC(kernel="linear", tol=1e-8).fit(X, y)
+        coef, intercept = theirs.coef_.ravel(), theirs.intercept_[0]
+    else:
+
+        def squared(v):
+            slack = np.maximum(0.0, 1.0 - t * (X @ v[:-1] + v[-1]))
+            gradient = np.r_[v[:-1], 0.0] - 2.0 * np.c_[X, np.ones(len(t))].T @ (t * slack)
+            return 0.5 * v[:-1] @ v[:-1] + slack @ slack, gradient
+
+        v = minimize(squared, np.zeros(X.shape[1] + 1), jac=True, method="BFGS", options={"gtol": 1e-7}).x
+        coef, intercept = v[:-1], v[-1]
+    value = 0.5 * coef @ coef + twin.loss(loss, t, X @ coef + intercept, 0.0).sum()
+    assert ours.converged_
+    assert ours.gap_ <= 1e-7
+    assert ours.primal_objective_[0] == pytest.approx(value, rel=1e-6)
+    np.testing.assert_allclose(ours.coef_.ravel(), coef, atol=2e-3)
+    assert ours.intercept_[0] == pytest.approx(intercept, abs=5e-3)
+
+
+@pytest.mark.parametrize("loss", LOSSES["regression"])
+def test_free_intercept_ignores_the_origin_of_targets(loss):
+    """Without a penalty on the intercept, targets moved by any constant move the intercept alone."""
+    X, y = make_regression(150, 5, noise=5.0, random_state=0)
+    y = y / y.std()
+    make = LinearSVR(loss=loss, epsilon=0.1, penalize_intercept=False, tol=1e-9, max_iter=50_000, random_state=0)
+    near, objective = make.fit(X, y).coef_, make.primal_objective_
+    far = make.fit(X, y + 1000.0)
+    np.testing.assert_allclose(far.coef_, near, atol=1e-3)
+    assert far.primal_objective_ == pytest.approx(objective, rel=1e-6)
+    assert far.intercept_[0] > 900.0
+
+
+def test_targets_that_a_constant_fits_need_no_weights():
+    """Targets within the tube of one number have objective zero, which the fit reports as solved."""
+    X = np.random.default_rng(0).standard_normal((20, 3))
+    model = LinearSVR(penalize_intercept=False, epsilon=0.5).fit(X, np.linspace(6.6, 7.4, 20))
+    assert model.converged_
+    assert model.primal_objective_ == 0.0
+    assert model.intercept_[0] == pytest.approx(7.0)
+    assert not model.coef_.any()
