@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
-__all__ = ["AbstractKernelSVM", "fill"]
+__all__ = ["AbstractKernelSVM", "fill", "row_dtype"]
 
 #: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
 _FLOAT32_LIMIT = 1e3
@@ -48,6 +48,9 @@ class AbstractKernelSVM(BaseEstimator):
     max_iter: int
     elimination: str | Elimination
     n_jobs: int | None
+
+    #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
+    _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -157,16 +160,24 @@ class AbstractKernelSVM(BaseEstimator):
         cache_bytes: int,
     ) -> Solution:
         """Solve the problem of some rows of X."""
+        if self._answer is not None:
+            return self._answer(kernel, X, rows, dual, pool, cache_bytes)
+        matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
+        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
+
+    def _make_matrix(
+        self, kernel: Kernel, X: Any, rows: IntVector, largest: float, tol: float, pool: Pool, cache_bytes: int
+    ) -> KernelMatrix:
+        """Return the kernel values among some rows of X, for variables of at most `largest`."""
         part = X if self._is_precomputed() else X[rows]
-        matrix = KernelMatrix(
+        return KernelMatrix(
             kernel,
             part,
             samples=rows if self._is_precomputed() else None,
-            dtype=_row_dtype(kernel, part, float(dual.upper.max()), tol),
+            dtype=row_dtype(kernel, part, largest, tol),
             cache_bytes=cache_bytes,
             pool=pool,
         )
-        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""
@@ -286,7 +297,7 @@ def _check_weights(sample_weight: Any, n: int) -> FloatVector:
     return weights
 
 
-def _row_dtype(kernel: Kernel, X: Any, largest: float, tol: float) -> Any:
+def row_dtype(kernel: Kernel, X: Any, largest: float, tol: float) -> Any:
     """Return the type for cached rows: float32 where its rounding stays far below tol."""
     if kernel.name in {"precomputed", "callable"} or X.shape[0] <= _SMALL:
         return np.float64

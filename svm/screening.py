@@ -6,8 +6,8 @@ dual of
     P(w) = ½ ‖w‖² + min_b [ Σ C_i max(0, −p_i − y_i (⟨w, φ_i⟩ + b)) + b Δ ],
 
 for classification p = −1, Δ = 0; for regression two variables share a sample; one class has p = 0, Δ > 0. A problem
-without intercept has b = 0 and no equality. What is in brackets is convex in (w, b), hence convex in w after the minimum
-over b; so P is 1-strongly convex, with or without a free intercept.
+without intercept has b = 0 and no equality. What is in brackets is convex in (w, b), hence convex in w after the
+minimum over b; so P is 1-strongly convex, with or without a free intercept.
 
 **The ball.** Let w* minimise P, and take any w and any feasible α. Strong convexity, of P at w* and of the quadratic of
 the dual at the optimum, gives
@@ -20,40 +20,43 @@ The sum of the right sides is the gap G = P(w) − D(α), so with the parallelog
 
 For w = w_α the radius is √G, less by √2 than that of the usual ball around w, and never larger anywhere.
 
-**Along a path.** Let α have the gap G at costs C, and let costs become ρC. Then ρα is feasible, with w_{ρα} = ρ w_α, and
-the gap of the pair (w_α, ρα) at the new costs is ½ (ρ−1)² ‖w_α‖² + ρG. So (1) puts the new optimum into the ball around
-½ (1+ρ) w_α with
+**Along a path.** Let α have the gap G at costs C, and let costs become ρC. Then ρα is feasible, with w_{ρα} = ρ w_α,
+and the gap of the pair (w_α, ρα) at the new costs is ½ (ρ−1)² ‖w_α‖² + ρG. So (1) puts the new optimum into the ball
+around ½ (1+ρ) w_α with
 
     radius² = ¼ (ρ−1)² ‖w_α‖² + ρ G.                                                                          (2)
 
 For G = 0 this is the ball of DVI screening; an inexact start costs ρG and nothing else. Neither an exact optimum nor
 the lack of an intercept is assumed.
 
-**The intercept.** With scores s_i = ⟨w*, φ_i⟩ the objective is piecewise linear in b; its slope is −M, M = Σ_{y>0} C_i − Δ,
-before the first of the points t_i = −y_i p_i − s_i and rises by C_i at each. So b* is the quantile of the t_i with weights
-C_i at mass M: monotone in every t_i. Scores lie within radius · κ_i of the centre's, κ_i = ‖φ_i‖; so the quantile of the
-upper ends bounds b* from above and that of the lower ends from below. A common shift of all φ_i changes b alone, so κ_i
-may be distances from any one point: the mean makes them small.
+**The intercept.** With scores s_i = ⟨w*, φ_i⟩ the objective is piecewise linear in b; its slope is −M, M = Σ_{y>0} C_i
+− Δ, before the first of the points t_i = −y_i p_i − s_i and rises by C_i at each. So b* is the quantile of the t_i
+with weights C_i at mass M: monotone in every t_i. Scores lie within radius · κ_i of the centre's, κ_i = ‖φ_i‖; so the
+quantile of the upper ends bounds b* from above and that of the lower ends from below. A common shift of all φ_i
+changes b alone, so κ_i may be distances from any one point: the mean makes them small.
 
-**The test.** If −p_i − y_i (s_i + b) < 0 for all s_i and b that are left, then α_i = 0 at every optimum; if it is > 0 for
-all, then α_i = C_i. Rounding is accounted for by adding a bound of it to the gap. Cost: a sort of the samples.
+**The test.** If −p_i − y_i (s_i + b) < 0 for all s_i and b that are left, then α_i = 0 at every optimum; if it is > 0
+for all, then α_i = C_i. Rounding is accounted for by adding a bound of it to the gap. Cost: a sort of the samples.
 
 Source: Ndiaye, Fercoq, Gramfort, Salmon, "Gap Safe screening rules", JMLR 2017 (ball around w); Wang, Wonka, Ye,
-"Scaling SVM and Least Absolute Deviations via Exact Data Reduction", ICML 2014 (DVI). Departures: ball (1), which yields
-(2) for inexact solutions, and the bracket of a free intercept.
+"Scaling SVM and Least Absolute Deviations via Exact Data Reduction", ICML 2014 (DVI). Departures: ball (1), which
+yields (2) for inexact solutions, and the bracket of a free intercept.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.svm.block import Dual
+from dsgd.svm.kernel_functions import Kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Ball", "gap_ball", "intercept_bracket", "path_ball", "prove", "radius_of"]
+__all__ = ["Ball", "feature_norms", "gap_ball", "intercept_bracket", "path_ball", "prove", "radius_of"]
 
 
 @dataclass(frozen=True)
@@ -180,9 +183,7 @@ def _mass(dual: Dual) -> float:
     return float(dual.upper[dual.y > 0].sum()) - float((dual.y * dual.alpha).sum())
 
 
-def prove(
-    dual: Dual, ball: Ball, norms: FloatVector, *, ratio: float = 1.0, has_intercept: bool = True
-) -> FloatMatrix:
+def prove(dual: Dual, ball: Ball, norms: FloatVector, *, ratio: float = 1.0, has_intercept: bool = True) -> FloatMatrix:
     """Return the variables that the ball proves, shape (r, n): 0, the upper bound, or NaN where nothing is proven.
 
     Parameters
@@ -216,3 +217,26 @@ def prove(
     out[largest < -tiny] = 0.0
     out[least > tiny] = np.inf
     return np.where(np.isposinf(out), ratio * dual.upper, out)
+
+
+def feature_norms(kernel: Kernel, X: Any) -> FloatVector | None:
+    """Return ‖φ_i‖ of all samples, shape (n,), or None where the kernel is not known to be an inner product.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel: rbf, linear, or polynomial with a whole degree and no negative constant.
+    X : array or CSR matrix, shape (n, d)
+        Samples.
+    """
+    if kernel.name == "rbf":
+        return np.ones(X.shape[0])
+    if kernel.name not in {"linear", "poly"}:
+        return None
+    part = X.multiply(X).sum(axis=1) if sp.issparse(X) else np.einsum("ij,ij->i", X, X, dtype=np.float64)
+    squares = np.asarray(part, dtype=np.float64).ravel()
+    if kernel.name == "poly":
+        if kernel.coef0 < 0 or kernel.degree != int(kernel.degree):
+            return None
+        squares = (kernel.gamma * squares + kernel.coef0) ** kernel.degree
+    return np.sqrt(squares)

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import pickle
 from dataclasses import replace
 
 import numpy as np
 import pytest
+import scipy.sparse as sp
 from sklearn.datasets import make_classification
+from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 
+from dsgd.errors import InvalidParameterError
+from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
 from dsgd.svm.block import Dual, solve
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.threads import Pool
+from reference.svm import dual_gap
 
 GAMMA = 0.2
 
@@ -47,3 +53,120 @@ def test_a_known_start_and_samples_left_out_change_nothing(mode):
     assert found.converged
     assert found.objective == pytest.approx(exact.objective, rel=1e-8)
     np.testing.assert_allclose(found.u, K @ (y * found.alpha)[0], atol=1e-9)
+
+
+def _assert_as_cold(path, make, X, y) -> int:
+    """Assert that every point is the optimum of a cold fit; return the kernel values that cold fits need."""
+    total = 0
+    for k, point in enumerate(path.points):
+        warm, cold = path.estimator(k), make(point.C, point.gamma).fit(X, y)
+        total += cold.n_kernel_evaluations_
+        assert point.converged
+        assert point.gap == warm.gap_ < cold.tol
+        assert point.dual_objective == warm.dual_objective_ == pytest.approx(cold.dual_objective_, rel=1e-5)
+        assert point.n_support == len(warm.support_)
+        assert type(warm) is type(cold)
+        assert warm.get_params() == {**cold.get_params(), "gamma": warm.gamma}
+        assert "_answer" not in vars(warm)
+        if isinstance(warm, SVC):
+            scores = cold.decision_function(X).reshape(len(y), -1)
+            clear = (np.abs(scores) > 0.02).all(axis=1) if scores.shape[1] == 1 else np.zeros(len(y), dtype=bool)
+            np.testing.assert_array_equal(warm.predict(X)[clear], cold.predict(X)[clear])
+            assert (warm.predict(X) == cold.predict(X)).mean() > 0.99
+        else:
+            np.testing.assert_allclose(warm.predict(X), cold.predict(X), atol=0.05)
+    return total
+
+
+@pytest.mark.parametrize("form", ["dense", "csr", "float32"])
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_every_point_is_the_optimum_of_a_cold_fit(form, n_classes):
+    """Two and three classes, dense and CSR, two gammas: objectives, gaps and predictions are those of cold fits."""
+    X, y = _blobs(400, n_classes=n_classes)
+    rows = {"dense": X, "csr": sp.csr_matrix(np.where(np.abs(X) > 1, X, 0)), "float32": X.astype(np.float32)}[form]
+    weights = {"class_weight": {0: 2.0}}
+    path = svm_path(rows, y, Cs=[0.1, 0.5, 1, 5, 20], gammas=["scale", 0.5], **weights)
+    cold = _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma, **weights), rows, y)
+    assert path.n_kernel_evaluations < 0.6 * cold
+    assert len(path.points) == 10
+
+
+@pytest.mark.parametrize("kernel", ["linear", "poly", "precomputed", "callable"])
+def test_other_kernels(kernel):
+    """Grids of C work with every kernel."""
+    X, y = _blobs(200)
+    X = X / 3
+    given = rbf_kernel(X, gamma=0.3) if kernel == "precomputed" else X
+    value = (lambda a, b: rbf_kernel(a, b, gamma=0.3)) if kernel == "callable" else kernel
+    path = svm_path(given, y, Cs=[0.2, 0.3, 2], kernel=value)
+    _assert_as_cold(path, lambda C, gamma: SVC(C=C, kernel=value, **({"gamma": gamma} if gamma else {})), given, y)
+
+
+def test_regression():
+    """Points of a grid of SVR are cold fits too."""
+    X, _ = _blobs(300)
+    y = X[:, 0] * X[:, 1] / 3
+    path = svm_path(X, y, Cs=[0.1, 0.2, 1, 3], estimator=SVR, epsilon=0.05)
+    _assert_as_cold(path, lambda C, gamma: SVR(C=C, gamma=gamma, epsilon=0.05), X, y)
+
+
+def test_fine_grids_start_with_proven_samples_left_out_and_lose_nothing():
+    """With a cache for a part of the rows, samples proven at a bound begin outside, and each point is still exact."""
+    X, y = _blobs(1500)
+    path = svm_path(X, y, Cs=0.1 * 1.03 ** np.arange(8), cache_size=2, gammas=[GAMMA])
+    shares = np.array([point.n_proven / point.n_samples for point in path.points])
+    assert shares[0] == 0
+    assert shares[1:].min() > 0.3
+    left_out = [path.estimator(k).elimination_history_[0][0].n_active for k in range(8)]
+    assert max(left_out[1:]) < 0.7 * 1500
+    cold = _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma, cache_size=2), X, y)
+    assert path.n_kernel_evaluations < 0.3 * cold
+
+
+def test_float32_rows_are_proven_in_float64():
+    """A grid long enough for float32 rows, over a range of C that ends with float64 rows, keeps its gap everywhere."""
+    X, labels = _blobs(2300)
+    X = X.astype(np.float32)
+    path = svm_path(X, labels, Cs=[0.5, 1, 300, 600], gammas=[GAMMA], tol=1e-3)
+    K = rbf_kernel(X.astype(np.float64), gamma=GAMMA)
+    for k, point in enumerate(path.points):
+        model, alpha = path.estimator(k), np.zeros(len(X))
+        alpha[model.support_] = np.abs(model.dual_coef_[0])
+        gap = dual_gap(K, np.where(labels, 1.0, -1.0), -np.ones(len(X)), np.full(len(X), point.C), alpha)
+        assert gap < 1.1e-3
+
+
+def test_scores_and_pickle():
+    """Scores are those of the estimators, on other rows too, and a pickled path still makes estimators."""
+    X, y = _blobs(300)
+    path = svm_path(X[:200], y[:200], Cs=[0.1, 1.0, 10.0])
+    again = pickle.loads(pickle.dumps(path))
+    assert again.points == path.points
+    wanted = [SVC(C=C).fit(X[:200], y[:200]).score(X[200:], y[200:]) for C in (0.1, 1.0, 10.0)]
+    np.testing.assert_allclose(again.scores(X[200:], y[200:]), wanted, atol=0.011)
+    with pytest.raises(IndexError):
+        path.estimator(3)
+
+
+def test_grids_are_checked():
+    """Costs must ascend and be positive, grids must hold something, and the estimator must be SVC or SVR."""
+    X, y = _blobs(60)
+    with pytest.raises(InvalidParameterError, match="must ascend"):
+        svm_path(X, y, Cs=[1.0, 0.5])
+    with pytest.raises(InvalidParameterError, match="at least one cost"):
+        svm_path(X, y, Cs=[])
+    with pytest.raises(InvalidParameterError, match=r"Cs=\.\.\."):
+        svm_path(X, y, Cs=[0.0, 1.0])
+    with pytest.raises(InvalidParameterError, match="at least one width"):
+        svm_path(X, y, Cs=[1.0], gammas=[])
+    with pytest.raises(InvalidParameterError, match="class SVC or SVR"):
+        svm_path(X, y, Cs=[1.0], estimator=OneClassSVM)
+
+
+def test_a_capped_point_warns_and_the_next_goes_on():
+    """Steps that run out at a point warn with its gap; later points start from what there is."""
+    X, y = _blobs(300)
+    with pytest.warns(ConvergenceWarning, match="max_iter=40"):
+        path = svm_path(X, y, Cs=[1.0, 2.0], max_iter=40)
+    assert not any(point.converged for point in path.points)
+    assert path.points[0].n_iter == path.points[1].n_iter == 40

@@ -1,0 +1,134 @@
+r"""One kernel problem at ascending costs: every solution is the start of the next, over the same kernel rows.
+
+Problem: the dual of `dsgd.svm.block` at bounds f_1 C < f_2 C < ... Going from C to ρC, the variables ρα are feasible,
+leave those at a bound at their bound, and have K(y ρα) = ρ K(yα), which is known: a run begins without a kernel value,
+and near its end where most support vectors sit at the bound. Kernel rows do not depend on C, so one cache serves all.
+Where the kernel matrix does not fit into it, samples that are proven to sit at a bound at the next C
+(`dsgd.svm.screening`) are left out from the beginning; on coarse grids these are few.
+
+Every run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over cannot
+show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support vectors
+before, and in float64 the n values of each variable that changes by more than its scale.
+
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
+indicators are scaled too, and rows are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from dsgd.svm.base import row_dtype
+from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.elimination import Elimination
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.screening import feature_norms, path_ball, prove
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["Link", "solve_chain"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """One solution of a chain.
+
+    Parameters
+    ----------
+    solution : Solution
+        What the solver found; counts are those of this run.
+    upper : array, shape (r, n)
+        The bounds.
+    n_proven : int
+        Samples proven to sit at a bound before the run.
+    seconds : float
+        Wall time.
+    """
+
+    solution: Solution
+    upper: FloatMatrix
+    n_proven: int
+    seconds: float
+
+
+def solve_chain(
+    dual: Dual,
+    matrix: KernelMatrix,
+    factors: Sequence[float],
+    *,
+    tol: float,
+    max_iter: int,
+    elimination: Elimination,
+    cache_bytes: int,
+) -> list[Link]:
+    """Solve a problem at ascending multiples of its bounds.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem at the first bounds, y'α being zero.
+    matrix : KernelMatrix
+        Kernel values among its samples.
+    factors : sequence of float
+        By what the bounds are multiplied; the first is 1.
+    tol, max_iter, elimination
+        As for `dsgd.svm.block.solve`, of each run.
+    cache_bytes : int
+        Bytes of rows that `matrix` may hold.
+
+    Returns
+    -------
+    list of Link
+        One per factor.
+    """
+    links: list[Link] = []
+    norms = feature_norms(matrix.kernel, matrix.X)
+    for k, factor in enumerate(factors):
+        begin = time.perf_counter()
+        n_evaluations, n_hits, n_proven = matrix.n_evaluations, matrix.n_hits, 0
+        now = dual
+        if links:
+            last, ratio = links[-1], factor / factors[k - 1]
+            before = replace(dual, upper=last.upper, alpha=last.solution.alpha)
+            now = _scaled(before, last.solution.u, ratio, dual.upper * factor)
+            proven = np.zeros(matrix.n, dtype=np.bool_)
+            if norms is not None:
+                values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
+                n_proven = int(np.isfinite(values).all(axis=0).sum())
+                proven = _is_there(values, now)
+            if row_dtype(matrix.kernel, matrix.X, float(now.upper.max()), tol) != matrix.dtype == np.float32:
+                matrix.set_dtype(np.float64)
+            # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
+            is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
+            _activate(matrix, proven & is_tight)
+        found = solve(now, matrix, tol=tol, max_iter=max_iter, elimination=elimination)
+        found = replace(found, n_evaluations=matrix.n_evaluations - n_evaluations, n_hits=matrix.n_hits - n_hits)
+        links.append(Link(found, now.upper, n_proven, time.perf_counter() - begin))
+    return links
+
+
+def _scaled(before: Dual, u: FloatVector, ratio: float, upper: FloatMatrix) -> Dual:
+    """Return the problem at the bounds `upper`, with the solution of before, scaled, as its start."""
+    alpha = np.where(before.alpha >= before.upper, upper, np.minimum(ratio * before.alpha, upper))
+    return replace(before, upper=upper, alpha=alpha, u=ratio * u)
+
+
+def _is_there(values: FloatMatrix, dual: Dual) -> AnyArray:
+    """Return the samples whose variables are all at the bound that is proven for them, shape (n,)."""
+    at_zero, at_upper = (values == 0.0) & (dual.alpha <= 0.0), (values > 0.0) & (dual.alpha >= dual.upper)
+    return np.asarray((at_zero | at_upper).all(axis=0))
+
+
+def _activate(matrix: KernelMatrix, out: AnyArray) -> None:
+    """Make all samples active but those in `out`; what is cached of the others is kept."""
+    if out.all():
+        out = np.zeros_like(out)
+    stays = ~out[matrix.active]
+    if not stays.all() and stays.any():
+        matrix.shrink(np.flatnonzero(stays))
+    missing = np.setdiff1d(np.flatnonzero(~out), matrix.active)
+    if len(missing):
+        matrix.extend(missing)

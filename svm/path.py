@@ -1,0 +1,285 @@
+r"""Grids of C and gamma: every point starts from the one before and shares its kernel rows.
+
+A grid runs the ordinary fit of an estimator once per gamma and answers each problem that the fit poses (one per pair
+of classes) by a chain over all C, `dsgd.svm.chain`. Solutions are kept, estimators are not: they are made on demand by
+a fit whose problems are answered from what is known. So an estimator of a grid is laid out by the code that lays out
+any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidParameterError
+from dsgd.svm.block import Dual, Solution
+from dsgd.svm.chain import Link, solve_chain
+from dsgd.svm.kernel_functions import Kernel
+from dsgd.svm.svc import SVC
+from dsgd.svm.svr import SVR
+from dsgd.svm.threads import Pool
+from dsgd.types import FloatVector, IntVector
+from dsgd.validation import check_number
+
+__all__ = ["PathPoint", "SVMPath", "svm_path"]
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """One point of a grid.
+
+    Parameters
+    ----------
+    C : float
+        Cost.
+    gamma : float
+        Kernel width as a number; 0 for kernels without one.
+    dual_objective : float
+        Dual objective, the sum over pairs of classes.
+    gap : float
+        Largest violation of optimality over all samples in float64, of the worst pair.
+    converged : bool
+        Whether it is below the tolerance.
+    n_support : int
+        Support vectors.
+    n_iter : int
+        Two-variable steps, the sum over pairs.
+    n_kernel_evaluations : int
+        Kernel values computed for this point.
+    n_samples : int
+        Samples of all pairs together, equal rows counted once.
+    n_proven : int
+        Those that were proven to sit at a bound before the point was solved.
+    seconds : float
+        Wall time of solving, the sum over pairs.
+    """
+
+    C: float
+    gamma: float
+    dual_objective: float
+    gap: float
+    converged: bool
+    n_support: int
+    n_iter: int
+    n_kernel_evaluations: int
+    n_samples: int
+    n_proven: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SVMPath:
+    """The solutions of a grid, from `svm_path`.
+
+    Parameters
+    ----------
+    points : tuple of PathPoint
+        The points: all C of the first gamma, then of the next.
+    """
+
+    points: tuple[PathPoint, ...]
+    _maker: _Maker = field(repr=False)
+    _answers: tuple[dict[bytes, Link], ...] = field(repr=False)
+
+    @property
+    def n_kernel_evaluations(self) -> int:
+        """Kernel values computed for the whole grid."""
+        return sum(point.n_kernel_evaluations for point in self.points)
+
+    def estimator(self, index: int) -> Any:
+        """Return the estimator of a point, fitted: as a cold fit would leave it, to its tolerance.
+
+        Parameters
+        ----------
+        index : int
+            Which of `points`; negative ones count from the end.
+
+        Returns
+        -------
+        SVC or SVR
+            With what is told of the run in its attributes. Nothing is solved again.
+        """
+        index = range(len(self.points))[index]
+        return self._maker.build(index, self._answers[index])
+
+    def scores(self, X: Any, y: Any) -> FloatVector:
+        """Return the score of every point: accuracy, or R² for regression.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (m, n_features)
+            Validation rows.
+        y : array-like, shape (m,)
+            Their labels or targets.
+
+        Returns
+        -------
+        array of float64, shape (n_points,)
+            Scores, in the order of `points`.
+        """
+        return np.array([self.estimator(k).score(X, y) for k in range(len(self.points))])
+
+
+def svm_path(
+    X: Any,
+    y: Any,
+    *,
+    Cs: Iterable[float],
+    gammas: Sequence[float | str] = ("scale",),
+    kernel: Any = "rbf",
+    sample_weight: Any = None,
+    estimator: type[SVC | SVR] = SVC,
+    **parameters: Any,
+) -> SVMPath:
+    """Solve a grid of C and gamma with warm starts and shared kernel rows.
+
+    Parameters
+    ----------
+    X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
+        Rows, dense or CSR, float32 or float64; the kernel matrix with ``kernel="precomputed"``.
+    y : array-like, shape (n_samples,)
+        Labels, or targets.
+    Cs : iterable of float
+        Costs, ascending. The closer they are, the cheaper is each.
+    gammas : sequence of float or {"scale", "auto"}, default ("scale",)
+        Kernel widths.
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel; those without a width take one entry of `gammas`, which has no effect.
+    sample_weight : array-like, shape (n_samples,), or None
+        Weights of rows.
+    estimator : {SVC, SVR}, default SVC
+        What is trained.
+    **parameters : dict
+        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ...
+
+    Returns
+    -------
+    SVMPath
+        A record for each point, and on demand its fitted estimator.
+
+    Raises
+    ------
+    InvalidParameterError
+        C do not ascend, a grid is empty, or the estimator is another.
+    InvalidDataError
+        The data cannot be trained on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import svm_path
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> path = svm_path(X, X[:, 0] > 0, Cs=[0.1, 1.0, 10.0])
+    >>> [point.C for point in path.points], path.estimator(-1).converged_
+    ([0.1, 1.0, 10.0], True)
+    """
+    costs = _check_grid(Cs, gammas, estimator)
+    maker = _Maker(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
+    points: list[PathPoint] = []
+    answers: list[dict[bytes, Link]] = []
+    for j in range(len(maker.gammas)):
+        chains = maker.solve(j)
+        for k in range(len(costs)):
+            found = {key: chain[k] for key, chain in chains.items()}
+            points.append(_describe(maker.build(len(points), found), list(found.values())))
+            answers.append(found)
+    return SVMPath(tuple(points), maker, tuple(answers))
+
+
+def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: Any) -> tuple[float, ...]:
+    """Return the costs."""
+    if not (isinstance(estimator, type) and issubclass(estimator, SVC | SVR)):
+        raise InvalidParameterError(
+            f"svm_path(estimator=...) must be the class SVC or SVR of dsgd.svm. Got {estimator!r}; its parameters are "
+            "further keywords of svm_path."
+        )
+    if isinstance(gammas, str) or len(gammas) == 0:
+        raise InvalidParameterError(f"svm_path(gammas=...) must be a sequence of at least one width. Got {gammas!r}.")
+    costs = tuple(Cs)
+    if not costs:
+        raise InvalidParameterError("svm_path(Cs=...) must hold at least one cost. Got none.")
+    for cost in costs:
+        check_number("svm_path(Cs=...)", cost, low=0, open_low=True)
+    if any(b <= a for a, b in pairwise(costs)):
+        raise InvalidParameterError(
+            f"svm_path(Cs=...) must ascend: each C starts from the smaller one before. Got {costs!r}; sort them."
+        )
+    return tuple(float(cost) for cost in costs)
+
+
+def _describe(model: Any, answers: list[Link]) -> PathPoint:
+    return PathPoint(
+        C=float(model.C),
+        gamma=float(model._gamma),
+        dual_objective=model.dual_objective_,
+        gap=model.gap_,
+        converged=model.converged_,
+        n_support=len(model.support_),
+        n_iter=int(np.sum(model.n_iter_)),
+        n_kernel_evaluations=model.n_kernel_evaluations_,
+        n_samples=sum(answer.upper.shape[1] for answer in answers),
+        n_proven=sum(answer.n_proven for answer in answers),
+        seconds=sum(answer.seconds for answer in answers),
+    )
+
+
+@dataclass(frozen=True)
+class _Maker:
+    """Makes estimators of a grid: runs their fits, and answers the problems of these from what is known."""
+
+    estimator: type[SVC | SVR]
+    parameters: dict[str, Any]
+    costs: tuple[float, ...]
+    gammas: tuple[float | str, ...]
+    X: Any
+    y: Any
+    sample_weight: Any
+
+    def _model(self, gamma: float | str, C: float) -> Any:
+        return self.estimator(C=C, gamma=gamma, **self.parameters)
+
+    def solve(self, j: int) -> dict[bytes, list[Link]]:
+        """Solve all C of a gamma, for every problem that a fit poses; return the solutions by problem."""
+        chains: dict[bytes, list[Link]] = {}
+        model = self._model(self.gammas[j], self.costs[0])
+
+        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+            largest = float(dual.upper.max())
+            matrix = model._make_matrix(kernel, X, rows, largest, float(model.tol), pool, cache_bytes)
+            chain = solve_chain(
+                dual,
+                matrix,
+                [cost / self.costs[0] for cost in self.costs],
+                tol=float(model.tol),
+                max_iter=int(model.max_iter),
+                elimination=model._policy(),
+                cache_bytes=cache_bytes,
+            )
+            chains[rows.tobytes()] = chain
+            return chain[0].solution
+
+        self._fit(model, answer)
+        return chains
+
+    def build(self, index: int, known: dict[bytes, Link]) -> Any:
+        """Return the fitted estimator of a point."""
+        j, k = divmod(index, len(self.costs))
+
+        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+            del kernel, X, pool, cache_bytes
+            found = known[rows.tobytes()]
+            # The bounds of a fit and those of the chain may differ in the last bit.
+            alpha = np.where(found.solution.alpha >= found.upper, dual.upper, found.solution.alpha)
+            return replace(found.solution, alpha=np.minimum(alpha, dual.upper))
+
+        return self._fit(self._model(self.gammas[j], self.costs[k]), answer)
+
+    def _fit(self, model: Any, answer: Any) -> Any:
+        model._answer = answer
+        model.fit(self.X, self.y, sample_weight=self.sample_weight)
+        del model._answer
+        return model
