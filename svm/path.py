@@ -79,11 +79,15 @@ class SVMPath:
     ----------
     points : tuple of PathPoint
         The points: all C of the first gamma, then of the next.
+    links : tuple of dict
+        For each point the solution of every problem that its fit poses.
+    grid : object
+        The data and parameters, from which estimators are made.
     """
 
     points: tuple[PathPoint, ...]
-    _maker: _Maker = field(repr=False)
-    _answers: tuple[dict[bytes, Link], ...] = field(repr=False)
+    links: tuple[dict[bytes, Link], ...] = field(repr=False)
+    grid: Any = field(repr=False)
 
     @property
     def n_kernel_evaluations(self) -> int:
@@ -104,7 +108,7 @@ class SVMPath:
             With what is told of the run in its attributes. Nothing is solved again.
         """
         index = range(len(self.points))[index]
-        return self._maker.build(index, self._answers[index])
+        return self.grid.build(index, self.links[index])
 
     def scores(self, X: Any, y: Any) -> FloatVector:
         """Return the score of every point: accuracy, or R² for regression.
@@ -178,16 +182,16 @@ def svm_path(
     ([0.1, 1.0, 10.0], True)
     """
     costs = _check_grid(Cs, gammas, estimator)
-    maker = _Maker(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
+    grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
     points: list[PathPoint] = []
-    answers: list[dict[bytes, Link]] = []
-    for j in range(len(maker.gammas)):
-        chains = maker.solve(j)
+    links: list[dict[bytes, Link]] = []
+    for j in range(len(grid.gammas)):
+        chains = grid.solve(j)
         for k in range(len(costs)):
             found = {key: chain[k] for key, chain in chains.items()}
-            points.append(_describe(maker.build(len(points), found), list(found.values())))
-            answers.append(found)
-    return SVMPath(tuple(points), maker, tuple(answers))
+            points.append(_describe(grid.build(len(points), found), list(found.values())))
+            links.append(found)
+    return SVMPath(tuple(points), tuple(links), grid)
 
 
 def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: Any) -> tuple[float, ...]:
@@ -211,7 +215,7 @@ def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: A
     return tuple(float(cost) for cost in costs)
 
 
-def _describe(model: Any, answers: list[Link]) -> PathPoint:
+def _describe(model: Any, links: list[Link]) -> PathPoint:
     return PathPoint(
         C=float(model.C),
         gamma=float(model._gamma),
@@ -221,14 +225,14 @@ def _describe(model: Any, answers: list[Link]) -> PathPoint:
         n_support=len(model.support_),
         n_iter=int(np.sum(model.n_iter_)),
         n_kernel_evaluations=model.n_kernel_evaluations_,
-        n_samples=sum(answer.upper.shape[1] for answer in answers),
-        n_proven=sum(answer.n_proven for answer in answers),
-        seconds=sum(answer.seconds for answer in answers),
+        n_samples=sum(link.upper.shape[1] for link in links),
+        n_proven=sum(link.n_proven for link in links),
+        seconds=sum(link.seconds for link in links),
     )
 
 
 @dataclass(frozen=True)
-class _Maker:
+class _Grid:
     """Makes estimators of a grid: runs their fits, and answers the problems of these from what is known."""
 
     estimator: type[SVC | SVR]
