@@ -14,10 +14,12 @@ from dsgd.collectives import (
     Cost,
     Group,
     allgather_cost,
+    allgatherv_cost,
     allreduce_cost,
     barrier_cost,
     broadcast_cost,
     choose_algorithm,
+    gather_cost,
 )
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
@@ -30,7 +32,7 @@ DTYPES = (np.float32, np.float64, np.int64)
 
 operations = st.lists(
     st.tuples(
-        st.sampled_from(["allreduce", "broadcast", "allgather", "barrier"]),
+        st.sampled_from(["allreduce", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "barrier"]),
         st.sampled_from([0, 1, 2, 3, 5, 17, 64, 1000]),
         st.sampled_from(DTYPES),
         st.integers(0, 2**31),
@@ -43,6 +45,11 @@ operations = st.lists(
 def drawn(rank: int, n: int, dtype: Any, seed: int) -> np.ndarray:
     """Return whole numbers, so that sums are exact in every order."""
     return np.random.default_rng((seed, rank)).integers(-1000, 1000, size=n).astype(dtype)
+
+
+def length_on(rank: int, n: int, seed: int) -> int:
+    """Return how many elements a rank gathers: from none to n."""
+    return int(np.random.default_rng((seed, rank, 1)).integers(0, n + 1))
 
 
 def random_vectors(size: int, n: int, dtype: Any = np.float64, seed: int = 0) -> list[np.ndarray]:
@@ -58,8 +65,16 @@ def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> No
             vector = drawn(group.rank, n, dtype, seed)
             if name == "allreduce":
                 group.allreduce(vector)
+            elif name in ("min", "max"):
+                group.allreduce(vector, name)
             elif name == "broadcast":
                 group.broadcast(vector, root=seed % size)
+            elif name == "allgatherv":
+                lengths = [length_on(r, n, seed) for r in range(size)] if seed % 2 else None
+                vector = np.concatenate(group.allgatherv(vector[: length_on(group.rank, n, seed)], lengths))
+            elif name == "gather":
+                parts = group.gather(vector[: length_on(group.rank, n, seed)], root=seed % size)
+                vector = vector if parts is None else np.concatenate(parts)
             elif name == "allgather":
                 vector = group.allgather(vector)
             else:
@@ -70,8 +85,13 @@ def check_operations(kind: str, size: int, algorithm: str, ops: list[Any]) -> No
     for rank, results in enumerate(run_gang(kind, size, program, algorithm)):
         for (name, n, dtype, seed), result in zip(ops, results, strict=True):
             everyone = np.stack([drawn(r, n, dtype, seed) for r in range(size)])
+            joined = np.concatenate([everyone[r, : length_on(r, n, seed)] for r in range(size)])
             expected = {
                 "allreduce": everyone.sum(axis=0, dtype=dtype),
+                "min": everyone.min(axis=0),
+                "max": everyone.max(axis=0),
+                "allgatherv": joined,
+                "gather": joined if rank == seed % size else everyone[rank],
                 "broadcast": everyone[seed % size],
                 "allgather": everyone,
                 "barrier": everyone[rank],
@@ -194,6 +214,12 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
             group.allreduce(np.zeros(3, dtype=np.complex64))
         with pytest.raises(InvalidParameterError, match="root"):
             group.broadcast(np.zeros(3), root=2)
+        with pytest.raises(InvalidParameterError, match="root"):
+            group.gather(np.zeros(3), root=-1)
+        with pytest.raises(InvalidParameterError, match="op"):
+            group.allreduce(np.zeros(3), "mean")  # type: ignore[arg-type]
+        with pytest.raises(InvalidParameterError, match="lengths"):
+            group.allgatherv(np.zeros(3), [3])
         with pytest.raises(InvalidParameterError, match="algorithm"):
             Group(group.transport, "tree")  # type: ignore[arg-type]
         group.barrier()
@@ -207,7 +233,7 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
 def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algorithm: str) -> None:
     """Bytes and messages of every collective equal their formulas, on every rank."""
     cases = [("allreduce", n) for n in (0, 1, 5, 100, 20_001)]
-    cases += [("broadcast", 7), ("allgather", 11), ("barrier", 0)]
+    cases += [("broadcast", 7), ("allgather", 11), ("allgatherv", 9), ("gather", 9), ("min", 9), ("barrier", 0)]
 
     def program(group: Group) -> list[Cost]:
         ledger, costs = group.ledger, []
@@ -221,6 +247,12 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
                 group.broadcast(vector, root=size - 1)
             elif name == "allgather":
                 group.allgather(vector)
+            elif name == "allgatherv":
+                group.allgatherv(vector[group.rank :])
+            elif name == "gather":
+                group.gather(vector[group.rank :], root=size - 1)
+            elif name == "min":
+                group.allreduce(vector, "min")
             else:
                 group.barrier()
             ledger.end_round()
@@ -235,6 +267,12 @@ def test_the_ledger_counts_what_the_closed_form_says(kind: str, size: int, algor
             return allreduce_cost(rank, size, n, 4, algorithm)
         if name == "broadcast":
             return broadcast_cost(rank, size, n, 4, root=size - 1)
+        if name == "allgatherv":
+            return allgatherv_cost(rank, [n - r for r in range(size)], 4)
+        if name == "gather":
+            return gather_cost(rank, [n - r for r in range(size)], 4, root=size - 1)
+        if name == "min":
+            return allreduce_cost(rank, size, n, 4, "recursive_doubling")
         return allgather_cost(size, n, 4) if name == "allgather" else barrier_cost(size)
 
     for rank, costs in enumerate(run_gang(kind, size, program, algorithm)):

@@ -4,10 +4,12 @@ from dsgd.collectives.cost import (
     Algorithm,
     Cost,
     allgather_cost,
+    allgatherv_cost,
     allreduce_cost,
     barrier_cost,
     broadcast_cost,
     choose_algorithm,
+    gather_cost,
 )
 from dsgd.collectives.group import Group
 
@@ -16,8 +18,10 @@ __all__ = [
     "Cost",
     "Group",
     "allgather_cost",
+    "allgatherv_cost",
     "allreduce_cost",
     "barrier_cost",
     "broadcast_cost",
     "choose_algorithm",
+    "gather_cost",
 ]

@@ -24,6 +24,7 @@ Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -34,10 +35,12 @@ __all__ = [
     "Algorithm",
     "Cost",
     "allgather_cost",
+    "allgatherv_cost",
     "allreduce_cost",
     "barrier_cost",
     "broadcast_cost",
     "choose_algorithm",
+    "gather_cost",
     "n_levels",
     "ring_bounds",
 ]
@@ -128,6 +131,26 @@ def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -
 def allgather_cost(size: int, n: int, itemsize: int) -> Cost:
     """Return what every rank sends when all gather n elements from each."""
     return Cost((size - 1) * (n * itemsize + HEADER_BYTES), size - 1)
+
+
+def allgatherv_cost(rank: int, lengths: Sequence[int], itemsize: int, *, known: bool = False) -> Cost:
+    """Return what `rank` sends when all gather ``lengths[r]`` elements from each rank r.
+
+    Round a ring it passes on every vector but that of the next rank; unless lengths are `known`, they go round before.
+    """
+    size = len(lengths)
+    if size == 1:
+        return Cost(0, 0)
+    sent = sum(lengths) - lengths[(rank + 1) % size]
+    first = Cost(0, 0) if known else allgather_cost(size, 1, 8)
+    return Cost(first.n_bytes + sent * itemsize + (size - 1) * HEADER_BYTES, first.messages + size - 1)
+
+
+def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:
+    """Return what `rank` sends when `root` gathers ``lengths[r]`` elements from each rank r: a length and a vector."""
+    if rank == root:
+        return Cost(0, 0)
+    return Cost(8 + lengths[rank] * itemsize + 2 * HEADER_BYTES, 2)
 
 
 def barrier_cost(size: int) -> Cost:

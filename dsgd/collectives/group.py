@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, get_args
+from collections.abc import Sequence
+from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
 from dsgd.collectives.cost import Algorithm, choose_algorithm
 from dsgd.collectives.recursive_doubling import recursive_doubling
 from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
-from dsgd.collectives.tree import binomial_broadcast, dissemination_barrier
+from dsgd.collectives.tree import binomial_broadcast, direct_gather, dissemination_barrier
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wire import check_array
 from dsgd.errors import InvalidParameterError
@@ -17,6 +18,8 @@ from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["Algorithm", "Group"]
+
+_COMBINE: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
 class Group:
@@ -72,8 +75,13 @@ class Group:
         """The ledger of this rank."""
         return self.transport.ledger
 
-    def allreduce(self, vector: AnyArray) -> None:
-        """Replace `vector` by the sum over ranks, bitwise equal on all of them."""
+    def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
+        """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.
+
+        Extremes always go by recursive doubling: they are meant for short vectors. A NaN of any rank stays one.
+        """
+        if op not in _COMBINE:
+            raise InvalidParameterError(f"allreduce(op=...) must be 'sum', 'min' or 'max'. Got {op!r}.")
         size = self.transport.size
         if size == 1:
             return
@@ -84,15 +92,14 @@ class Group:
             algorithm = choose_algorithm(n, flat.itemsize, size)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
         with np.errstate(over="ignore", invalid="ignore"):
-            if algorithm == "ring":
+            if op == "sum" and algorithm == "ring":
                 ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
             else:
-                recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n))
+                recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n), _COMBINE[op])
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""
-        if not 0 <= root < self.size:
-            raise InvalidParameterError(f"broadcast(root=...) must be a rank from 0 to {self.size - 1}. Got {root}.")
+        self._check_root("broadcast", root)
         if self.size > 1:
             binomial_broadcast(self.transport, _flat(vector), root)
 
@@ -105,9 +112,59 @@ class Group:
             ring_allgather(self.transport, gathered)
         return gathered
 
+    def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:
+        """Return the vectors of all ranks, of any lengths, in the order of ranks.
+
+        Parameters
+        ----------
+        vector : array, shape (n,)
+            This rank's, maybe empty; of one dtype on all ranks.
+        lengths : sequence of int, one per rank, or None
+            The lengths of all vectors where every rank knows them; else they are gathered first.
+
+        Returns
+        -------
+        list of arrays
+            One after another in one piece of memory.
+        """
+        flat = _flat(vector)
+        if lengths is None:
+            lengths = self.allgather(np.array([flat.shape[0]], dtype=np.int64)).ravel().tolist()
+        if len(lengths) != self.size or lengths[self.rank] != flat.shape[0]:
+            raise InvalidParameterError(
+                f"allgatherv(lengths=...) must hold one length per rank, {flat.shape[0]} for rank {self.rank} of "
+                f"{self.size}. Got {list(lengths)}."
+            )
+        ends = np.cumsum([0, *lengths])
+        whole = np.empty(int(ends[-1]), dtype=flat.dtype)
+        parts = [whole[ends[r] : ends[r + 1]] for r in range(self.size)]
+        parts[self.rank][:] = flat
+        if self.size > 1:
+            ring_allgather(self.transport, parts)
+        return parts
+
+    def gather(self, vector: AnyArray, root: int = 0) -> list[AnyArray] | None:
+        """Return the vectors of all ranks, of any lengths, on rank `root`, and None on the others."""
+        self._check_root("gather", root)
+        flat = _flat(vector)
+        length = np.array([flat.shape[0]], dtype=np.int64)
+        if self.rank != root:
+            direct_gather(self.transport, length, None, root)
+            direct_gather(self.transport, flat, None, root)
+            return None
+        lengths = [length.copy() for _ in range(self.size)]
+        direct_gather(self.transport, length, lengths, root)
+        parts = [flat if r == root else np.empty(int(n[0]), dtype=flat.dtype) for r, n in enumerate(lengths)]
+        direct_gather(self.transport, flat, parts, root)
+        return parts
+
     def barrier(self) -> None:
         """Return once every rank has called it."""
         dissemination_barrier(self.transport, *self._nothing)
+
+    def _check_root(self, name: str, root: int) -> None:
+        if not 0 <= root < self.size:
+            raise InvalidParameterError(f"{name}(root=...) must be a rank from 0 to {self.size - 1}. Got {root}.")
 
     def _borrow(self, dtype: np.dtype[Any], n: int) -> AnyArray:
         scratch = self._scratch.get(dtype)

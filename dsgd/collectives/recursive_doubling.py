@@ -23,8 +23,10 @@ from dsgd.types import AnyArray
 __all__ = ["recursive_doubling"]
 
 
-def recursive_doubling(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray) -> None:
-    """Replace `vector` by its sum over ranks.
+def recursive_doubling(
+    transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, combine: np.ufunc = np.add
+) -> None:
+    """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them.
 
     Parameters
     ----------
@@ -34,6 +36,8 @@ def recursive_doubling(transport: AbstractTransport, vector: AnyArray, scratch: 
         Summed in place.
     scratch : array, shape (n,), dtype of `vector`
         Overwritten.
+    combine : numpy.ufunc, default numpy.add
+        Commutative and associative: the sum, the minimum or the maximum.
     """
     rank, size = transport.rank, transport.size
     core = 1 << (size.bit_length() - 1)
@@ -45,15 +49,15 @@ def recursive_doubling(transport: AbstractTransport, vector: AnyArray, scratch: 
     folded = rank + core if rank + core < size else None
     if folded is not None:
         exchange(None, None, folded, scratch, OP_ALLREDUCE)
-        np.add(vector, scratch, vector)
+        combine(vector, scratch, out=vector)
     distance = 1
     while distance < core:
         peer = rank ^ distance
         exchange(peer, vector, peer, scratch, OP_ALLREDUCE)
         if peer > rank:
-            np.add(vector, scratch, vector)
+            combine(vector, scratch, out=vector)
         else:
-            np.add(scratch, vector, vector)
+            combine(scratch, vector, out=vector)
         distance *= 2
     if folded is not None:
         exchange(folded, vector, None, None, OP_ALLREDUCE)

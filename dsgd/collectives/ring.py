@@ -15,6 +15,8 @@ Source: Patarasuk and Yuan 2009.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from dsgd.collectives.cost import ring_bounds
@@ -55,15 +57,16 @@ def ring_allreduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyA
         transport.exchange(after, chunks[(rank + 1 - step) % size], before, chunks[(rank - step) % size], OP_ALLREDUCE)
 
 
-def ring_allgather(transport: AbstractTransport, gathered: AnyArray) -> None:
-    """Fill the rows of `gathered` with those of all ranks.
+def ring_allgather(transport: AbstractTransport, gathered: Sequence[AnyArray]) -> None:
+    """Fill the parts of `gathered` with the vectors of all ranks.
 
     Parameters
     ----------
     transport : AbstractTransport
         Connects the ranks.
-    gathered : array, shape (size, n)
-        Row `rank` holds this rank's vector; the others are overwritten.
+    gathered : sequence of arrays, one per rank, or array of shape (size, n)
+        Part `rank` holds this rank's vector; the others are overwritten. Their lengths may differ, but every rank
+        knows all of them.
     """
     rank, size = transport.rank, transport.size
     after, before = (rank + 1) % size, (rank - 1) % size

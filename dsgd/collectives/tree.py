@@ -1,4 +1,4 @@
-"""Broadcast down a binomial tree, and the dissemination barrier.
+"""Broadcast down a binomial tree, gather at one rank, and the dissemination barrier.
 
 Problem: one rank's vector must reach all, and all must know that all have arrived, in ceil(log2 P) steps.
 
@@ -6,18 +6,23 @@ Update: in step k of a broadcast every rank whose number relative to the root is
 above it. In step k of a barrier rank r sends to r + 2**k and hears from r - 2**k, so that after the last step it has
 heard, through others, from everybody.
 
-Cost: `cost.broadcast_cost`, `cost.barrier_cost`.
+A gather sends every vector straight to the root, in the order of ranks: nothing is sent twice, and the root receives
+each byte once whatever the way.
+
+Cost: `cost.broadcast_cost`, `cost.gather_cost`, `cost.barrier_cost`.
 
 Source: Hensgen, Finkel and Manber 1988 (barrier); Thakur, Rabenseifner and Gropp 2005 (broadcast).
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_BARRIER, OP_BROADCAST
+from dsgd.comm.wire import OP_BARRIER, OP_BROADCAST, OP_GATHER
 from dsgd.types import AnyArray
 
-__all__ = ["binomial_broadcast", "dissemination_barrier"]
+__all__ = ["binomial_broadcast", "direct_gather", "dissemination_barrier"]
 
 
 def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int) -> None:
@@ -32,6 +37,16 @@ def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int
         elif relative < 2 * distance:
             transport.exchange(None, None, (rank - distance) % size, vector, OP_BROADCAST)
         distance *= 2
+
+
+def direct_gather(transport: AbstractTransport, vector: AnyArray, parts: Sequence[AnyArray] | None, root: int) -> None:
+    """Send `vector` to the root, which fills the other ranks' entries of `parts`, one array per rank."""
+    if transport.rank != root or parts is None:
+        transport.exchange(root, vector, None, None, OP_GATHER)
+        return
+    for source in range(transport.size):
+        if source != root:
+            transport.exchange(None, None, source, parts[source], OP_GATHER)
 
 
 def dissemination_barrier(transport: AbstractTransport, nothing_out: AnyArray, nothing_in: AnyArray) -> None:

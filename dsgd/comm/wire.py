@@ -39,6 +39,7 @@ __all__ = [
     "OP_ALLREDUCE",
     "OP_BARRIER",
     "OP_BROADCAST",
+    "OP_GATHER",
     "OP_NAMES",
     "OP_SEND",
     "Header",
@@ -73,12 +74,14 @@ OP_ALLREDUCE: Final = 1
 OP_BROADCAST: Final = 2
 OP_ALLGATHER: Final = 3
 OP_BARRIER: Final = 4
+OP_GATHER: Final = 5
 OP_NAMES: Final = {
     OP_SEND: "send",
     OP_ALLREDUCE: "allreduce",
     OP_BROADCAST: "broadcast",
     OP_ALLGATHER: "allgather",
     OP_BARRIER: "barrier",
+    OP_GATHER: "gather",
 }
 
 
