@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination, resolve_elimination
-from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma
+from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.threads import Pool, count_threads, open_pool
@@ -120,16 +120,13 @@ class AbstractKernelSVM(BaseEstimator):
 
         Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
         """
-        if callable(self.kernel):
+        if callable(self.kernel) or self._is_precomputed():
             self._gamma = 0.0
-            return Kernel("callable", function=self.kernel)
-        if self._is_precomputed():
-            self._gamma = 0.0
-        else:
-            used = owner >= 0
-            totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
-            self._gamma = scale_gamma(self.gamma, X[first] if self.gamma == "scale" else X, totals)
-        return self._known_kernel()
+            return self._known_kernel()
+        used = owner >= 0
+        totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+        self._gamma = scale_gamma(self.gamma, X, totals, index=first)
+        return survey(self._known_kernel(), X, first)
 
     def _known_kernel(self) -> Kernel:
         if callable(self.kernel):
@@ -169,15 +166,8 @@ class AbstractKernelSVM(BaseEstimator):
         self, kernel: Kernel, X: Any, rows: IntVector, largest: float, tol: float, pool: Pool, cache_bytes: int
     ) -> KernelMatrix:
         """Return the kernel values among some rows of X, for variables of at most `largest`."""
-        part = X if self._is_precomputed() else X[rows]
-        return KernelMatrix(
-            kernel,
-            part,
-            samples=rows if self._is_precomputed() else None,
-            dtype=row_dtype(kernel, part, largest, tol),
-            cache_bytes=cache_bytes,
-            pool=pool,
-        )
+        dtype = row_dtype(kernel, len(rows), largest, tol)
+        return KernelMatrix(kernel, X, samples=rows, dtype=dtype, cache_bytes=cache_bytes, pool=pool)
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""
@@ -297,17 +287,11 @@ def _check_weights(sample_weight: Any, n: int) -> FloatVector:
     return weights
 
 
-def row_dtype(kernel: Kernel, X: Any, largest: float, tol: float) -> Any:
+def row_dtype(kernel: Kernel, n: int, largest: float, tol: float) -> Any:
     """Return the type for cached rows: float32 where its rounding stays far below tol."""
-    if kernel.name in {"precomputed", "callable"} or X.shape[0] <= _SMALL:
+    if kernel.name in {"precomputed", "callable"} or n <= _SMALL:
         return np.float64
-    if sp.issparse(X):
-        squares = np.asarray(X.multiply(X).sum(axis=1)).ravel()
-    else:
-        shift = centre(kernel, X)
-        part = X if shift is None else X - shift
-        squares = np.einsum("ij,ij->i", part, part, dtype=np.float64)
-    size = float(squares.max(initial=0.0))
+    size = kernel.largest_square
     if kernel.name != "linear":
         size *= kernel.gamma
     if kernel.name == "poly":

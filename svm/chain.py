@@ -86,6 +86,8 @@ def solve_chain(
     """
     links: list[Link] = []
     norms = feature_norms(matrix.kernel, matrix.X)
+    if norms is not None and matrix.samples is not None:
+        norms = norms[matrix.samples]
     for k, factor in enumerate(factors):
         begin = time.perf_counter()
         n_evaluations, n_hits, n_proven = matrix.n_evaluations, matrix.n_hits, 0
@@ -99,7 +101,7 @@ def solve_chain(
                 values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
                 n_proven = int(np.isfinite(values).all(axis=0).sum())
                 proven = _is_there(values, now)
-            if row_dtype(matrix.kernel, matrix.X, float(now.upper.max()), tol) != matrix.dtype == np.float32:
+            if row_dtype(matrix.kernel, matrix.n, float(now.upper.max()), tol) != matrix.dtype == np.float32:
                 matrix.set_dtype(np.float64)
             # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
             is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes

@@ -8,8 +8,8 @@ rows, the cost of a value being the nonzeros of its right row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.jit import kernel as compiled
-from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = [
     "KERNELS",
@@ -32,6 +32,7 @@ __all__ = [
     "row_values",
     "scale_gamma",
     "span",
+    "survey",
     "take_rows",
 ]
 
@@ -40,6 +41,7 @@ KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 
 _TILE = 16
 _DENSIFIED_BYTES = 16 * 2**20
+_CHUNK_BYTES = 2**19
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,10 @@ class Kernel:
         γ, c and the degree.
     function : callable or None
         ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
+    shift : array, shape (d,), or None
+        Taken off dense rows before rbf distances, which it leaves as they are; None takes the mean of the rows at hand.
+    largest_square : float
+        Largest squared norm of a training row, less the shift, where it is known: says how far rounding goes.
     """
 
     name: str
@@ -61,6 +67,8 @@ class Kernel:
     coef0: float = 0.0
     degree: float = 3.0
     function: Callable[[Any, Any], Any] | None = None
+    shift: FloatVector | None = field(default=None, compare=False, repr=False)
+    largest_square: float = field(default=np.inf, compare=False, repr=False)
 
 
 @dataclass(frozen=True)
@@ -114,32 +122,85 @@ def span(rows: Rows, start: int, stop: int) -> Rows:
     return Rows(n, plain=rows.plain[start:stop])
 
 
-def scale_gamma(gamma: str | float, X: Any, weights: FloatVector | None = None) -> float:
+def scale_gamma(
+    gamma: str | float, X: Any, weights: FloatVector | None = None, *, index: IntVector | None = None
+) -> float:
     """Return the number behind ``gamma``: "scale" is 1/(d Var X), "auto" is 1/d.
 
     Rows count by their weights in Var X, so a row of weight two is the same as two rows; scikit-learn ignores weights
     here.
+
+    Parameters
+    ----------
+    gamma : {"scale", "auto"} or float
+        What was asked for.
+    X : array or CSR matrix, shape (n, d)
+        Rows.
+    weights : array, shape (m,), or None
+        Weights of the rows taken.
+    index : int64 array, shape (m,), or None
+        Which rows are taken, in which order; None takes all.
     """
     if not isinstance(gamma, str):
         return float(gamma)
-    d = int(X.shape[1])
+    n, d = X.shape
     if gamma == "auto":
-        return 1.0 / d
-    if weights is None or np.ptp(weights) == 0:
-        variance = float((X.multiply(X)).mean() - X.mean() ** 2) if sp.issparse(X) else float(X.var(dtype=np.float64))
-    else:
-        share = weights / (weights.sum() * d)
-        sums = (np.asarray(X.sum(axis=1)).ravel(), np.asarray((X.multiply(X) if sp.issparse(X) else X * X).sum(axis=1)))
-        mean = float(share @ sums[0])
-        variance = float(share @ sums[1].ravel()) - mean * mean
+        return 1.0 / int(d)
+    order = np.arange(n) if index is None else index
+    share = np.full(len(order), 1.0 / (len(order) * d)) if weights is None else weights / (weights.sum() * d)
+    mean = float(share @ _row_sums(X, None)[order])
+    variance = float(share @ _row_sums(X, mean)[order])
     return float(1.0 / (d * variance)) if variance > 0 else 1.0
 
 
-def centre(kernel: Kernel, X: Any) -> FloatVector | None:
-    """Return the column means to take off dense rows before rbf distances; None where nothing is taken off."""
+def _row_sums(X: Any, mean: float | None) -> FloatVector:
+    """Return the sums of rows, or of their squared distances from `mean`, float64, shape (n,)."""
+    if sp.issparse(X):
+        values = X.data.astype(np.float64)
+        if mean is not None:
+            values = (values - mean) ** 2 - mean * mean  # an entry of zero counts mean² as well
+        sums = sp.csr_matrix((values, X.indices, X.indptr), shape=X.shape).sum(axis=1)
+        return np.asarray(sums, dtype=np.float64).ravel() + (0.0 if mean is None else X.shape[1] * mean * mean)
+    out = np.empty(len(X))
+    for begin, part in _chunks(X):
+        if mean is None:
+            np.sum(part, axis=1, dtype=np.float64, out=out[begin : begin + len(part)])
+        else:
+            away = part - np.float64(mean)
+            np.einsum("ij,ij->i", away, away, out=out[begin : begin + len(part)])
+    return out
+
+
+def _chunks(X: Any, index: IntVector | None = None) -> Iterator[tuple[int, Any]]:
+    """Yield where a chunk of the rows starts and the chunk, small enough to stay in the second-level cache."""
+    n = X.shape[0] if index is None else len(index)
+    step = max(16, _CHUNK_BYTES // max(1, 8 * X.shape[1]))
+    for begin in range(0, n, step):
+        yield begin, X[begin : begin + step] if index is None else X[index[begin : begin + step]]
+
+
+def centre(kernel: Kernel, X: Any, index: IntVector | None = None) -> FloatVector | None:
+    """Return what to take off dense rows before rbf distances: the kernel's shift, or the mean of these rows."""
     if kernel.name != "rbf" or sp.issparse(X):
         return None
-    return np.asarray(X.mean(axis=0, dtype=np.float64))
+    if kernel.shift is not None:
+        return kernel.shift
+    total = np.zeros(X.shape[1])
+    for _, part in _chunks(X, index):
+        total += part.sum(axis=0, dtype=np.float64)
+    return total / max(1, X.shape[0] if index is None else len(index))
+
+
+def survey(kernel: Kernel, X: Any, index: IntVector) -> Kernel:
+    """Return the kernel with what all problems on these rows need to know: their mean, and how long they are."""
+    if sp.issparse(X):
+        squares = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()[index]
+        return replace(kernel, largest_square=float(squares.max(initial=0.0)))
+    shift, largest = centre(kernel, X, index), 0.0
+    for _, part in _chunks(X, index):
+        away = part if shift is None else part - shift
+        largest = max(largest, float(np.einsum("ij,ij->i", away, away, dtype=np.float64).max(initial=0.0)))
+    return replace(kernel, shift=shift, largest_square=largest)
 
 
 def prefers_sparse(X: Any) -> bool:
@@ -150,7 +211,15 @@ def prefers_sparse(X: Any) -> bool:
     return bool(d / 16 > X.nnz / max(n, 1) / 8 + 2)
 
 
-def prepare(kernel: Kernel, X: Any, dtype: Any, *, shift: FloatVector | None = None, sparse: bool) -> Rows:
+def prepare(
+    kernel: Kernel,
+    X: Any,
+    dtype: Any,
+    *,
+    shift: FloatVector | None = None,
+    sparse: bool,
+    index: IntVector | None = None,
+) -> Rows:
     """Return rows ready for `block_values`.
 
     Parameters
@@ -165,28 +234,36 @@ def prepare(kernel: Kernel, X: Any, dtype: Any, *, shift: FloatVector | None = N
         Taken off dense rows; the same for both sides.
     sparse : bool
         Whether rows are kept as CSR.
+    index : int64 array, shape (m,), or None
+        Which rows are taken, in which order; None takes all.
     """
     if kernel.function is not None:
-        return Rows(X.shape[0], plain=X)
-    n, d = X.shape
+        plain = X if index is None else X[index]
+        return Rows(plain.shape[0], plain=plain)
+    n, d = X.shape[0] if index is None else len(index), X.shape[1]
     scale = np.sqrt(2.0 * kernel.gamma) if kernel.name == "rbf" else 1.0
     if sparse:
         csr = X if sp.issparse(X) and X.format == "csr" else sp.csr_matrix(X)
+        csr = csr if index is None else csr[index]
         squares = np.zeros(n)
         if kernel.name == "rbf":
             squares = -kernel.gamma * np.asarray(csr.multiply(csr).sum(axis=1), dtype=np.float64).ravel()
         values = (csr.data * scale).astype(dtype, copy=False)
         return Rows(n, sparse=(values, csr.indices, csr.indptr), n_columns=d, offsets=squares.astype(dtype))
-    full = X.toarray() if sp.issparse(X) else X
-    if kernel.name != "rbf":
-        return Rows(n, dense=np.ascontiguousarray(full, dtype=dtype))
-    out = np.empty((n, d + 2), dtype=dtype)
-    for begin in range(0, n, 4096):
-        part = np.asarray(full[begin : begin + 4096], dtype=np.float64)
-        part = part - shift if shift is not None else part
-        out[begin : begin + 4096, :d] = scale * part
-        out[begin : begin + 4096, d] = -kernel.gamma * np.einsum("ij,ij->i", part, part)
-    out[:, d + 1] = 1.0
+    if kernel.name != "rbf" and index is None and not sp.issparse(X):
+        return Rows(n, dense=np.ascontiguousarray(X, dtype=dtype))
+    out = np.empty((n, d + 2 if kernel.name == "rbf" else d), dtype=dtype)
+    for begin, part in _chunks(X, index):
+        rows = part.toarray() if sp.issparse(part) else part
+        target = out[begin : begin + len(rows)]
+        if kernel.name != "rbf":
+            target[:] = rows
+            continue
+        rows = np.asarray(rows, dtype=np.float64)
+        rows = rows if shift is None else rows - shift
+        np.multiply(rows, scale, out=target[:, :d], casting="same_kind")
+        target[:, d] = -kernel.gamma * np.einsum("ij,ij->i", rows, rows)
+        target[:, d + 1] = 1.0
     return Rows(n, dense=out)
 
 

@@ -52,9 +52,9 @@ class KernelMatrix:
     kernel : Kernel
         The kernel.
     X : array or CSR matrix, shape (n, d)
-        Samples; with ``precomputed`` the matrix of all samples, shape (m, m).
+        Rows; with ``precomputed`` the matrix of all of them, shape (m, m).
     samples : int64 array, shape (n,), or None
-        With ``precomputed``, which rows and columns are meant.
+        Which rows the samples are (with ``precomputed``, which rows and columns); None takes all.
     dtype : dtype
         Of cached rows.
     cache_bytes : int
@@ -73,10 +73,10 @@ class KernelMatrix:
         self.n_hits = 0
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
-        self._samples = samples
+        self.samples = samples
         self._n_columns = int(X.shape[1])
         self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
-        self._shift = None if self._sparse else centre(kernel, X)
+        self._shift = None if self._sparse else centre(kernel, X, samples)
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
         self.active: IntVector = np.arange(self.n)
@@ -101,11 +101,10 @@ class KernelMatrix:
         return self._rows.nbytes + self._cache.nbytes
 
     def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
+        index = ids if self.samples is None else self.samples[ids]
         if self.kernel.name == "precomputed":
-            samples = self._samples if self._samples is not None else np.arange(self.n)
-            return Rows(len(ids), plain=self.X, ids=samples[ids])
-        rows = self.X if len(ids) == self.n and ids is self.active else self.X[ids]
-        return prepare(self.kernel, rows, dtype, shift=self._shift, sparse=self._sparse)
+            return Rows(len(ids), plain=self.X, ids=index)
+        return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
 
     def block(self, positions: IntVector) -> FloatMatrix:
         """Return the values among some active samples, shape (q, q), float64; those of cached rows are read."""
