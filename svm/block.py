@@ -33,6 +33,8 @@ from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 __all__ = ["Dual", "Solution", "solve"]
 
 _MAX_EVENTS = 32
+_SMALL = 50_000
+_LARGEST_BLOCK = 2048  # 32 megabytes of values
 
 
 @dataclass(frozen=True)
@@ -149,7 +151,8 @@ class _Run:
         n = matrix.n
         self.dual, self.matrix, self.tol, self.policy = dual, matrix, tol, elimination
         self.max_iter = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
-        self.q = min(dual.y.size, block_size or (512 if n <= 50_000 else 1024))
+        self.q = min(dual.y.size, block_size or (512 if n <= _SMALL else 1024))
+        self.largest_q = min(dual.y.size, block_size or _LARGEST_BLOCK)
         self.n_groups = 2 if dual.by_sign else 1
         self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
         self.c = dual.y * dual.p
@@ -221,7 +224,7 @@ class _Run:
         before = alpha.copy()
         f = self.u_a[chosen % n] + np.take(self.c_a, chosen)
         inner_tol = max(0.5 * self.tol, 0.1 * gap)
-        limit = min(100 * self.q, self.max_iter - self.n_iter)
+        limit = min(100 * len(chosen), self.max_iter - self.n_iter)
         steps = solve_block(values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups)
         self.alpha_a.reshape(-1)[chosen] = alpha
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
@@ -252,7 +255,12 @@ class _Run:
         chosen = self.newest
         taken = np.zeros(self.y_a.size, dtype=np.bool_)
         taken[chosen] = True
-        room = max(1, (self.q - len(chosen)) // (2 * self.n_groups))
+        q = self.q
+        if len(self.u_a) <= 4 * self.largest_q:
+            # Among few samples, a block of all free variables ends what else takes many rounds.
+            n_free = int(np.count_nonzero((self.alpha_a > 0) & (self.alpha_a < self.upper_a)))
+            q = min(max(q, 3 * n_free // 2), self.largest_q)
+        room = max(1, (q - len(chosen)) // (2 * self.n_groups))
         new = []
         keys, places = np.empty(self.y_a.size), np.empty(self.y_a.size, dtype=np.int64)
         args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a)
@@ -267,7 +275,7 @@ class _Run:
                 taken[where] = True
         fresh = np.concatenate(new)
         # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
-        self.newest = fresh[: self.q // 2] if len(fresh) else chosen[len(chosen) // 2 :]
+        self.newest = fresh[: q // 2] if len(fresh) else chosen[len(chosen) // 2 :]
         return np.sort(np.concatenate([chosen, fresh]))
 
     # -- elimination ---------------------------------------------------------------------------------------------

@@ -108,20 +108,23 @@ class KernelMatrix:
 
     def block(self, positions: IntVector) -> FloatMatrix:
         """Return the values among some active samples, shape (q, q), float64; those of cached rows are read."""
+        out = np.empty((len(positions), len(positions)))
         slots = self._cache.peek(positions)
         if not (slots >= 0).any() or not self._reads_pay(len(positions)):
-            return self._computed_block(positions)
-        out = np.empty((len(positions), len(positions)))
+            self._compute_block(out, positions, np.arange(len(positions)))
+            return out
         read_block(self._cache.flat, self._cache.stride, slots, positions, out)
-        missing = np.flatnonzero(slots < 0)
-        if len(missing):
-            out[np.ix_(missing, missing)] = self._computed_block(positions[missing])
+        self._compute_block(out, positions, np.flatnonzero(slots < 0))
         return out
 
-    def _computed_block(self, positions: IntVector) -> FloatMatrix:
-        rows = take_rows(self._rows, positions)
+    def _compute_block(self, out: FloatMatrix, positions: IntVector, where: IntVector) -> None:
+        """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows."""
+        rows = take_rows(self._rows, positions[where])
         self.n_evaluations += rows.n * rows.n
-        return block_values(self.kernel, rows, rows, self.dtype).astype(np.float64)
+        for start in range(0, rows.n, _CHUNK):
+            some = where[start : start + _CHUNK]
+            part = take_rows(self._rows, positions[some])
+            out[np.ix_(some, where)] = block_values(self.kernel, part, rows, self.dtype)
 
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
