@@ -25,6 +25,7 @@ from dsgd.study import (
     claims_table,
     data_table,
     demo_study,
+    page,
     plots,
     published,
     read_rows,
@@ -37,6 +38,7 @@ from dsgd.study import (
     write_report,
 )
 from dsgd.study.data import deal
+from dsgd.study.drawing import spread
 from dsgd.study.machine import command_line, machine, versions
 from dsgd.study.measure import majority_accuracy, objective, score
 
@@ -302,6 +304,19 @@ def test_tables_have_as_many_cells_as_columns():
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
+def test_labels_that_would_touch_are_moved_apart_and_stay_in_order():
+    """Places with room stay; the others end at least the room apart, around where they wanted to be."""
+    assert spread([0.0, 5.0, 10.0], 2.0) == [0.0, 5.0, 10.0]
+    assert spread([1.0, 1.0], 2.0) == [0.0, 2.0]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        places = rng.uniform(0, 1, 7)
+        moved = np.array(spread(list(places), 0.1))
+        order = np.argsort(places)
+        assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
+        assert moved.mean() == pytest.approx(places.mean())
+
+
 @pytest.mark.parametrize("spec", plots.FIGURES, ids=lambda spec: spec.name)
 def test_every_figure_draws_for_one_and_for_three_datasets(spec):
     """Figures are PNG files under 150 kB, on a light and on a dark ground."""
@@ -361,16 +376,16 @@ def test_report_warns_of_rows_that_do_not_compare():
     rows = made_rows()
     rows[0] = rows[0] | {"machine": rows[0]["machine"] | {"cores": 64}}
     summary = summarise(rows)
-    assert "2 different machines" in report.render(STUDY, rows, summary, [])
+    assert "2 different machines" in report.page(STUDY, rows, summary).render("msf.html", [], rows)
     assert report.doubts(rows[1:]) == []
     assert "busy" in report.doubts([row | {"load_at_start": 3.0} for row in rows[1:]])[0]
 
 
 def test_missing_extras_are_named_with_the_command_that_gets_them(monkeypatch, tmp_path, capsys):
     """Without matplotlib the study does not start, and says what to install."""
-    monkeypatch.setattr(report, "find_spec", lambda name: None if name == "matplotlib" else object())
+    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "matplotlib" else object())
     with pytest.raises(DsgdError, match=r"needs matplotlib: run `pip install 'dsgd\[study\]'`"):
-        report.check_extras()
+        page.check_extras()
     assert main(["study", "msf", "--dataset", "ijcnn1", "--out", str(tmp_path)]) == 2
     assert "dsgd[study]" in capsys.readouterr().err
 

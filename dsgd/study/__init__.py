@@ -11,7 +11,8 @@ Figures need matplotlib and the report jinja2 (``pip install 'dsgd[study]'``); b
 
 from dsgd.study.claims import Claim, check_claims
 from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
-from dsgd.study.report import check_extras, doubts, verdict, write_report
+from dsgd.study.page import check_extras
+from dsgd.study.report import doubts, verdict, write_report
 from dsgd.study.rows import RowFile, read_rows
 from dsgd.study.runner import StudyRun, run_study
 from dsgd.study.summary import Cell, Stat, Summary, summarise

@@ -1,4 +1,4 @@
-"""The figures of a study; the only module that imports matplotlib.
+"""The figures of the study of synchronisation.
 
 One column of panels per dataset, so that a figure reads the same for one set and for three. Points are medians over
 seeds, bars reach from the lowest to the highest seed.
@@ -6,19 +6,17 @@ seeds, bars reach from the lowest to the highest seed.
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, Final
 
 import matplotlib as mpl
-from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
-from PIL import Image  # comes with matplotlib
 
 from dsgd.study import published
+from dsgd.study.drawing import duration, picture, plain_log_y, reference, series, share_legend
 from dsgd.study.summary import Cell, Stat, Summary
 from dsgd.study.theme import (
     DARK,
@@ -27,15 +25,12 @@ from dsgd.study.theme import (
     PHASE_COLOURS,
     PHASE_MARKERS,
     PHASES,
-    RANK_COLOURS,
     VERMILION,
     Theme,
     rc_params,
 )
 
 __all__ = ["FIGURES", "FigureSpec", "draw", "hero"]
-
-_DPI: Final = 120
 
 
 @dataclass(frozen=True)
@@ -83,8 +78,8 @@ def draw(spec: FigureSpec, summary: Summary, *, dark: bool = False) -> bytes:
         for column, dataset in enumerate(datasets):
             spec.panel(axes[:, column], summary, dataset, theme)
             axes[0, column].set_title(dataset)
-        _share_legend(figure, axes)
-        return _png(figure)
+        share_legend(figure, axes)
+        return picture(figure)
 
 
 def hero(summary: Summary, dataset: str, *, dark: bool = False) -> bytes:
@@ -112,8 +107,8 @@ def hero(summary: Summary, dataset: str, *, dark: bool = False) -> bytes:
         right.set_title("What it costs in accuracy")
         for axis in (left, middle, right):
             axis.set_xlabel(_PERIOD)
-        _share_legend(figure, [[left, middle, right]])
-        return _png(figure)
+        share_legend(figure, [[left, middle, right]])
+        return picture(figure)
 
 
 # -- panels --------------------------------------------------------------------------------------------------------
@@ -130,9 +125,9 @@ def _time_split(axes: Sequence[Any], summary: Summary, dataset: str, theme: Them
             style = {"color": PHASE_COLOURS[number], "marker": PHASE_MARKERS[number], "markersize": 4}
             axes[0].plot(*zip(*points, strict=True), label=f"_{phase}", **style)
     if sequential := summary.sequential(dataset):
-        _reference(axes[0], sequential.median("train_s"), "sequential run, in all", theme)
+        reference(axes[0], sequential.median("train_s"), "sequential run, in all", theme)
     _log_x(axes[0], _all_periods(summary, dataset))
-    _log_y(axes[0])
+    plain_log_y(axes[0])
     axes[0].set_ylabel("seconds per rank")
     _stack_shares(axes[1], cells, theme)
     axes[1].set_xlabel(_PERIOD)
@@ -146,13 +141,13 @@ def _time_accuracy(axes: Sequence[Any], summary: Summary, dataset: str, theme: T
 
 def _communication(axes: Sequence[Any], summary: Summary, dataset: str, theme: Theme) -> None:
     _per_ranks(axes[0], summary, dataset, lambda cell: cell.stat("communication_s"))
-    _log_y(axes[0])
+    plain_log_y(axes[0])
     axes[0].set_ylabel("wire + wait, s per rank")
     for number, ranks in enumerate(summary.ranks(dataset)):
         cells = summary.parallel(dataset, ranks)
         if cells and cells[0].every == 1 and (before := cells[0].median("communication_s")) > 0:
             shares = [cell.median("communication_s") / before for cell in cells]
-            axes[1].plot(_periods(cells), shares, **_series(number, f"{ranks} processes"))
+            axes[1].plot(_periods(cells), shares, **series(number, f"{ranks} processes"))
     family = published.family(dataset)
     for ranks, dashes in ((2, (4, 2)), (32, (1, 1.5))) if family else ():
         seconds = published.COMMUNICATION_S[str(family)][ranks]
@@ -221,7 +216,7 @@ def _dispersion(axes: Sequence[Any], summary: Summary, dataset: str, theme: Them
     del theme
     _per_ranks(axes[0], summary, dataset, lambda cell: cell.stat("dispersion"))
     if any(len(container) for container in axes[0].containers):
-        _log_y(axes[0])
+        plain_log_y(axes[0])
     axes[0].set_ylabel(r"$\frac{1}{P}\sum_r \|w_r-\bar w\|^2$")
     axes[0].set_xlabel(_PERIOD)
 
@@ -295,7 +290,7 @@ def _stack_shares(axis: Any, cells: Sequence[Cell], theme: Theme) -> None:
         floor = [low + height for low, height in zip(floor, heights, strict=True)]
     for place in range(len(cells)):
         axis.annotate(
-            _duration(cells[place].median("train_s")), (place, 100), xytext=(0, 2), textcoords="offset points",
+            duration(cells[place].median("train_s")), (place, 100), xytext=(0, 2), textcoords="offset points",
             ha="center", fontsize=8 if len(cells) < 8 else 7, color=theme.muted,
         )  # fmt: skip
     axis.set_ylim(0, 108)
@@ -306,18 +301,11 @@ def _stack_shares(axis: Any, cells: Sequence[Cell], theme: Theme) -> None:
     axis.set_ylabel("share of rank time")
 
 
-def _duration(seconds: float) -> str:
-    """Return seconds with two digits, in s or ms."""
-    if seconds >= 1:
-        return f"{seconds:.1f} s"
-    return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.1f} ms"
-
-
 def _total_time(axis: Any, summary: Summary, dataset: str, theme: Theme) -> None:
     _per_ranks(axis, summary, dataset, lambda cell: cell.stat("train_s"))
     if sequential := summary.sequential(dataset):
-        _reference(axis, sequential.median("train_s"), "sequential run", theme)
-    _log_y(axis)
+        reference(axis, sequential.median("train_s"), "sequential run", theme)
+    plain_log_y(axis)
     axis.set_ylabel("training time, s")
 
 
@@ -325,7 +313,7 @@ def _accuracy(axis: Any, summary: Summary, dataset: str, theme: Theme) -> None:
     _per_ranks(axis, summary, dataset, lambda cell: cell.stat("test_accuracy"), scale=100.0)
     cells = [cell for cell in summary.cells if cell.dataset == dataset]
     if sequential := summary.sequential(dataset):
-        _reference(axis, 100 * sequential.median("test_accuracy"), "sequential run", theme)
+        reference(axis, 100 * sequential.median("test_accuracy"), "sequential run", theme)
     stats = [stat for cell in cells if (stat := cell.stat("test_accuracy")) is not None]
     low, high = 100 * min(stat.low for stat in stats), 100 * max(stat.high for stat in stats)
     majority = 100 * cells[0].median("majority_accuracy")
@@ -358,14 +346,9 @@ def _per_ranks(
             yerr=[[scale * (s.median - s.low) for s in stats], [scale * (s.high - s.median) for s in stats]],
             elinewidth=1,
             capsize=2,
-            **_series(number, f"{ranks} processes"),
+            **series(number, f"{ranks} processes"),
         )
     _log_x(axis, _all_periods(summary, dataset))
-
-
-def _series(number: int, label: str) -> dict[str, Any]:
-    colour, marker = RANK_COLOURS[number % len(RANK_COLOURS)], MARKERS[number % len(MARKERS)]
-    return {"color": colour, "marker": marker, "markersize": 5, "linewidth": 1.8, "label": label}
 
 
 def _curve(axes: Sequence[Any], cell: Cell, label: str, **style: Any) -> None:
@@ -376,10 +359,6 @@ def _curve(axes: Sequence[Any], cell: Cell, label: str, **style: Any) -> None:
     losses = [point["train_loss"] for point in points]
     axes[0].plot([point["epoch"] for point in points], losses, label=label, linewidth=1.5, **style)
     axes[1].plot([point["seconds"] for point in points], losses, label=label, linewidth=1.5, **style)
-
-
-def _reference(axis: Any, value: float, label: str, theme: Theme) -> None:
-    axis.axhline(value, color=theme.text, dashes=(4, 2), linewidth=1.3, label=label)
 
 
 def _ratio(base: float | None, stat: Stat | None) -> Stat | None:
@@ -404,30 +383,3 @@ def _log_x(axis: Any, periods: Sequence[int]) -> None:
     axis.xaxis.set_minor_formatter(NullFormatter())
     if periods:
         axis.set_xlim(periods[0] / 1.5, periods[-1] * 1.5)
-
-
-def _log_y(axis: Any) -> None:
-    axis.set_yscale("log")
-    axis.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    axis.yaxis.set_minor_formatter(NullFormatter())
-
-
-def _share_legend(figure: Figure, axes: Sequence[Sequence[Any]]) -> None:
-    """Put one legend under the figure for all its panels."""
-    entries: dict[str, Any] = {}
-    for axis in (axis for row in axes for axis in row):
-        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
-            entries.setdefault(label, handle)
-    if entries:
-        columns = min(len(entries), 3 if len(axes[0]) == 1 else 9)
-        figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
-
-
-def _png(figure: Figure) -> bytes:
-    FigureCanvasAgg(figure)
-    drawn, buffer = io.BytesIO(), io.BytesIO()
-    figure.savefig(drawn, format="png", dpi=_DPI)
-    # A palette holds the few colours of a figure and their blends with the ground in a third of the bytes.
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
-    return buffer.getvalue()
