@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
@@ -14,9 +14,9 @@ import typer
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from dsgd.study import Study, Summary
+    from dsgd.study import Study, StudyRun, Summary
 
-__all__ = ["app", "make_study", "parse_numbers"]
+__all__ = ["app", "follow", "make_study", "parse_numbers"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -165,33 +165,12 @@ def make_study(datasets: Sequence[str], rows: int | None, given: dict[str, Any],
 
 def _run(study: Study, out: Path, *, scheduler: str | None, force: bool, quiet: bool) -> list[dict[str, Any]]:
     """Run the study with a progress bar; return its rows."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
     from dsgd.study import run_study
 
-    console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
-    rows: list[dict[str, Any]] = []
-    n_resumed, seen = 0, ("", 0)
-    try:
-        with bar:
-            task = bar.add_task("loading data", total=study.count())
-            for run in run_study(study, out, scheduler=scheduler, force=force):
-                rows.append(run.row)
-                n_resumed += run.resumed
-                place = (run.row["dataset"], run.row["ranks"])
-                bar.update(task, advance=1, description=f"{place[0]} on {place[1]} rank{'s' * (place[1] > 1)}")
-                if place != seen and not (quiet or console.is_terminal or run.resumed):
-                    typer.echo(f"{place[0]} on {place[1]} rank{'s' * (place[1] > 1)} ...", err=True)
-                seen = place
-    except KeyboardInterrupt:
-        typer.echo(f"{len(rows)} of {study.count()} runs are kept; give the same command to go on.", err=True)
-        raise
-    if n_resumed and not quiet:
-        typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
-    return rows
+    def describe(row: dict[str, Any]) -> str:
+        return f"{row['dataset']} on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
+
+    return follow(run_study(study, out, scheduler=scheduler, force=force), study.count(), describe, out, quiet=quiet)
 
 
 def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
@@ -224,6 +203,56 @@ def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: boo
     for doubt in doubts(rows):
         console.print(f"Note: {doubt}")
     typer.echo(f"\nreport: {path}")
+
+
+def follow(
+    runs: Iterator[StudyRun], total: int, describe: Callable[[dict[str, Any]], str], out: Path, *, quiet: bool
+) -> list[dict[str, Any]]:
+    """Go through the runs of a study with a progress bar; return their rows.
+
+    Parameters
+    ----------
+    runs : iterator of StudyRun
+        The runs, made as they are asked for.
+    total : int
+        How many there will be.
+    describe : callable
+        What the bar says while runs like this row are made.
+    out : pathlib.Path
+        The folder, for what is said when the study is interrupted or resumed.
+    quiet : bool
+        Say nothing.
+
+    Returns
+    -------
+    list of dict
+        The rows.
+    """
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    console = Console(stderr=True)
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    rows: list[dict[str, Any]] = []
+    n_resumed, seen = 0, ""
+    try:
+        with bar:
+            task = bar.add_task("loading data", total=total)
+            for run in runs:
+                rows.append(run.row)
+                n_resumed += run.resumed
+                text = describe(run.row)
+                bar.update(task, advance=1, description=text)
+                if text != seen and not (quiet or console.is_terminal or run.resumed):
+                    typer.echo(f"{text} ...", err=True)
+                seen = text
+    except KeyboardInterrupt:
+        typer.echo(f"{len(rows)} of {total} runs are kept; give the same command to go on.", err=True)
+        raise
+    if n_resumed and not quiet:
+        typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
+    return rows
 
 
 def _cells(summary: Summary) -> list[dict[str, Any]]:

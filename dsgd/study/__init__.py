@@ -13,8 +13,8 @@ from dsgd.study.claims import Claim, check_claims
 from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
 from dsgd.study.page import check_extras
 from dsgd.study.report import doubts, verdict, write_report
-from dsgd.study.rows import RowFile, read_rows
-from dsgd.study.runner import StudyRun, run_study
+from dsgd.study.rows import RowFile, StudyRun, read_rows
+from dsgd.study.runner import run_study
 from dsgd.study.summary import Cell, Stat, Summary, summarise
 from dsgd.study.tables import Table, claims_table, data_table, results_table, target_table
 

@@ -6,6 +6,7 @@ Only this module and the modules of figures import matplotlib.
 from __future__ import annotations
 
 import io
+import math
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -74,7 +75,7 @@ def duration(seconds: float) -> str:
     return f"{1e3 * seconds:.0f} ms" if seconds >= 0.01 else f"{1e3 * seconds:.1f} ms"
 
 
-def spread(places: Sequence[float], room: float) -> list[float]:
+def spread(places: Sequence[float], room: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
     """Move places apart until neighbours are `room` from each other, as little as that takes.
 
     Parameters
@@ -83,6 +84,8 @@ def spread(places: Sequence[float], room: float) -> list[float]:
         Where labels would best be.
     room : float
         The least distance between two of them.
+    low, high : float, optional
+        Between these all must lie; there must be room enough.
 
     Returns
     -------
@@ -93,12 +96,17 @@ def spread(places: Sequence[float], room: float) -> list[float]:
     # Groups of touching labels sit around the mean of where they want to be; groups that would touch become one.
     groups: list[list[int]] = []
     middles: list[float] = []
+
+    def middle_of(members: list[int]) -> float:
+        half = room * (len(members) - 1) / 2
+        return max(low + half, min(high - half, sum(places[member] for member in members) / len(members)))
+
     for number in order:
         groups.append([number])
-        middles.append(places[number])
+        middles.append(middle_of([number]))
         while len(groups) > 1 and middles[-1] - middles[-2] < room * (len(groups[-1]) + len(groups[-2])) / 2:
             groups[-2:] = [groups[-2] + groups[-1]]
-            middles[-2:] = [sum(places[member] for member in groups[-1]) / len(groups[-1])]
+            middles[-2:] = [middle_of(groups[-1])]
     moved = list(places)
     for members, middle in zip(groups, middles, strict=True):
         for step, member in enumerate(members):

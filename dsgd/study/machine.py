@@ -9,9 +9,9 @@ import sys
 from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-__all__ = ["command_line", "commit", "load", "machine", "versions"]
+__all__ = ["command_line", "commit", "load", "machine", "origin", "versions"]
 
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
 
@@ -66,6 +66,23 @@ def command_line(argv: Sequence[str] | None = None) -> str:
     if words and Path(words[0]).name == "__main__.py":
         words[0] = "dsgd"
     return " ".join(Path(word).name if word.startswith(("/", "~")) else word for word in words)
+
+
+def origin(command: str | None = None) -> dict[str, Any]:
+    """Return what every row of a study says of where it was made.
+
+    Parameters
+    ----------
+    command : str, optional
+        The command; that of this process by default.
+    """
+    return {
+        "machine": machine(),
+        "load_at_start": load(),
+        "versions": versions(),
+        "commit": commit(),
+        "command": command or command_line(),
+    }
 
 
 def _git(folder: Path, *arguments: str) -> str:

@@ -7,16 +7,37 @@ that was cut off by a crash or a full disk is dropped when the file is opened fo
 from __future__ import annotations
 
 import json
+import math
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from dsgd.errors import ParseError
 
-__all__ = ["Row", "RowFile", "parse_rows", "read_rows"]
+__all__ = ["ROWS_FILE", "Row", "RowFile", "StudyRun", "parse_rows", "read_rows"]
 
 Row: TypeAlias = dict[str, Any]
+
+#: Name of the file of rows in the folder of a study.
+ROWS_FILE: Final = "rows.jsonl"
+
+
+@dataclass(frozen=True)
+class StudyRun:
+    """A finished run.
+
+    Parameters
+    ----------
+    row : dict
+        Its row.
+    resumed : bool
+        Whether the row was there already and nothing was run.
+    """
+
+    row: Row
+    resumed: bool
 
 
 def parse_rows(text: str, name: str) -> list[Row]:
@@ -102,12 +123,13 @@ class RowFile:
         return len(self._rows)
 
     def append(self, row: Mapping[str, Any]) -> None:
-        """Add a finished run; it is on disk when this returns."""
+        """Add a finished run; it is on disk when this returns. Numbers that are not finite become null."""
+        kept: Row = _plain(dict(row))
         with self.path.open("a", encoding="utf-8") as file:
-            file.write(_line(row))
+            file.write(_line(kept))
             file.flush()
             os.fsync(file.fileno())
-        self._rows[row["key"]] = dict(row)
+        self._rows[kept["key"]] = kept
 
     def select(self, keys: Iterable[str]) -> list[Row]:
         """Return the rows with these keys, in the order of the keys; keys that have not been run are left out."""
@@ -116,3 +138,14 @@ class RowFile:
 
 def _line(row: Mapping[str, Any]) -> str:
     return json.dumps(row, separators=(",", ":"), allow_nan=False) + "\n"
+
+
+def _plain(value: Any) -> Any:
+    """Return a value as JSON has it."""
+    if isinstance(value, dict):
+        return {name: _plain(item) for name, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_plain(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -2,49 +2,25 @@
 
 from __future__ import annotations
 
-import logging
-import math
 import os
-import signal
-import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
-from dsgd.runtime import connect_client
 from dsgd.study import machine
 from dsgd.study.data import StudyData, load_data, place
 from dsgd.study.grid import RunSpec, Study
 from dsgd.study.measure import objective, score
-from dsgd.study.rows import Row, RowFile
+from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
+from dsgd.study.workers import cluster_of
 from dsgd.sync import EpochAveraging, LocalSGD
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["ROWS_FILE", "StudyRun", "run_study"]
-
-ROWS_FILE: Final = "rows.jsonl"
-
-
-@dataclass(frozen=True)
-class StudyRun:
-    """A finished run.
-
-    Parameters
-    ----------
-    row : dict
-        Its row.
-    resumed : bool
-        Whether the row was there already and nothing was run.
-    """
-
-    row: Row
-    resumed: bool
+__all__ = ["run_study"]
 
 
 def run_study(
@@ -89,21 +65,14 @@ def run_study(
         A dataset can be neither found nor made.
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = {
-        "machine": machine.machine(),
-        "load_at_start": machine.load(),
-        "versions": machine.versions(),
-        "commit": machine.commit(),
-        "command": command or machine.command_line(),
-        "cluster": "scheduler" if scheduler else "local",
-    }
+    context = {**machine.origin(command), "cluster": "scheduler" if scheduler else "local"}
     loaded = [load_data(source, study.dtype) for source in study.data]
     for ranks in study.all_ranks():
         grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
         if all(spec.key in rows for _, specs in grids for spec in specs):
             yield from (StudyRun(row, resumed=True) for _, specs in grids for row in rows.select(s.key for s in specs))
             continue
-        with _cluster(ranks, scheduler) as client:
+        with cluster_of(ranks, scheduler) as client:
             for data, specs in grids:
                 yield from _run_placed(client, study, data, specs, rows, context)
 
@@ -131,7 +100,7 @@ def _run_placed(
             "when": datetime.now(UTC).isoformat(timespec="seconds"),
             **context,
         }
-        rows.append(_plain(row))
+        rows.append(row)
         yield StudyRun(rows.select([spec.key])[0], resumed=False)
 
 
@@ -183,50 +152,3 @@ def _cost(model: SGDClassifier) -> dict[str, Any]:
         "peak_rss_bytes": int(report["peak_rss_bytes"]),
         "curve": curve,
     }
-
-
-@contextmanager
-def _cluster(ranks: int, scheduler: str | None) -> Iterator[Client]:
-    """Give a client of the cluster at `scheduler`, or of worker processes started for the while."""
-    if scheduler is not None:
-        with connect_client(scheduler) as client:
-            yield client
-        return
-    from distributed import Client, LocalCluster
-
-    with _children_ignore_interrupts():
-        started = LocalCluster(
-            n_workers=ranks,
-            threads_per_worker=1,
-            processes=True,
-            # No dashboard, and a free port for the page that the scheduler serves all the same: 8787 may be taken.
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            silence_logs=logging.ERROR,
-        )
-    with started as cluster, Client(cluster, set_as_default=False) as client:
-        yield client
-
-
-@contextmanager
-def _children_ignore_interrupts() -> Iterator[None]:
-    """Start processes that leave ctrl-C to this one, which then closes them in order and without their tracebacks."""
-    if threading.current_thread() is not threading.main_thread():  # only there can signals be set
-        yield
-        return
-    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, handler)
-
-
-def _plain(value: Any) -> Any:
-    """Return a value as JSON has it: numbers that are not finite become null."""
-    if isinstance(value, dict):
-        return {name: _plain(item) for name, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_plain(item) for item in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value

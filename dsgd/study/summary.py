@@ -28,6 +28,12 @@ class Stat:
     low: float
     high: float
 
+    @classmethod
+    def of(cls, values: Iterable[float | None]) -> Stat | None:
+        """Return the quantity of some values, or None where there is none; those that are None are left out."""
+        known = [float(value) for value in values if value is not None]
+        return cls(statistics.median(known), min(known), max(known)) if known else None
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -59,8 +65,7 @@ class Cell:
             A column of the rows; ``"communication_s"`` stands for wire plus wait, ``"other_s"`` for the time that
             the ledger charges to no phase. Seconds of phases, bytes and messages are given per rank.
         """
-        values = [value for row in self.rows if (value := _value(row, name)) is not None]
-        return Stat(statistics.median(values), min(values), max(values)) if values else None
+        return Stat.of(_value(row, name) for row in self.rows)
 
     def median(self, name: str) -> float:
         """Return the median of a column that every row has.

@@ -15,9 +15,12 @@ __all__ = [
     "PHASES",
     "PHASE_COLOURS",
     "PHASE_MARKERS",
+    "PRESET_DASHES",
+    "PRESET_MARKERS",
     "RANK_COLOURS",
     "VERMILION",
     "Theme",
+    "preset_colour",
     "rc_params",
 ]
 
@@ -52,6 +55,28 @@ MARKERS: Final = ("o", "s", "^", "D", "v")
 PHASES: Final = ("compute", "encode", "other", "wire", "wait")
 PHASE_COLOURS: Final = (BLUE, GREEN, "#8c959f", ORANGE, VERMILION)
 PHASE_MARKERS: Final = ("o", "^", "v", "s", "D")
+# Presets of elimination; those that have no colour here are drawn in that of the text.
+_PRESET_COLOURS: Final = {
+    "single": PURPLE,
+    "multi": BLUE,
+    "libsvm": ORANGE,
+    "aggressive": VERMILION,
+    "average": GREEN,
+    "conservative": "#56B4E9",
+}
+PRESET_MARKERS: Final = {
+    "none": "|", "single": "v", "multi": "o", "libsvm": "s", "aggressive": "X", "average": "^", "conservative": "P",
+    "auto": "D", "scikit-learn": "d",
+}  # fmt: skip
+PRESET_DASHES: Final = {
+    "none": (4, 2), "single": (6, 1.5), "multi": (), "libsvm": (5, 1.5, 1, 1.5), "aggressive": (1, 1),
+    "average": (3, 1), "conservative": (8, 2), "auto": (),
+}  # fmt: skip
+
+
+def preset_colour(name: str, theme: Theme) -> str:
+    """Return the colour of a preset of elimination."""
+    return _PRESET_COLOURS.get(name, theme.text)
 
 
 def rc_params(theme: Theme) -> dict[str, Any]:

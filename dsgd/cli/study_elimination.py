@@ -1,0 +1,203 @@
+"""``dsgd study elimination``: what leaving samples out saves a kernel SVM."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.study import follow, parse_numbers
+
+if TYPE_CHECKING:
+    from dsgd.study.elimination import EliminationStudy, EliminationSummary
+
+__all__ = ["EXAMPLES", "elimination", "make_elimination_study"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd study elimination --demo --out demo/
+
+  dsgd study elimination --problem a9a --problem clean --repeats 5 --out study/
+
+  dsgd study elimination --problem covtype --rows 10000 --presets multi,auto --cache small --out study/
+"""
+_GRID: Final = "The grid"
+_MODEL: Final = "The machine"
+
+
+def elimination(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
+    problem: Annotated[
+        list[str] | None,
+        typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
+    ] = None,
+    presets: Annotated[
+        str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=_GRID)
+    ] = None,
+    cache: Annotated[str | None, typer.Option(help="small, fits or small,fits.", rich_help_panel=_GRID)] = None,
+    cache_share: Annotated[
+        float | None, typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=_GRID)
+    ] = None,
+    ranks: Annotated[
+        str | None,
+        typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=_GRID),
+    ] = None,
+    simulated: Annotated[
+        str | None,
+        typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=_GRID),
+    ] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of each problem.", rich_help_panel=_GRID)] = None,
+    repeats: Annotated[int | None, typer.Option(help="Times that each run is made.", rich_help_panel=_GRID)] = None,
+    threads: Annotated[
+        int | None,
+        typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MODEL),
+    ] = None,
+    cost: Annotated[
+        float | None,
+        typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MODEL),
+    ] = None,
+    tol: Annotated[float | None, typer.Option(help="The gap to reach.", rich_help_panel=_MODEL)] = None,
+    reference: Annotated[bool, typer.Option(help="Run scikit-learn's SVC too.", rich_help_panel=_GRID)] = True,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="All problems, small enough for two cores and two minutes.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """What does leaving samples out save? Run every preset of elimination and recompute what has been claimed of it.
+
+    Every run becomes one row in OUT/rows.jsonl as soon as it is finished: a study that was stopped goes on where it was
+    when the same command is given again. Real sets that are not on this machine are left out with a line that says so.
+    OUT/report.html needs no network.
+    """
+    from dsgd.study import check_extras
+    from dsgd.study.elimination import find_problems, run_elimination_study
+
+    check_extras()  # before minutes of work, not after
+    given = {
+        "presets": _words(presets),
+        "caches": _words(cache),
+        "cache_share": cache_share,
+        "ranks": () if ranks == "none" else parse_numbers("--ranks", ranks),
+        "simulated_ranks": () if simulated == "none" else parse_numbers("--simulated", simulated),
+        "repeats": repeats,
+        "n_threads": threads,
+        "tol": tol,
+        "with_reference": reference,
+    }
+    study, data, skipped = find_problems(make_elimination_study(problem or (), rows, cost, given, demo=demo))
+    for line in () if as_json else skipped:
+        typer.echo(line, err=True)
+
+    def describe(row: dict[str, Any]) -> str:
+        where = "" if row["ranks"] is None else f" on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
+        return f"{row['problem']}{where}"
+
+    runs = run_elimination_study(study, data, out, force=force)
+    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, skipped, as_json=as_json)
+
+
+def make_elimination_study(
+    problems: Sequence[str], rows: int | None, cost: float | None, given: dict[str, Any], *, demo: bool
+) -> EliminationStudy:
+    """Return the study that the options describe.
+
+    Parameters
+    ----------
+    problems : sequence of str
+        Names of problems; the preset's own if empty.
+    rows : int or None
+        Rows of each.
+    cost : float or None
+        C of each.
+    given : dict
+        Fields of `EliminationStudy`; those that are None keep the value of the preset.
+    demo : bool
+        Whether the preset is the demo, and not the defaults.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is outside its domain.
+    """
+    from dsgd.study.elimination import EliminationStudy, demo_elimination_study, find_problem
+
+    study = demo_elimination_study() if demo else EliminationStudy()
+    own = {found.name: found for found in study.problems}
+    chosen = [own.get(name) or find_problem(name) for name in problems] or list(study.problems)
+    if rows is not None:
+        chosen = [replace(found, rows=rows) for found in chosen]
+    if cost is not None:
+        chosen = [replace(found, C=cost) for found in chosen]
+    more = {name: value for name, value in given.items() if value is not None}
+    return replace(study, problems=tuple(chosen), **more)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(","))
+
+
+def _report(
+    study: EliminationStudy, rows: list[dict[str, Any]], out: Path, skipped: Sequence[str], *, as_json: bool
+) -> None:
+    """Write the report; print what it says."""
+    from dsgd.study.elimination import (
+        check_elimination_claims,
+        elimination_table,
+        elimination_verdict,
+        ranks_table,
+        summarise_elimination,
+        write_elimination_report,
+    )
+
+    path = write_elimination_report(study, rows, out, skipped)
+    summary = summarise_elimination(rows)
+    claims = check_elimination_claims(summary)
+    if as_json:
+        facts = {
+            "report": str(path),
+            "rows": str(out / "rows.jsonl"),
+            "n_runs": len(rows),
+            "skipped": list(skipped),
+            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
+            "cells": _cells(summary),
+        }
+        typer.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+
+    from dsgd.study import claims_table
+
+    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 150)
+    for name in summary.problems():
+        for cache in summary.caches():
+            console.print(elimination_table(summary, name, cache, note=False).renderable())
+    ranks = ranks_table(summary, tuple(study.simulated_ranks), study.network)
+    if ranks.rows:
+        console.print(ranks.renderable())
+    console.print(claims_table(claims).renderable())
+    console.print(elimination_verdict(summary, claims))
+    typer.echo(f"\nreport: {path}")
+
+
+def _cells(summary: EliminationSummary) -> list[dict[str, Any]]:
+    names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
+    return [
+        {
+            "problem": cell.problem,
+            "method": cell.method,
+            "cache": cell.cache,
+            "solver": cell.solver,
+            "ranks": cell.ranks,
+            "repeats": len(cell.rows),
+            **{name: stat.median if (stat := cell.stat(name)) else None for name in names},
+        }
+        for cell in summary.cells
+    ]

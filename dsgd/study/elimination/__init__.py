@@ -1,0 +1,51 @@
+"""Studies of elimination: what leaving samples out saves a kernel SVM, and what it costs.
+
+::
+
+    study, data, skipped = find_problems(demo_elimination_study())
+    runs = list(run_elimination_study(study, data, "study/"))
+    write_elimination_report(study, [run.row for run in runs], "study/", skipped)
+"""
+
+from dsgd.study.elimination.claims import check_elimination_claims
+from dsgd.study.elimination.grid import (
+    CACHES,
+    PRESETS,
+    REFERENCE,
+    EliminationRun,
+    EliminationStudy,
+    demo_elimination_study,
+)
+from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
+from dsgd.study.elimination.problems import PROBLEMS, Problem, find_problem
+from dsgd.study.elimination.report import elimination_verdict, write_elimination_report
+from dsgd.study.elimination.runner import find_problems, run_elimination_study
+from dsgd.study.elimination.summary import EliminationCell, EliminationSummary, summarise_elimination
+from dsgd.study.elimination.tables import elimination_data_table, elimination_table, ranks_table
+
+__all__ = [
+    "CACHES",
+    "PRESETS",
+    "PROBLEMS",
+    "REFERENCE",
+    "Counts",
+    "EliminationCell",
+    "EliminationRun",
+    "EliminationStudy",
+    "EliminationSummary",
+    "Network",
+    "Problem",
+    "SimulatedTime",
+    "check_elimination_claims",
+    "demo_elimination_study",
+    "elimination_data_table",
+    "elimination_table",
+    "elimination_verdict",
+    "find_problem",
+    "find_problems",
+    "ranks_table",
+    "run_elimination_study",
+    "simulate",
+    "summarise_elimination",
+    "write_elimination_report",
+]

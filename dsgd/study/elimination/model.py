@@ -1,0 +1,144 @@
+"""What more ranks would take: kernel counts of a real run divided among them, plus what their messages cost.
+
+Problem: two cores show one and two ranks; what elimination is worth on more follows from counts that do not depend on
+the machine. With P ranks, L = ceil(log2 P), a latency of alpha seconds per message and beta seconds per byte, the
+pairwise solver takes per iteration
+
+    T = 2 (n_active / P) c + L alpha + 2 L (alpha + m beta)
+
+where c is the time of one kernel value and m the bytes of a row: every rank updates its share of the active samples for
+the two rows that were chosen (broadcast, twice), and one all-reduce of a few numbers finds the next two. The block
+solver takes per round of q variables
+
+    T = E / P c + s + P alpha + q m beta + 2 L alpha
+
+for the E kernel values of the round and s seconds in which every rank solves the same small problem: candidates are
+gathered, and the extremes of the indicators all-reduced. A reconstruction adds an exchange of the changed rows, P alpha
+plus their bytes. Summed over a run, the kernel values are what the run counted.
+
+Times computed so are marked as simulated everywhere. They leave out waiting for the slowest rank: shares of the active
+samples are taken to be equal, as after a rebalancing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsgd.collectives.cost import n_levels
+from dsgd.comm.wire import HEADER_BYTES
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["TEN_GIGABIT", "Counts", "Network", "SimulatedTime", "simulate"]
+
+_PAIR_BYTES: Final = 32  # two extremes and their places
+
+
+@dataclass(frozen=True)
+class Network:
+    """What a message costs.
+
+    Parameters
+    ----------
+    name : str
+        What to call it.
+    latency_s : float
+        Seconds before the first byte is there.
+    byte_s : float
+        Seconds per byte after that.
+    """
+
+    name: str
+    latency_s: float
+    byte_s: float
+
+    def __post_init__(self) -> None:
+        if not (self.latency_s >= 0 and self.byte_s >= 0):
+            raise InvalidParameterError(f"Network({self.name!r}): latency and seconds per byte must not be negative.")
+
+
+#: TCP between two processes as `dsgd` does it (benchmarks/collectives.py), at 10 Gbit/s.
+TEN_GIGABIT: Final = Network("25 us, 10 Gbit/s", 25e-6, 0.8e-9)
+
+
+@dataclass(frozen=True)
+class Counts:
+    """What a run on one rank counted.
+
+    Parameters
+    ----------
+    solver : {"block", "pairwise"}
+        Which solver.
+    kernel_values : int
+        Kernel values computed, all told.
+    iterations, rounds : int
+        Two-variable steps; rounds of exchange (for the pairwise solver the same).
+    rows_sent : int
+        Rows that every rank must get, all told.
+    reconstructions : int
+        Times that indicators were renewed.
+    row_bytes : float
+        Bytes of a row.
+    parallel_s : float
+        Seconds on one rank of what is divided among ranks: kernel values and what is done with them.
+    serial_s : float
+        Seconds on one rank of what every rank does for itself.
+    """
+
+    solver: str
+    kernel_values: int
+    iterations: int
+    rounds: int
+    rows_sent: int
+    reconstructions: int
+    row_bytes: float
+    parallel_s: float
+    serial_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class SimulatedTime:
+    """Seconds of a run on ranks that were not there.
+
+    Parameters
+    ----------
+    compute_s, communication_s : float
+        Computing and exchanging.
+    """
+
+    compute_s: float
+    communication_s: float
+
+    @property
+    def total_s(self) -> float:
+        """Both together."""
+        return self.compute_s + self.communication_s
+
+
+def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
+    """Return what a run would take on `ranks` ranks.
+
+    Parameters
+    ----------
+    counts : Counts
+        The run on one rank.
+    ranks : int
+        How many.
+    network : Network
+        What messages cost.
+    """
+    if ranks < 1:
+        raise InvalidParameterError(f"simulate(ranks={ranks}): there must be at least one.")
+    compute = counts.parallel_s / ranks + counts.serial_s
+    if ranks == 1:
+        return SimulatedTime(compute, 0.0)
+    levels, latency, byte = n_levels(ranks), network.latency_s, network.byte_s
+    allreduce = levels * (latency + (_PAIR_BYTES + HEADER_BYTES) * byte)
+    row = counts.row_bytes * byte
+    if counts.solver == "pairwise":
+        # Two rows down a tree of L levels, each level a message of a whole row.
+        messages = counts.rounds * (allreduce + 2 * levels * latency) + counts.rows_sent * levels * row
+    else:
+        # Candidates of all ranks around a ring, then the extremes of both sides.
+        messages = counts.rounds * ((ranks - 1) * latency + 2 * allreduce) + counts.rows_sent * row
+    return SimulatedTime(compute, messages + counts.reconstructions * (ranks - 1) * latency)

@@ -1,0 +1,204 @@
+"""Running a study of elimination: one row per run, written as it is made."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
+
+from dsgd.errors import DatasetError
+from dsgd.study import machine
+from dsgd.study.elimination.grid import BLOCK, REFERENCE, EliminationRun, EliminationStudy
+from dsgd.study.elimination.measure import curve, reuse, step_seconds
+from dsgd.study.elimination.problems import ProblemData, load_problem
+from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
+from dsgd.study.workers import cluster_of
+from dsgd.svm import SVC
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["find_problems", "run_elimination_study"]
+
+_WARM_UP_ROWS = 400
+
+
+def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[ProblemData], list[str]]:
+    """Load what a study trains on.
+
+    Parameters
+    ----------
+    study : EliminationStudy
+        What is asked for.
+
+    Returns
+    -------
+    study : EliminationStudy
+        The same, with the problems that are at hand and the rows they really have.
+    data : list of ProblemData
+        Their rows.
+    skipped : list of str
+        Why others are not there, a line each.
+
+    Raises
+    ------
+    DatasetError
+        None of them is there.
+    """
+    data, skipped = [], []
+    for problem in study.problems:
+        try:
+            data.append(load_problem(problem))
+        except DatasetError as error:
+            skipped.append(f"{problem.name} is left out: {error}")
+    if not data:
+        raise DatasetError("; ".join(skipped))
+    return replace(study, problems=tuple(found.problem for found in data)), data, skipped
+
+
+def run_elimination_study(
+    study: EliminationStudy,
+    data: Sequence[ProblemData],
+    out: str | os.PathLike[str],
+    *,
+    force: bool = False,
+    command: str | None = None,
+) -> Iterator[StudyRun]:
+    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+
+    A short fit comes before the first timed one of a problem, so that loading compiled code is in no timing.
+
+    Parameters
+    ----------
+    study : EliminationStudy
+        What to run, as `find_problems` returned it.
+    data : sequence of ProblemData
+        The rows of its problems.
+    out : str or path-like
+        Folder of the study; rows go to ``rows.jsonl`` in it.
+    force : bool, default False
+        Run everything anew.
+    command : str, optional
+        What rows say they were made by; the command line of this process by default.
+
+    Yields
+    ------
+    StudyRun
+        First the runs in this process, by problem, then the distributed ones, by ranks and problem.
+    """
+    rows = RowFile(Path(out) / ROWS_FILE, force=force)
+    context = machine.origin(command)
+    for found in data:
+        yield from _run(study.runs(found.problem), found, rows, context, None)
+    for ranks in sorted(set(study.ranks)):
+        todo = [(found, study.rank_runs(found.problem, ranks)) for found in data]
+        is_done = all(run.key in rows for _, runs in todo for run in runs)
+        opened: AbstractContextManager[Client | None] = nullcontext() if is_done or ranks == 1 else cluster_of(ranks)
+        with opened as client:
+            for found, runs in todo:
+                yield from _run(runs, found, rows, context, client)
+
+
+def _run(
+    runs: Sequence[EliminationRun], data: ProblemData, rows: RowFile, context: dict[str, Any], client: Client | None
+) -> Iterator[StudyRun]:
+    described: dict[str, Any] = {}
+    for run in runs:
+        if run.key not in rows:
+            if not described:
+                described = data.describe()
+            if run is runs[0] or run.solver != "block":
+                _warm_up(run, data, client)
+            row = {
+                "key": run.key,
+                **run.settings(),
+                **described,
+                **_fit(run, data, client),
+                "when": datetime.now(UTC).isoformat(timespec="seconds"),
+                **context,
+            }
+            rows.append(row)
+            yield StudyRun(rows.select([run.key])[0], resumed=False)
+        else:
+            yield StudyRun(rows.select([run.key])[0], resumed=True)
+
+
+def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[str, Any]:
+    """Train once; return seconds and counts."""
+    model = _model(run, data, client)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
+        begin, cpu = time.perf_counter(), time.process_time()
+        model.fit(data.X, data.y)
+        seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    row = {
+        "seconds": seconds,
+        "cpu_s": cpu,
+        "n_iter": int(np.sum(model.n_iter_)),
+        "n_support": len(model.support_),
+    }
+    if run.method == REFERENCE:
+        return row | {"converged": model.fit_status_ == 0}
+    histories = model.elimination_history_
+    # Ranks divide kernel values and what is done with them; every one of them solves the block.
+    serial_s = min(seconds, int(np.sum(model.n_iter_)) * step_seconds(min(BLOCK, run.problem.rows)))
+    return row | {
+        "converged": bool(model.converged_),
+        "gap": float(model.gap_),
+        "objective": float(model.dual_objective_),
+        "samples": sum(max(record.n_active for record in history) for history in histories),
+        "rounds": sum(record.event == "block" for history in histories for record in history),
+        "n_eliminated": int(model.n_eliminated_),
+        "n_returned": int(model.n_returned_),
+        "n_reconstructions": int(model.n_reconstructions_),
+        "kernel_evaluations": int(model.n_kernel_evaluations_),
+        **reuse(histories),
+        "n_free": _count_free(model, run.problem.C),
+        "row_bytes": _row_bytes(data.X),
+        "parallel_s": seconds - serial_s,
+        "serial_s": serial_s,
+        "curve": curve(histories),
+    }
+
+
+def _model(run: EliminationRun, data: ProblemData, client: Client | None) -> Any:
+    shared: dict[str, Any] = {
+        "C": run.problem.C,
+        "gamma": run.problem.gamma,
+        "tol": run.study.tol,
+        "cache_size": run.study.cache_mb(run.cache, run.problem.rows),
+    }
+    if run.method == REFERENCE:
+        return ReferenceSVC(**shared)
+    return SVC(**shared, elimination=run.method, n_jobs=run.threads)
+
+
+def _warm_up(run: EliminationRun, data: ProblemData, client: Client | None) -> None:
+    """Fit a few rows of every class, with elimination."""
+    few = max(1, len(data.y) // _WARM_UP_ROWS)
+    some = np.sort(np.argsort(data.y, kind="stable")[::few])
+    small = replace(data, X=data.X[some], y=data.y[some])
+    _model(replace(run, method="aggressive"), small, client).fit(small.X, small.y)
+
+
+def _count_free(model: SVC, C: float) -> int:
+    """Return how many support vectors have a coefficient below C in all their problems."""
+    coefs: Any = model.dual_coef_
+    largest = np.abs(coefs.toarray() if sp.issparse(coefs) else coefs).max(axis=0, initial=0.0)
+    return int((largest < C).sum())
+
+
+def _row_bytes(X: Any) -> float:
+    """Return the mean bytes of a row on the wire: values in 8 bytes, columns of sparse rows in 4."""
+    return float(12.0 * X.nnz / X.shape[0] if sp.issparse(X) else 8.0 * X.shape[1])

@@ -1,0 +1,140 @@
+"""The rows of a study of elimination put together: the median over repetitions, and ratios to the run without.
+
+Ratios are taken repetition by repetition, since methods took turns within each: what slows the machine for a while
+slows both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from dsgd.study.elimination.grid import PRESETS, REFERENCE
+from dsgd.study.rows import Row
+from dsgd.study.summary import Stat
+
+__all__ = ["EliminationCell", "EliminationSummary", "summarise_elimination"]
+
+_ORDER = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
+
+
+@dataclass(frozen=True)
+class EliminationCell:
+    """The runs that differ in nothing but the repetition.
+
+    Parameters
+    ----------
+    problem, method, cache, solver : str
+        What was run.
+    ranks : int or None
+        Worker processes; None for a run in one process.
+    rows : sequence of dict
+        The rows, by repetition.
+    """
+
+    problem: str
+    method: str
+    cache: str
+    solver: str
+    ranks: int | None
+    rows: Sequence[Row]
+
+    def stat(self, name: str) -> Stat | None:
+        """Return a column over the repetitions, or None where no row has it."""
+        return Stat.of(row.get(name) for row in self.rows)
+
+    def median(self, name: str) -> float:
+        """Return the median of a column.
+
+        Raises
+        ------
+        KeyError
+            If no row has it.
+        """
+        stat = self.stat(name)
+        if stat is None:
+            raise KeyError(name)
+        return stat.median
+
+    def ratio(self, base: EliminationCell, name: str) -> Stat | None:
+        """Return a column over that of another cell, repetition by repetition.
+
+        Parameters
+        ----------
+        base : EliminationCell
+            What is divided by.
+        name : str
+            The column.
+        """
+        below = {row["repeat"]: row.get(name) for row in base.rows}
+        pairs = [(row.get(name), below.get(row["repeat"])) for row in self.rows]
+        return Stat.of(above / under for above, under in pairs if above is not None and under)
+
+    def distance(self, base: EliminationCell) -> float | None:
+        """Return how far the dual objective lies from that of another cell, relative to it."""
+        ours, other = self.stat("objective"), base.stat("objective")
+        return (
+            None if ours is None or other is None else abs(ours.median - other.median) / max(abs(other.median), 1e-300)
+        )
+
+
+@dataclass(frozen=True)
+class EliminationSummary:
+    """All cells of a study.
+
+    Parameters
+    ----------
+    cells : sequence of EliminationCell
+        By problem, ranks, solver, cache and method.
+    """
+
+    cells: Sequence[EliminationCell]
+
+    def problems(self) -> list[str]:
+        """Return the names of the problems, in the order of the study."""
+        return list(dict.fromkeys(cell.problem for cell in self.cells))
+
+    def caches(self) -> list[str]:
+        """Return the sizes of the cache that were run."""
+        return list(dict.fromkeys(cell.cache for cell in self.cells if cell.ranks is None))
+
+    def cell(
+        self, problem: str, method: str, cache: str, *, solver: str = "block", ranks: int | None = None
+    ) -> EliminationCell | None:
+        """Return one cell, or None if it has not been run."""
+        wanted = (problem, method, cache, solver, ranks)
+        return next((c for c in self.cells if (c.problem, c.method, c.cache, c.solver, c.ranks) == wanted), None)
+
+    def presets(self, problem: str, cache: str) -> list[EliminationCell]:
+        """Return the cells of the presets on a problem, in one process, the one without elimination first."""
+        return [
+            cell
+            for cell in self.cells
+            if (cell.problem, cell.cache, cell.ranks) == (problem, cache, None) and cell.method != REFERENCE
+        ]
+
+    def distributed(self, problem: str, solver: str, method: str) -> list[EliminationCell]:
+        """Return the distributed cells of a problem, by rising ranks."""
+        found = [
+            cell
+            for cell in self.cells
+            if (cell.problem, cell.solver, cell.method) == (problem, solver, method) and cell.ranks is not None
+        ]
+        return sorted(found, key=lambda cell: cell.ranks or 0)
+
+
+def summarise_elimination(rows: Iterable[Row]) -> EliminationSummary:
+    """Return the cells that `rows` fall into.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Rows of one study.
+    """
+    groups: dict[tuple[str, str, str, str, int | None], list[Row]] = {}
+    for row in rows:
+        key = (row["problem"], row["method"], row["cache"], row["solver"], row["ranks"])
+        groups.setdefault(key, []).append(row)
+    place = {name: number for number, name in enumerate(dict.fromkeys(key[0] for key in groups))}
+    keys = sorted(groups, key=lambda key: (place[key[0]], key[4] or 0, key[3], key[2] != "small", _ORDER[key[1]]))
+    return EliminationSummary([EliminationCell(*key, groups[key]) for key in keys])

@@ -1,0 +1,178 @@
+"""The tables of a study of elimination."""
+
+from __future__ import annotations
+
+from dsgd.study.elimination.grid import BLOCK, REFERENCE, SOLVERS
+from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
+from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
+from dsgd.study.tables import Table
+
+__all__ = ["counts_of", "elimination_data_table", "elimination_table", "ranks_table", "simulated"]
+
+
+def elimination_data_table(summary: EliminationSummary) -> Table:
+    """Return what the study trained on."""
+    rows = []
+    for problem in summary.problems():
+        cell = next(cell for cell in summary.cells if cell.problem == problem and cell.method != REFERENCE)
+        row = cell.rows[0]
+        rows.append(
+            (
+                problem,
+                row["text"],
+                f"{row['rows']:,}",
+                f"{row['features']:,}",
+                f"{row['density']:.1%}",
+                f"{row['classes']}",
+                f"{row['C']:g}",
+                f"{row['gamma']}",
+                f"{row['n_support'] / row['rows']:.0%}",
+                f"{row['n_free'] / max(1, row['n_support']):.0%}",
+                f"{row['source']}",
+            )
+        )
+    columns = (
+        "problem", "what", "rows", "features", "non-zero", "classes", "C", "gamma", "support vectors", "of them free",
+        "source",
+    )  # fmt: skip
+    note = "Support vectors as a share of the rows; free: below C."
+    return Table("Problems", columns, rows, note, n_text=2)
+
+
+def elimination_table(summary: EliminationSummary, problem: str, cache: str, *, note: bool = True) -> Table:
+    """Return one row per method on a problem.
+
+    Parameters
+    ----------
+    summary : EliminationSummary
+        The study.
+    problem, cache : str
+        Which of its runs.
+    note : bool, default True
+        Whether the table explains its columns.
+    """
+    base = summary.cell(problem, "none", cache)
+    cells = summary.presets(problem, cache)
+    reference = summary.cell(problem, REFERENCE, cache)
+    rows = [_line(cell, base) for cell in cells]
+    if reference is not None:
+        blank = ["-"] * 8
+        rows.append(
+            (reference.method, _figure(reference.median("seconds")), _ratio(reference, base, "seconds"),
+             f"{reference.median('n_iter'):,.0f}", *blank)
+        )  # fmt: skip
+    columns = (
+        "elimination", "seconds", "x none", "steps", "1e6 kernel values", "x none", "from cache", "left out",
+        "came back", "renewals", "gap", "objective",
+    )  # fmt: skip
+    size = f", {cells[0].rows[0]['cache_mb']:g} MB" if cells else ""
+    text = (
+        "Medians over the repetitions; x none: median of the ratios to the run without elimination. From cache: of the "
+        "values that blocks used. Left out, came back: samples, each time counted; as many came back as were left out "
+        "wrongly. Objective: distance of the dual objective from that without elimination, relative."
+    )
+    return Table(
+        f"{problem}, {'cache that fits' if cache == 'fits' else f'{cache} cache'}{size}", columns, rows, text * note
+    )
+
+
+def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Network) -> Table:
+    """Return measured and simulated times by ranks.
+
+    Parameters
+    ----------
+    summary : EliminationSummary
+        The study.
+    ranks : tuple of int
+        The numbers of ranks to simulate.
+    network : Network
+        What messages cost there.
+    """
+    rows: list[tuple[str, ...]] = []
+    for problem in summary.problems():
+        for solver in SOLVERS:
+            methods = dict.fromkeys(
+                cell.method
+                for cell in summary.cells
+                if cell.problem == problem and cell.solver == solver and cell.ranks is not None
+            )
+            for method in methods:
+                cells = summary.distributed(problem, solver, method)
+                base = cells[0].median("seconds")
+                for cell in cells:
+                    seconds, values = cell.median("seconds"), cell.median("kernel_evaluations")
+                    wire = cell.stat("communication_s")
+                    rows.append(
+                        (problem, solver, method, str(cell.ranks), "measured", _figure(seconds),
+                         f"{wire.median / seconds:.0%}" if wire else "-", f"{base / seconds:.2f}", _count(values))
+                    )  # fmt: skip
+                for n in ranks if cells[0].ranks == 1 else ():
+                    found = simulated(cells[0], n, network)
+                    rows.append(
+                        (problem, solver, method, str(n), "simulated", _figure(found.total_s),
+                         f"{found.communication_s / found.total_s:.0%}", f"{base / found.total_s:.2f}",
+                         _count(cells[0].median("kernel_evaluations")))
+                    )  # fmt: skip
+    columns = (
+        "problem", "solver", "elimination", "ranks", "", "seconds", "communication", "x 1 rank", "kernel values"
+    )  # fmt: skip
+    note = (
+        "Measured: worker processes of one thread each on this machine. Simulated: the kernel values and steps that "
+        f"one rank counted, divided among the ranks, and messages by the cost model ({network.name}); see "
+        "dsgd.study.elimination.model. Waiting for the slowest rank is not in it."
+    )
+    return Table("Ranks", columns, rows, note, n_text=3)
+
+
+def counts_of(cell: EliminationCell) -> Counts:
+    """Return what the runs of a cell on one rank counted, medians over the repetitions."""
+    # Both rows of a pair go to everyone; of a block, those variables that may move, at most all that are active.
+    rounds = int(cell.median("rounds"))
+    sent = 2 * rounds if cell.solver == "pairwise" else rounds * min(BLOCK // 2, int(cell.median("rows")))
+    return Counts(
+        cell.solver,
+        int(cell.median("kernel_evaluations")),
+        int(cell.median("n_iter")),
+        rounds,
+        sent,
+        int(cell.median("n_reconstructions")),
+        cell.median("row_bytes"),
+        cell.median("parallel_s"),
+        cell.median("serial_s"),
+    )
+
+
+def simulated(cell: EliminationCell, ranks: int, network: Network) -> SimulatedTime:
+    """Return what the runs of a cell on one rank would take on more."""
+    return simulate(counts_of(cell), ranks, network)
+
+
+def _line(cell: EliminationCell, base: EliminationCell | None) -> tuple[str, ...]:
+    distance = cell.distance(base) if base else None
+    return (
+        cell.method,
+        _figure(cell.median("seconds")),
+        _ratio(cell, base, "seconds"),
+        f"{cell.median('n_iter'):,.0f}",
+        _figure(cell.median("kernel_evaluations") / 1e6),
+        _ratio(cell, base, "kernel_evaluations"),
+        f"{cell.median('cache_share'):.0%}",
+        f"{cell.median('n_eliminated'):,.0f}",
+        f"{cell.median('n_returned'):,.0f}",
+        f"{cell.median('n_reconstructions'):,.0f}",
+        f"{cell.median('gap'):.1e}",
+        "-" if distance is None else f"{distance:.0e}",
+    )
+
+
+def _ratio(cell: EliminationCell, base: EliminationCell | None, name: str) -> str:
+    stat = cell.ratio(base, name) if base else None
+    return f"{stat.median:.2f}" if stat else "-"
+
+
+def _figure(value: float) -> str:
+    return f"{value:.3g}" if value < 1000 else f"{value:,.0f}"
+
+
+def _count(value: float) -> str:
+    return f"{value / 1e6:,.3g}e6"

@@ -1,0 +1,71 @@
+"""The worker processes of a study: those of a cluster that is there, or some started for the while."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
+
+from dsgd.runtime import connect_client
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["cluster_of"]
+
+
+@contextmanager
+def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
+    """Give a client of a cluster.
+
+    Parameters
+    ----------
+    ranks : int
+        Worker processes of one thread each, started on this machine and closed again.
+    scheduler : str, optional
+        Address of a cluster that is there already, to be used instead.
+
+    Yields
+    ------
+    distributed.Client
+        Never set as the default one.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    """
+    if scheduler is not None:
+        with connect_client(scheduler) as client:
+            yield client
+        return
+    from distributed import Client, LocalCluster
+
+    with _children_ignore_interrupts():
+        started = LocalCluster(
+            n_workers=ranks,
+            threads_per_worker=1,
+            processes=True,
+            # No dashboard, and a free port for the page that the scheduler serves all the same: 8787 may be taken.
+            dashboard_address="127.0.0.1:0",
+            scheduler_kwargs={"dashboard": False},
+            silence_logs=logging.ERROR,
+        )
+    with started as cluster, Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+@contextmanager
+def _children_ignore_interrupts() -> Iterator[None]:
+    """Start processes that leave ctrl-C to this one, which then closes them in order and without their tracebacks."""
+    if threading.current_thread() is not threading.main_thread():  # only there can signals be set
+        yield
+        return
+    handler = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, handler)

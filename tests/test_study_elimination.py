@@ -1,0 +1,431 @@
+"""The study of elimination: rows that are resumed, claims from rows alone, figures, report, cost model, command."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dsgd.__main__ import main
+from dsgd.cli.study_elimination import make_elimination_study
+from dsgd.errors import DatasetError, DsgdError, InvalidParameterError
+from dsgd.study import read_rows
+from dsgd.study.elimination import (
+    PRESETS,
+    PROBLEMS,
+    REFERENCE,
+    Counts,
+    EliminationStudy,
+    Network,
+    Problem,
+    check_elimination_claims,
+    elimination_data_table,
+    elimination_table,
+    elimination_verdict,
+    find_problems,
+    plots,
+    ranks_table,
+    run_elimination_study,
+    simulate,
+    summarise_elimination,
+    write_elimination_report,
+)
+from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, step_seconds
+from dsgd.study.elimination.problems import load_problem
+from dsgd.study.elimination.report import elimination_page
+from dsgd.svm import SVC, EliminationRecord
+
+STUDY = EliminationStudy(
+    problems=(replace(PROBLEMS["clean"], rows=300), replace(PROBLEMS["noisy"], rows=300)),
+    presets=("multi", "auto"), ranks=(), repeats=2, n_threads=1,
+)  # fmt: skip
+
+
+def made_row(run, *, seconds=1.0, values=1e8, gap=5e-4, objective=-100.0, returned=0, **more):
+    """A row of a run that was never made."""
+    if run.method == REFERENCE:
+        values = gap = objective = None
+    n = run.problem.rows
+    return {
+        "key": run.key, **run.settings(), "text": "<made & up>", "source": "nowhere", "features": 20, "classes": 2,
+        "density": 1.0, "seconds": seconds, "cpu_s": seconds, "n_iter": 1000, "n_support": n // 5, "converged": True,
+        "gap": gap, "objective": objective, "samples": n, "rounds": 10, "n_eliminated": 200, "n_returned": returned,
+        "n_reconstructions": 1, "kernel_evaluations": values, "cache_share": 0.5, "n_free": 3, "row_bytes": 160.0,
+        "parallel_s": 0.8 * seconds, "serial_s": 0.2 * seconds,
+        "curve": {
+            "n_iter": [0, 500, 500, 1000], "seconds": [0.0, 0.1, 0.2, seconds], "n_active": [n, n, n // 2, n // 2],
+            "gap": [2.0, 0.1, 0.1, 9e-4], "cache_hits": [0, 1, 1, 5], "kernel_evaluations": [0, 10, 10, 20],
+        },
+        "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None,
+        "machine": {"cpu": "<one & only>", "cores": 2, "memory_gib": 8, "system": "Linux"}, "command": "dsgd study",
+    } | more  # fmt: skip
+
+
+def made_rows(study=STUDY, **by_method):
+    """Rows of a study; a keyword names a method and gives what its rows hold."""
+    rows = []
+    for problem in study.problems:
+        runs = study.runs(problem) + [run for ranks in study.ranks for run in study.rank_runs(problem, ranks)]
+        rows += [made_row(run, **by_method.get(run.method.replace("-", "_"), {})) for run in runs]
+    return rows
+
+
+def claim_on(rows, start, problem="clean"):
+    claims = check_elimination_claims(summarise_elimination(rows))
+    return next(claim for claim in claims if claim.name.startswith(start) and claim.dataset == problem)
+
+
+# -- grid and problems ---------------------------------------------------------------------------------------------
+
+
+def test_grid_always_holds_the_run_without_elimination_and_counts_what_it_runs():
+    """Every repetition runs every method with every cache, the baseline included, and keys are distinct."""
+    runs = [run for problem in STUDY.problems for run in STUDY.runs(problem)]
+    assert {run.method for run in runs} == {"none", "multi", "auto", REFERENCE}
+    assert len({run.key for run in runs}) == len(runs) == STUDY.count() == 2 * 2 * 2 * 4
+    assert [run.method for run in runs[:4]] == ["none", "multi", "auto", REFERENCE]
+
+
+def test_small_cache_is_a_share_of_the_matrix_and_the_other_holds_all_of_it_in_float64():
+    """Sizes follow from the rows."""
+    assert STUDY.cache_mb("fits", 10_000) * 2**20 >= 8e8
+    assert STUDY.cache_mb("small", 10_000) * 2**20 == pytest.approx(0.1 * 4e8, rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("fields", "named"),
+    [
+        ({"presets": ("fast",)}, "aggressive"), ({"caches": ("big",)}, "small, fits"), ({"caches": ()}, "caches"),
+        ({"cache_share": 1.0}, "cache_share"), ({"ranks": (0,)}, "ranks"), ({"repeats": 0}, "repeats"),
+        ({"tol": 0.0}, "tol"), ({"problems": ()}, "no problem"), ({"rank_presets": ("x",)}, "rank_presets"),
+        ({"problems": (PROBLEMS["clean"], PROBLEMS["clean"])}, "twice"),
+    ],
+)  # fmt: skip
+def test_a_bad_grid_is_refused_with_the_name_of_what_is_wrong(fields, named):
+    """The error of a bad value names the parameter or the choices."""
+    with pytest.raises(InvalidParameterError, match=named):
+        replace(STUDY, **fields)
+
+
+@pytest.mark.parametrize(("fields", "named"), [({"rows": 5}, "100 rows"), ({"rows": 500, "C": 0.0}, "C must")])
+def test_a_bad_problem_is_refused(fields, named):
+    """Too few rows and a cost of zero are named."""
+    with pytest.raises(InvalidParameterError, match=named):
+        Problem(**({"name": "clean", "C": 1.0} | fields))
+
+
+@pytest.mark.parametrize("name", ["clean", "noisy", "checkerboard", "free-svs"])
+def test_generated_problems_are_the_same_every_time_and_have_both_classes(name):
+    """Rows are those of a seed, as many as asked for."""
+    first, second = (load_problem(replace(PROBLEMS[name], rows=200)) for _ in range(2))
+    assert np.array_equal(first.X, second.X)
+    assert np.array_equal(first.y, second.y)
+    assert first.X.shape[0] == 200
+    assert set(np.unique(first.y)) == {-1.0, 1.0}
+    assert "generated" in first.source
+
+
+def test_a_real_set_that_is_not_there_is_left_out_with_a_line(monkeypatch, tmp_path):
+    """The others are run; with nothing left the error says why."""
+    monkeypatch.delenv("DSGD_DATA", raising=False)
+    monkeypatch.setenv("DSGD_CACHE", str(tmp_path))
+    study, data, skipped = find_problems(replace(STUDY, problems=(STUDY.problems[0], PROBLEMS["a9a"])))
+    assert [problem.name for problem in study.problems] == [found.problem.name for found in data] == ["clean"]
+    assert len(skipped) == 1
+    assert skipped[0].startswith("a9a is left out")
+    with pytest.raises(DatasetError, match="a9a"):
+        find_problems(replace(STUDY, problems=(PROBLEMS["a9a"],)))
+
+
+# -- what a run tells of itself --------------------------------------------------------------------------------------
+
+
+def record(event, n_iter, n_active, hits, values, seconds=0.0, gap=1.0):
+    return EliminationRecord(event, n_iter, n_active, gap, hits, values, seconds)
+
+
+def test_values_are_told_apart_by_what_they_were_computed_for():
+    """Blocks, renewals and the proof add up to all; hits count with the length of the rows they saved."""
+    history = [
+        record("block", 10, 100, 0, 1000), record("eliminate", 10, 40, 0, 1100), record("block", 20, 40, 5, 1300),
+        record("reconstruct", 20, 100, 5, 1700), record("verify", 20, 100, 5, 2000),
+    ]  # fmt: skip
+    found = reuse([history])
+    assert found["block_evaluations"] == 1200
+    assert found["reconstruct_evaluations"] == 500
+    assert found["verify_evaluations"] == 300
+    assert found["cache_share"] == pytest.approx(200 / 1400)
+
+
+def test_curve_starts_with_everyone_and_keeps_jumps_and_the_end():
+    """A long run is thinned to some sixty points, and both sides of an elimination stay."""
+    history = [record("block", 10 * k, 100 if k < 301 else 30, k, 7 * k, 0.1 * k, 2.0 / (k + 1)) for k in range(1, 901)]
+    points = curve([history])
+    assert set(points) == set(CURVE_COLUMNS)
+    assert {len(column) for column in points.values()} == {len(points["n_iter"])}
+    assert len(points["n_iter"]) < 70
+    assert (points["n_iter"][0], points["n_active"][0]) == (0, 100)
+    assert (points["n_iter"][-1], points["cache_hits"][-1]) == (9000, 900)
+    place = points["n_active"].index(30)
+    assert (points["n_iter"][place - 1], points["n_iter"][place]) == (3000, 3010)
+
+
+def test_curves_of_pairs_are_added_at_equal_shares_of_their_runs():
+    """Steps and samples are summed over the pairs, the gap is the widest."""
+    one = [record("block", 100, 50, 0, 10, 1.0, 0.5), record("verify", 100, 20, 0, 20, 2.0, 1e-4)]
+    two = [record("block", 300, 70, 0, 10, 1.0, 0.2), record("verify", 300, 70, 0, 20, 2.0, 1e-3)]
+    points = curve([one, two])
+    assert points["n_active"][0] == 120
+    assert (points["n_iter"][-1], points["n_active"][-1], points["gap"][-1]) == (400, 90, 1e-3)
+
+
+def test_a_step_takes_some_time_and_is_priced_once():
+    """The price of a step is above zero, and measured once per size of block."""
+    assert step_seconds(64) > 0
+    assert step_seconds(64) == step_seconds(64)
+
+
+# -- cost model ------------------------------------------------------------------------------------------------------
+
+
+def test_pairwise_times_follow_the_closed_form():
+    """Per iteration: a share of the kernel values, one all-reduce, two rows down a tree."""
+    counts = Counts("pairwise", 10**9, 1000, 1000, 2000, 0, 160.0, 8.0)
+    network = Network("test", 1e-4, 1e-9)
+    found = simulate(counts, 4, network)
+    header = simulate(counts, 2, Network("test", 0.0, 1.0)).communication_s / 1000 - 32 - 2 * 160
+    levels = 2
+    one = levels * (1e-4 + (32 + header) * 1e-9) + 2 * levels * 1e-4 + 2 * levels * 160e-9
+    assert found.compute_s == 2.0
+    assert found.communication_s == pytest.approx(1000 * one)
+    assert found.total_s == found.compute_s + found.communication_s
+
+
+@pytest.mark.parametrize("solver", ["block", "pairwise"])
+def test_one_rank_says_nothing_and_more_ranks_say_more(solver):
+    """Communication grows with ranks from nothing, computing falls to what every rank does for itself."""
+    counts = Counts(solver, 10**9, 1000, 100, 200, 3, 160.0, 8.0, 1.0)
+    times = [simulate(counts, ranks, Network("test", 1e-4, 1e-9)) for ranks in (1, 2, 4, 8, 64)]
+    assert times[0].communication_s == 0.0
+    assert times[0].total_s == 9.0
+    assert all(a.communication_s < b.communication_s for a, b in pairwise(times))
+    assert times[-1].compute_s == pytest.approx(1.0 + 8.0 / 64)
+    with pytest.raises(InvalidParameterError, match="ranks=0"):
+        simulate(counts, 0, Network("test", 0.0, 0.0))
+
+
+# -- claims --------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("seconds", "holds"), [(0.69, True), (0.71, False)])
+def test_time_claim_compares_the_best_preset_with_none(seconds, holds):
+    """Thirty per cent less time holds, a little less does not."""
+    claim = claim_on(made_rows(multi={"seconds": seconds}, auto={"seconds": 0.9}), "30-60 %")
+    assert claim.holds is holds
+    assert claim.ours == f"{100 * (1 - seconds):.0f} %"
+    assert "multi" in claim.note
+
+
+def test_sequential_claim_is_the_ratio_to_scikit_learn():
+    """Twenty-six times as fast holds; the note says what is there without elimination."""
+    rows = made_rows(scikit_learn={"seconds": 13.0}, auto={"seconds": 0.5})
+    claim = claim_on(rows, "Up to 26x")
+    assert (claim.ours, claim.holds) == ("26.0x", True)
+    assert "13.0x already" in claim.note
+    assert claim_on(made_rows(), "Up to 26x").holds is False
+
+
+def test_optimum_claim_fails_for_one_preset_that_ends_elsewhere_or_open():
+    """A dual objective farther than 1e-5 away fails it, and so does a run that did not converge."""
+    assert claim_on(made_rows(), "Every preset").holds is True
+    assert claim_on(made_rows(auto={"objective": -100.01}), "Every preset").holds is False
+    stopped = claim_on(made_rows(multi={"converged": False, "gap": 0.2}), "Every preset")
+    assert stopped.holds is False
+    assert (
+        "2 runs stopped"
+        in claim_on(made_rows(replace(STUDY, caches=("small",)), multi={"converged": False}), "Eve").note
+    )
+
+
+def test_promises_of_auto_are_judged_by_values_and_time():
+    """Both halves must hold; slower by more than a tenth is seen."""
+    fast = made_rows(auto={"seconds": 0.7, "values": 3e7})
+    assert claim_on(fast, "auto, small cache").holds is True
+    assert claim_on(made_rows(auto={"seconds": 0.7}), "auto, small cache").holds is False
+    assert claim_on(fast, "auto is nowhere").holds is True
+    assert claim_on(made_rows(auto={"seconds": 1.2}), "auto is nowhere").holds is False
+
+
+def test_ratios_are_taken_within_a_repetition():
+    """A repetition in which the machine was ten times slower changes no ratio."""
+    rows = made_rows(auto={"seconds": 0.5})
+    for row in rows:
+        if row["repeat"] == 1:
+            row["seconds"] *= 10
+    summary = summarise_elimination(rows)
+    ratio = summary.cell("clean", "auto", "small").ratio(summary.cell("clean", "none", "small"), "seconds")
+    assert (ratio.low, ratio.median, ratio.high) == (0.5, 0.5, 0.5)
+
+
+def test_what_was_not_run_is_not_judged():
+    """A study of none alone leaves every claim open and says so."""
+    rows = [row for row in made_rows() if row["method"] == "none"]
+    claims = check_elimination_claims(summarise_elimination(rows))
+    assert claims
+    assert {claim.holds for claim in claims} == {None}
+    assert "did not run" in elimination_verdict(summarise_elimination(rows), claims)
+
+
+def test_verdict_tells_of_wrong_eliminations():
+    """Samples that came back are counted over the presets, of those that were left out."""
+    rows = made_rows(auto={"returned": 7, "values": 2e7})
+    summary = summarise_elimination(rows)
+    text = elimination_verdict(summary, check_elimination_claims(summary))
+    assert "14 of 1,200 samples" in text
+    assert "0.20 times the kernel values" in text
+
+
+# -- tables, figures, report -----------------------------------------------------------------------------------------
+
+
+def test_tables_have_as_many_cells_as_columns():
+    """Every row of every table fits its heading."""
+    study = replace(STUDY, ranks=(1,), rank_problems=("clean",))
+    summary = summarise_elimination(made_rows(study))
+    ranks = ranks_table(summary, (4, 8), study.network)
+    for table in (elimination_data_table(summary), elimination_table(summary, "clean", "small"), ranks):
+        assert table.rows
+        assert {len(row) for row in table.rows} == {len(table.columns)}
+    assert {row[4] for row in ranks.rows if row[3] == "1"} == {"measured"}
+    assert {row[4] for row in ranks.rows if row[3] in {"4", "8"}} == {"simulated"}
+
+
+def test_report_holds_every_figure_and_asks_the_network_for_nothing(tmp_path):
+    """All figures are drawn, on both grounds, as files and in the page; text of the rows is escaped."""
+    study = replace(STUDY, problems=(*STUDY.problems, PROBLEMS["a9a"]), ranks=(1,), rank_problems=("clean",))
+    path = write_elimination_report(study, made_rows(study), tmp_path, ["usps is left out: not here"])
+    text = path.read_text(encoding="utf-8")
+    names = {spec.name for spec in plots.FIGURES}
+    assert {file.stem for file in (tmp_path / "figures").iterdir()} == names
+    assert text.count("<img ") == len(names)
+    assert all(file.stat().st_size < 250_000 for file in (tmp_path / "figures").iterdir())
+    assert "http://" not in text
+    assert "https://" not in text
+    assert "&lt;made &amp; up&gt;" in text
+    assert "usps is left out" in text
+    assert "simulated" in text
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_report_of_an_interrupted_study_shows_what_is_there(tmp_path, count):
+    """Any first part of the rows gives a report; none give an error that says so."""
+    assert write_elimination_report(STUDY, made_rows()[:count], tmp_path).exists()
+    with pytest.raises(DsgdError, match="no finished run"):
+        write_elimination_report(STUDY, [], tmp_path)
+
+
+def test_report_doubts_seconds_that_were_measured_once_or_on_a_busy_machine():
+    """Both are said at the top of the report."""
+    rows, once = made_rows(), made_rows(replace(STUDY, repeats=1))
+    busy = [row | {"load_at_start": 9.0} for row in rows]
+    summary = summarise_elimination(rows)
+    assert elimination_page(STUDY, rows, summary).doubts == []
+    assert "made once" in elimination_page(STUDY, once, summary).doubts[0]
+    assert "busy" in elimination_page(STUDY, busy, summary).doubts[0]
+
+
+# -- for real --------------------------------------------------------------------------------------------------------
+
+
+def test_a_study_writes_rows_as_it_goes_and_resumes_without_running_again(tmp_path, monkeypatch):
+    """Rows hold what the machine itself says; the second time nothing is fitted."""
+    study, data, _ = find_problems(replace(STUDY, problems=STUDY.problems[:1], repeats=1, cache_share=0.05))
+    runs = run_elimination_study(study, data, tmp_path)
+    for count in range(1, 4):
+        assert not next(runs).resumed
+        assert len(read_rows(tmp_path / "rows.jsonl")) == count
+    runs.close()
+    runs = list(run_elimination_study(study, data, tmp_path))
+    assert [run.resumed for run in runs] == [True] * 3 + [False] * 5
+    rows = {(row["method"], row["cache"]): row for row in (run.row for run in runs)}
+    assert len(rows) == study.count() == 8
+    problem = study.problems[0]
+    model = SVC(C=problem.C, cache_size=study.cache_mb("small", 300), elimination="multi", n_jobs=1)
+    model.fit(data[0].X, data[0].y)
+    row = rows["multi", "small"]
+    assert row["kernel_evaluations"] == model.n_kernel_evaluations_
+    assert (row["n_eliminated"], row["n_returned"]) == (model.n_eliminated_, model.n_returned_)
+    assert row["objective"] == pytest.approx(model.dual_objective_, rel=1e-9)
+    assert row["gap"] < study.tol
+    assert row["curve"]["n_active"][0] == 300
+    parts = [row[f"{kind}_evaluations"] for kind in ("block", "reconstruct", "verify")]
+    assert sum(parts) == pytest.approx(row["kernel_evaluations"])
+    monkeypatch.setattr(SVC, "fit", None)
+    assert all(run.resumed for run in run_elimination_study(study, data, tmp_path))
+
+
+def test_rows_on_the_wire_are_counted_by_their_nonzeros(tmp_path):
+    """A sparse row costs a value and a column per nonzero."""
+    study, data, _ = find_problems(
+        replace(STUDY, problems=STUDY.problems[:1], presets=(), repeats=1, caches=("small",))
+    )
+    sparse = replace(data[0], X=sp.csr_matrix(np.where(np.abs(data[0].X) > 1.0, data[0].X, 0.0)))
+    row = next(run_elimination_study(study, [sparse], tmp_path)).row
+    assert row["row_bytes"] == pytest.approx(12 * sparse.X.nnz / 300)
+
+
+def test_the_command_runs_reports_and_resumes(tmp_path, capsys):
+    """Every preset by name, JSON at the end, and the same facts when it is given again."""
+    command = [
+        "study", "elimination", "--problem", "checkerboard", "--rows", "250", "--cache", "small", "--ranks", "none",
+        "--repeats", "1", "--threads", "1", "--out", str(tmp_path), "--json",
+    ]  # fmt: skip
+    assert main(command) == 0
+    first = json.loads(capsys.readouterr().out)
+    assert [cell["method"] for cell in first["cells"]] == [*PRESETS, REFERENCE]
+    assert first["n_runs"] == len(PRESETS) + 1
+    assert {claim["verdict"] for claim in first["claims"]} <= {"holds", "does not hold", "not run"}
+    rows = read_rows(tmp_path / "rows.jsonl")
+    assert str(tmp_path) not in json.dumps(rows)
+    assert main(command[:-1]) == 0
+    captured = capsys.readouterr()
+    assert "9 of 9 runs were in" in captured.err
+    assert "checkerboard, small cache" in captured.out
+    assert read_rows(tmp_path / "rows.jsonl") == rows
+
+
+def test_options_change_the_preset_they_are_given_with():
+    """What is given replaces the demo's own; what is not stays."""
+    study = make_elimination_study(["a9a"], 500, 3.0, {"repeats": 4, "tol": None}, demo=True)
+    assert [(found.name, found.rows, found.C) for found in study.problems] == [("a9a", 500, 3.0)]
+    assert (study.repeats, study.tol) == (4, EliminationStudy().tol)
+    assert len(make_elimination_study((), None, None, {}, demo=True).problems) == len(PROBLEMS)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (["--problem", "no-such"], "checkerboard"),
+        (["--presets", "multi,fast"], "aggressive"),
+        (["--cache", "huge"], "small, fits"),
+        (["--cache-share", "2"], "cache_share"),
+        (["--ranks", "1,x"], "--ranks"),
+        (["--rows", "3"], "100 rows"),
+        (["--cost", "-1"], "C must be above 0"),
+        (["--tol", "0"], "tol"),
+    ],
+)
+def test_a_bad_option_ends_the_command_in_one_line(options, named, tmp_path, capsys):
+    """Exit status 2 and one line on the error stream that names what is wrong."""
+    assert main(["study", "elimination", "--out", str(tmp_path), *options]) == 2
+    assert named in capsys.readouterr().err.splitlines()[-1]
+
+
+def test_help_of_the_study_has_an_example(capsys):
+    """The help shows a command."""
+    assert main(["study", "elimination", "--help"]) == 0
+    assert "dsgd study elimination --demo" in capsys.readouterr().out
