@@ -74,7 +74,7 @@ def compare(name: str, grid: str, limit: int | None, cache_mb: float, rows: Rows
         cold_s, cold_cpu_s = cold_s + time.perf_counter() - begin, cold_cpu_s + time.process_time() - cpu
         cold_values += model.n_kernel_evaluations_
         spread = max(spread, abs(model.dual_objective_ - point.dual_objective) / abs(model.dual_objective_))
-    shares = [point.n_proven / point.n_samples for point in path.points if point.C > costs[0]]
+    shares = [point.n_proven / point.n_samples for point in path.points if costs[0] < point.C]
     rows.add(
         case=name,
         grid=grid,

@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from threadpoolctl import ThreadpoolController
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm.linear_problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
+from dsgd.svm.linear_screening import count_proven
 from dsgd.svm.linear_solve import SOLVERS, solve_linear
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_choice, check_number
@@ -99,9 +101,10 @@ class AbstractLinearSVM(BaseEstimator):
 
     def _solve_l2(self, problem: LinearProblem, team: Team, seed: int) -> LinearSolution:
         """Solve one problem of the squared norm by the solver that was asked for."""
-        return solve_linear(
+        solution = solve_linear(
             problem, self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
         )
+        return replace(solution, n_proven=count_proven(problem, solution, team))
 
     def _solve(self, n_problems: int, solve: Callable[[int, Team], LinearSolution]) -> list[LinearSolution]:
         """Solve the problems: one after the other with all threads on its rows, or several at a time."""
@@ -132,6 +135,7 @@ class AbstractLinearSVM(BaseEstimator):
         self.converged_ = all(solution.converged for solution in solutions)
         self.primal_objective_: Any = np.array([solution.primal for solution in solutions])
         self.dual_objective_: Any = np.array([solution.dual for solution in solutions])
+        self.n_screened_: Any = np.array([solution.n_proven for solution in solutions])
         self.solver_: Any = [solution.solver for solution in solutions]
         if self.verbose:
             for number, s in enumerate(solutions):

@@ -105,6 +105,8 @@ class LinearSolution:
         Whether the relative gap is at most what was asked for.
     solver : str
         What found it.
+    n_proven : int
+        Dual variables that are proven to have their final value; 0 if nobody has asked.
     """
 
     weights: FloatVector
@@ -114,6 +116,7 @@ class LinearSolution:
     n_iter: int
     converged: bool
     solver: str
+    n_proven: int = 0
 
     @property
     def gap(self) -> float:

@@ -92,6 +92,9 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         Whether every output has a gap of at most `tol`.
     primal_objective_, dual_objective_ : array of float64, shape (n_outputs,)
         The objective, and a lower bound of its minimum.
+    n_screened_ : int array, shape (n_outputs,)
+        Rows (equal ones counted once) whose dual variable the gap proves to have its final value: zero, or C with the
+        hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
     solver_ : list of str
         What solved each output.
 

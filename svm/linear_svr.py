@@ -77,6 +77,9 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         Whether it is at most `tol`.
     primal_objective_, dual_objective_ : float
         The objective, and a lower bound of its minimum.
+    n_screened_ : int
+        Rows (equal ones counted once) whose dual variable the gap proves to have its final value, at an end of its
+        interval or at zero: at every optimum.
     solver_ : str
         What solved it.
 
@@ -162,7 +165,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self._take_in(solutions)
         self.coef_ = self.coef_.ravel()
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
-        self.solver_ = solutions[0].solver
+        self.solver_, self.n_screened_ = solutions[0].solver, solutions[0].n_proven
         return self
 
     def predict(self, X: Any) -> AnyArray:

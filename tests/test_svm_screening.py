@@ -12,11 +12,15 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm import SVC, SVR, OneClassSVM, screen
+from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM, screen
 from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.linear_problem import make_problem
+from dsgd.svm.linear_rows import Team, gather_rows
+from dsgd.svm.linear_screening import count_proven, prove_linear
+from dsgd.svm.linear_solve import solve_linear
 from dsgd.svm.screening import Ball, feature_norms, gap_ball, intercept_bracket, path_ball, prove, radius_of
 from dsgd.svm.threads import Pool
 
@@ -233,3 +237,43 @@ def test_screening_refuses_what_it_cannot_prove():
         path_ball(one, np.ones(2), 1.5)
     assert feature_norms(Kernel("poly", 1.0, -1.0, 3.0), X) is None
     assert isinstance(gap_ball(one, np.ones(2)), Ball)
+
+
+LOSSES = ["hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"]
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    loss=st.sampled_from(LOSSES),
+    penalizes=st.booleans(),
+    max_iter=st.sampled_from([1, 3, 10, 300]),
+)
+def test_linear_certificates_are_right(seed, loss, penalizes, max_iter):
+    """However early a linear solver stops, dual variables that are proven are those of the optimum."""
+    rng = np.random.default_rng(seed)
+    X = rng.normal(size=(40, 4)) + rng.normal(size=4)
+    y = X[:, 0] + rng.normal(scale=rng.uniform(0.05, 1), size=40)
+    targets = y if loss.endswith("insensitive") else np.where(y > np.median(y), 1.0, -1.0)
+    costs = rng.uniform(0.5, 1.5, 40) * 10.0 ** rng.uniform(-2, 1)
+    rows, targets, costs = gather_rows(X, targets, costs, bias=1.0, seed=0)
+    problem, team = make_problem(loss, rows, targets, costs, 0.1, penalizes), Team()
+    rough = solve_linear(problem, "auto", tol=1e-7, max_iter=max_iter, team=team)
+    best = solve_linear(problem, "auto", tol=1e-11, max_iter=5000, team=team)
+    proven = prove_linear(problem, rough, team)
+    known = np.isfinite(proven)
+    np.testing.assert_allclose(proven[known], best.duals[known], atol=2e-4 * costs.max())
+    assert count_proven(problem, rough, team) == known.sum()
+    if rough.gap <= 1e-7 and loss == "hinge":
+        assert known.mean() > 0.5
+
+
+def test_linear_estimators_tell_what_is_proven():
+    """More rows are proven the smaller the gap, for each class; nothing is with an L1 penalty."""
+    X, y = make_classification(600, 8, n_informative=5, n_classes=3, random_state=0)
+    rough, fine = (LinearSVC(loss="hinge", tol=tol, random_state=0).fit(X, y).n_screened_ for tol in (1e-2, 1e-8))
+    assert rough.shape == fine.shape == (3,)
+    assert (fine > rough).all()
+    assert (fine > 500).all()
+    assert LinearSVC(penalty="l1", dual=False).fit(X, y).n_screened_.tolist() == [0, 0, 0]
+    assert 0 < LinearSVR(epsilon=0.5, C=0.1, tol=1e-8).fit(X, X[:, 0] + X[:, 1] ** 2).n_screened_ <= 600
