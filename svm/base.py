@@ -32,6 +32,9 @@ _FLOAT32_LIMIT = 1e3
 #: Up to so many rows float64 costs nothing to speak of.
 _SMALL = 2000
 
+#: Rows of a given kernel matrix at a time in prediction.
+_SLAB = 256
+
 
 class AbstractKernelSVM(BaseEstimator):
     """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
@@ -200,7 +203,7 @@ class AbstractKernelSVM(BaseEstimator):
         self.shape_fit_ = X.shape
 
     def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector) -> None:
-        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else coefs
+        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
         self.intercept_ = intercept
         if not (np.isfinite(coefs).all() and np.isfinite(intercept).all()):
             raise InvalidDataError(
@@ -210,8 +213,11 @@ class AbstractKernelSVM(BaseEstimator):
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
-    def _sums(self, X: Any, coefs: FloatMatrix) -> FloatMatrix:
-        """Return K(X, support vectors) coefs, shape (n, m), without ever holding that kernel matrix."""
+    def _sums(self, X: Any, coefs: FloatMatrix, groups: Sequence[tuple[int, Any]] = (), n_out: int = 0) -> FloatMatrix:
+        """Return K(X, support vectors) coefs, shape (n, m), without ever holding that kernel matrix.
+
+        With `groups` of support vectors (see `weighted_sums`), the sums of each go to its own columns of `n_out`.
+        """
         check_is_fitted(self)
         X = validate_data(
             self,
@@ -221,10 +227,15 @@ class AbstractKernelSVM(BaseEstimator):
             order="C",
             reset=False,
         )
+        out = np.zeros((X.shape[0], n_out or coefs.shape[1]))
         if self._is_precomputed():
-            return np.asarray(X[:, self.support_] @ coefs, dtype=np.float64)
+            for start in range(0, len(X), _SLAB):
+                values, begin = X[start : start + _SLAB][:, self.support_], 0
+                for end, columns in groups or [(len(coefs), slice(None))]:
+                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
+                    begin = end
+            return out
         X, vectors, kernel = _canonical(X), self.support_vectors_, self._known_kernel()
-        out = np.zeros((X.shape[0], coefs.shape[1]))
         dtype = np.float32 if vectors.dtype == X.dtype == np.float32 else np.float64
         is_sparse = kernel.function is None and prefers_sparse(vectors)
         shift = None if is_sparse or not len(coefs) else centre(kernel, vectors)
@@ -233,7 +244,7 @@ class AbstractKernelSVM(BaseEstimator):
             return lambda start, stop: prepare(kernel, rows[start:stop], dtype, shift=shift, sparse=is_sparse)
 
         with self._open_pool() as pool:
-            weighted_sums(kernel, ready(vectors), coefs, ready(X), out, dtype, pool)
+            weighted_sums(kernel, ready(vectors), coefs, ready(X), out, dtype, pool, groups)
         return out
 
     def _dense_coefs(self) -> FloatMatrix:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
+    Left,
     Rows,
     block_values,
     centre,
@@ -27,6 +29,8 @@ __all__ = ["KernelMatrix", "weighted_sums"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
+_HELD_BYTES = 64 * 2**20  # of left rows in a sum
+_RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
 _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
@@ -205,9 +209,18 @@ class KernelMatrix:
 
 
 def weighted_sums(
-    kernel: Kernel, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, dtype: Any, pool: Pool
+    kernel: Kernel,
+    left: Any,
+    coefs: FloatMatrix,
+    right: Any,
+    out: FloatMatrix,
+    dtype: Any,
+    pool: Pool,
+    groups: Sequence[tuple[int, Any]] = (),
 ) -> None:
-    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block at a time.
+    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
+
+    Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per thread.
 
     Parameters
     ----------
@@ -217,23 +230,63 @@ def weighted_sums(
         ``left(start, stop)`` returns prepared rows.
     coefs : array, shape (n_left, m)
         Coefficients.
-    out : array, shape (n_right, m)
+    out : array, shape (n_right, n_out)
         Sums, float64.
     dtype : dtype
         Of kernel values.
     pool : Pool
         Threads, over right rows.
+    groups : sequence of (int, index), default ()
+        Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
     """
-    for first in range(0, len(coefs), _CHUNK):
-        last = min(len(coefs), first + _CHUNK)
-        parts = left_form(kernel, left(first, last))
-        some = coefs[first:last]
+    if not len(coefs):
+        return
+    width = max(1, _row_bytes(left(0, 1)))
+    chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
+    slab = max(16, min(2 * _SLAB, _RIGHT_BYTES // width))
+    parts: list[tuple[int, int, Left, Any]] = []
+    first = 0
+    for end, columns in groups or [(len(coefs), slice(None))]:
+        while first < end:
+            last = min(end, first + chunk)
+            parts += [(first + a, first + b, part, columns) for a, b, part in left_form(kernel, left(first, last))]
+            first = last
+            if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
+                _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
+                parts = []
+    _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
 
-        def work(start: int, stop: int, parts: Any = parts, some: FloatMatrix = some) -> None:
-            tile = np.empty((len(some), stop - start), dtype=dtype)
-            rows = right(start, stop)
-            for begin, end, part in parts:
-                row_values(kernel, part, rows, tile[begin:end])
-            out[start:stop] += tile.T @ some
 
-        pool.slabs(work, len(out), 2 * _SLAB)
+def _add_sums(
+    kernel: Kernel,
+    parts: Sequence[tuple[int, int, Left, Any]],
+    coefs: FloatMatrix,
+    right: Any,
+    out: FloatMatrix,
+    dtype: Any,
+    pool: Pool,
+    slab: int,
+) -> None:
+    if not parts:
+        return
+    height = max(end - begin for begin, end, _, _ in parts)
+
+    def work(start: int, stop: int) -> None:
+        rows = right(start, stop)
+        tile = np.empty((height, stop - start), dtype=dtype)
+        for begin, end, part, columns in parts:
+            values = tile[: end - begin]
+            row_values(kernel, part, rows, values)
+            out[start:stop, columns] += values.T @ coefs[begin:end]
+
+    pool.slabs(work, len(out), slab)
+
+
+def _row_bytes(rows: Rows) -> int:
+    """Return the bytes of a row in the form that products want."""
+    if rows.sparse is not None:
+        return rows.n_columns * int(rows.sparse[0].itemsize)
+    if rows.ids is not None:
+        return 8
+    held = rows.dense if rows.dense is not None else rows.plain
+    return 8 * int(held.shape[1])

@@ -203,8 +203,13 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
     def _pair_scores(self, X: Any) -> FloatMatrix:
         check_is_fitted(self)
-        scores: FloatMatrix = self._sums(X, self._pair_coefs()) + self.intercept_
-        return scores
+        k, coefs = len(self.classes_), self._dense_coefs().T
+        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
+        # The support vectors of a class have a coefficient for each of its pairs only, not for all.
+        ends = np.cumsum(self._n_support)
+        mine = [[column[min(a, b), max(a, b)] for b in range(k) if b != a] for a in range(k)]
+        scores = self._sums(X, coefs, list(zip(ends, mine, strict=True)), len(column))
+        return np.asarray(scores + self.intercept_)
 
     def decision_function(self, X: Any) -> FloatMatrix:
         """Return decision values.

@@ -105,6 +105,29 @@ def test_memory_is_bounded_by_cache_size(cache_size):
     assert peak < cache_size * 2**20 + 6 * X.nbytes + 40 * 2**20
 
 
+@pytest.mark.parametrize("form", ["dense", "csr", "precomputed"])
+def test_prediction_never_holds_the_kernel_matrix(form):
+    """The peak of a prediction is far below the matrix of its rows by the support vectors."""
+    rng = np.random.default_rng(0)
+    n = 300 if form == "precomputed" else 3000
+    X, y = rng.normal(size=(n, 4)), rng.integers(0, 2, n)
+    model = SVC(gamma=50.0, n_jobs=1).fit(X, y)
+    assert len(model.support_) > 0.9 * n
+    T = rng.normal(size=(8000, 4))
+    if form == "precomputed":
+        model = SVC(kernel="precomputed", n_jobs=1).fit(rbf_kernel(X, gamma=50.0), y)
+        T = np.full((40_000, n), 0.5)
+    elif form == "csr":
+        model.fit(sp.csr_matrix(X), y)
+        T = sp.csr_matrix(T)
+    model.decision_function(T[:10])
+    tracemalloc.start()
+    model.decision_function(T)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert peak < 8 * T.shape[0] * len(model.support_) / 8
+
+
 @pytest.mark.parametrize("by_sign", [False, True])
 def test_inner_solver_reaches_the_optimum_of_its_block(by_sign):
     """The block solver closes the gap of a block, within each sign where sums are fixed by sign."""
