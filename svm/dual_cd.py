@@ -28,7 +28,7 @@ from dsgd.svm.linear_problem import LinearProblem, LinearSolution, certify, rela
 from dsgd.svm.linear_rows import Team
 from dsgd.types import FloatVector
 
-__all__ = ["solve_dual_cd"]
+__all__ = ["Trend", "make_lines", "solve_dual_cd"]
 
 #: A sweep for the gap is due when this many visits per row were made since the last one.
 _VISITS_PER_SWEEP = 3.0
@@ -38,7 +38,7 @@ _REACH = 0.1
 _EARLIEST_JUDGEMENT = 10.0
 
 
-class _Trend:
+class Trend:
     """Predicts from the gaps seen how many passes are left, if the gap goes on closing by a factor per pass."""
 
     def __init__(self, tol: float) -> None:
@@ -95,13 +95,13 @@ def solve_dual_cd(
     """
     rows = problem.rows
     n_rows = rows.n_rows
-    lines = _lines(problem, start)
+    lines = make_lines(problem, start)
     weights = rows.combine(lines[5::8].copy(), team)
     active = np.arange(n_rows, dtype=np.uint32)
     n_active, threshold = n_rows, np.inf
     best, best_primal = weights.copy(), np.inf
     n_passes, work, visits, reach = 0, 0.0, 0, np.inf
-    trend = _Trend(tol)
+    trend = Trend(tol)
     while True:
         if visits == 0 or visits >= _VISITS_PER_SWEEP * n_rows or n_active == 0 or threshold <= reach:
             limit = threshold if eliminate else np.inf
@@ -144,7 +144,7 @@ def solve_dual_cd(
     return LinearSolution(best, beta, primal, dual, int(np.ceil(work / n_rows)), converged, "dual_cd")
 
 
-def _lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:
+def make_lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:
     """Return what `cd_pass` knows about the rows, a cache line for each, at the dual variables `start`."""
     rows = problem.rows
     space = np.zeros(8 * rows.n_rows + 8)

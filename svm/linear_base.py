@@ -1,19 +1,19 @@
-"""What the linear SVMs share: checks, rows, threads, the fitted certificate, prediction."""
+"""What the linear SVMs share: checks, rows, threads or a cluster, the fitted certificate, prediction."""
 
 from __future__ import annotations
 
 import functools
 import sys
+import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any, Self
 
 import numpy as np
 import scipy.sparse as sp
 from joblib import effective_n_jobs
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
@@ -21,6 +21,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import ThreadpoolController
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import AbstractClusterEstimator, Block, BlockSummary
+from dsgd.svm.linear_cluster import LinearJob, LinearPacker, LinearResult, train_linear
 from dsgd.svm.linear_problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
 from dsgd.svm.linear_screening import count_proven
@@ -31,7 +33,7 @@ from dsgd.validation import check_bool, check_choice, check_number
 __all__ = ["AbstractLinearSVM"]
 
 
-class AbstractLinearSVM(BaseEstimator):
+class AbstractLinearSVM(AbstractClusterEstimator):
     """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -75,6 +77,14 @@ class AbstractLinearSVM(BaseEstimator):
                 'is solver="dual_cd", dual=False is solver="newton". Leave one of them at "auto".'
             )
         return asked if self.solver == "auto" else self.solver
+
+    def _refuse_on_cluster(self, name: str, has_it: bool) -> None:
+        """Raise for a parameter that only a fit in this process takes."""
+        if has_it:
+            value = getattr(self, name)
+            raise IncompatiblePartsError(
+                f"{type(self).__name__}({name}={value!r}) is solved in this process only: pass arrays, and client=None."
+            )
 
     def _bias(self) -> float:
         return float(self.intercept_scaling) if self.fit_intercept else 0.0
@@ -124,6 +134,65 @@ class AbstractLinearSVM(BaseEstimator):
                 return [work(k) for k in range(n_problems)]
             with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
                 return list(pool.map(work, range(n_problems)))
+
+    def _solve_on_cluster(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        check: Callable[[], Block],
+        make_job: Callable[[Sequence[BlockSummary], int], tuple[AnyArray | None, LinearJob]],
+        *,
+        classification: bool,
+    ) -> list[LinearSolution]:
+        """Solve on worker processes; `make_job` learns the classes from the blocks and says what to solve."""
+        self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
+        begin = time.perf_counter()
+        seed = self._seed()
+        n_ranks = self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
+        with self._open_blocks(
+            X, y, sample_weight, check=check, n_ranks=n_ranks, classification=classification
+        ) as blocks:
+            filled = [s for s in blocks.summaries if s.rows]
+            classes, job = make_job(blocks.summaries, seed)
+            packer = LinearPacker(
+                classes=classes,
+                n_features=int(self.n_features_in_),
+                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+                sparse=filled[0].sparse,
+                bias=self._bias(),
+                seed=seed,
+            )
+            gang = blocks.run(train_linear, packer, (job,), n_ranks=n_ranks, on_event=self._listener())
+        result: LinearResult = gang.value
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            "ranks": len(gang.stats),
+            "elapsed_s": time.perf_counter() - begin,
+            "converged": all(solution.converged for solution in result.solutions),
+            "certificates": [asdict(record) for record in result.history],
+            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
+            "stats": [dict(s) for s in gang.stats],
+        }
+        return result.solutions
+
+    def _listener(self) -> Callable[[Mapping[str, Any]], None] | None:
+        if not self.verbose:
+            return None
+
+        def say(event: Mapping[str, Any]) -> None:
+            if event.get("phase") == "queued":
+                sys.stdout.write(f"waiting for workers, place {event['position']} in the queue\n")
+                return
+            output, stage = event["output"], event["stage"]
+            sys.stdout.write(f"output {output}: {stage}, relative gap {event['gap']:.2g}, {event['seconds']:.2f} s\n")
+
+        return say
+
+    def _forget_cluster(self) -> None:
+        """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""
+        for name in self._of_training:
+            self.__dict__.pop(name, None)
 
     def _take_in(self, solutions: Sequence[LinearSolution]) -> None:
         """Set what certifies the solution, and warn if it falls short."""

@@ -42,7 +42,17 @@ from dsgd.svm.linear_kernels import measure
 from dsgd.svm.linear_rows import LinearRows, Team
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["LOSSES", "LinearProblem", "LinearSolution", "balance", "certify", "make_problem"]
+__all__ = [
+    "LOSSES",
+    "LinearProblem",
+    "LinearSolution",
+    "balance",
+    "balanced_factors",
+    "certify",
+    "make_problem",
+    "one_vs_rest",
+    "relative_gap",
+]
 
 #: The losses of classification and of regression.
 LOSSES = {
@@ -171,6 +181,52 @@ def make_problem(
     return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon), penalizes)
 
 
+def one_vs_rest(
+    loss: str,
+    rows: LinearRows,
+    codes: FloatVector,
+    costs: FloatVector,
+    factors: FloatVector,
+    output: int,
+    penalizes_intercept: bool = True,
+) -> LinearProblem:
+    """Return the problem of one output of a classifier.
+
+    Parameters
+    ----------
+    loss : {"hinge", "squared_hinge"}
+        The loss.
+    rows : LinearRows
+        The rows.
+    codes : array of float64, shape (n_rows,)
+        Class of each row.
+    costs : array of float64, shape (n_rows,)
+        C times sample weight.
+    factors : array of float64, shape (n_classes,)
+        Factors of C by class; with more than two classes they apply to the rows of an output's own class.
+    output : int
+        Which output; the only one of two classes tells the second from the first.
+    penalizes_intercept : bool
+        As for `make_problem`.
+
+    Returns
+    -------
+    LinearProblem
+        The problem.
+    """
+    is_binary = factors.shape[0] == 2
+    own = codes == (1 if is_binary else output)
+    positive, other = factors[1 if is_binary else output], factors[0] if is_binary else 1.0
+    targets, costs = np.where(own, 1.0, -1.0), costs * np.where(own, positive, other)
+    return make_problem(loss, rows, targets, costs, penalizes_intercept=penalizes_intercept)
+
+
+def balanced_factors(sums: FloatVector) -> FloatVector:
+    """Return the factors of C by class that ``class_weight="balanced"`` means, from the weights of the classes."""
+    present = sums > 0.0
+    return np.where(present, sums.sum() / (sums.shape[0] * np.where(present, sums, 1.0)), 1.0)
+
+
 def balance(duals: FloatVector, team: Team) -> FloatVector:
     """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk.
 
@@ -250,4 +306,5 @@ def certify(
         weights, combined = weights[: weights.shape[0] - free], combined[: combined.shape[0] - free]
         loss, terms = 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined)
     primal, dual = team.totals(loss, terms)
+    team.report(primal, dual)
     return primal, dual, int(kept)

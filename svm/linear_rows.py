@@ -47,8 +47,8 @@ class Peers(Protocol):
         ...
 
     @property
-    def leads(self) -> bool:
-        """Whether this is rank 0."""
+    def number(self) -> int:
+        """Number of this rank, from 0."""
         ...
 
     def add_up(self, vector: FloatVector) -> None:
@@ -57,6 +57,10 @@ class Peers(Protocol):
 
     def follow(self, vector: FloatVector) -> None:
         """Replace a vector by that of rank 0."""
+        ...
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
         ...
 
 
@@ -71,11 +75,19 @@ class Team:
         The ranks that hold the other rows. A pass is over the rows that are here; a solver adds up what it found with
         `add_up` and `totals`, and takes no decision from a number that could differ between ranks, in its last bit
         even: not from a product of vectors that all ranks have, but from rank 0's, which `agree` and `totals` hand on.
+    listener : callable, optional
+        Called with the primal and the dual value of every certificate, on every rank.
     """
 
-    def __init__(self, n_threads: int = 1, peers: Peers | None = None) -> None:
+    def __init__(
+        self,
+        n_threads: int = 1,
+        peers: Peers | None = None,
+        listener: Callable[[float, float], None] | None = None,
+    ) -> None:
         self.n_threads = n_threads
         self._peers = peers
+        self._listener = listener
         self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
 
     @property
@@ -84,9 +96,14 @@ class Team:
         return 1 if self._peers is None else self._peers.size
 
     @property
+    def number(self) -> int:
+        """Number of this rank, from 0."""
+        return 0 if self._peers is None else self._peers.number
+
+    @property
     def leads(self) -> bool:
-        """Whether this rank adds to sums what all ranks know."""
-        return self._peers is None or self._peers.leads
+        """Whether this is rank 0, which adds to sums what all ranks know."""
+        return self.number == 0
 
     def add_up(self, vector: FloatVector) -> FloatVector:
         """Return the vector after adding up those of all ranks in place."""
@@ -103,6 +120,15 @@ class Team:
         if self._peers is not None:
             self._peers.follow(vector)
         return vector
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
+        return [vector] if self._peers is None else self._peers.gather(vector)
+
+    def report(self, primal: float, dual: float) -> None:
+        """Hand a certificate to whoever listens."""
+        if self._listener is not None:
+            self._listener(primal, dual)
 
     def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
         """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
@@ -156,6 +182,11 @@ class LinearRows:
     def n_entries(self) -> int:
         """Entries that a pass over the rows reads."""
         return int((self.last - self.first).sum())
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of those entries and their columns."""
+        return self.n_entries * (self.values.itemsize + (0 if self.indices is None else self.indices.itemsize))
 
     @property
     def kernel_arguments(self) -> tuple[Any, ...]:

@@ -31,7 +31,7 @@ _HALVINGS = 60
 
 def count_proven(problem: LinearProblem, solution: LinearSolution, team: Team) -> int:
     """Return how many dual variables a solution proves; see `prove_linear`."""
-    return int(np.isfinite(prove_linear(problem, solution, team)).sum())
+    return int(team.totals(float(np.isfinite(prove_linear(problem, solution, team)).sum()))[0])
 
 
 def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -> FloatVector:
@@ -53,13 +53,17 @@ def prove_linear(problem: LinearProblem, solution: LinearSolution, team: Team) -
     """
     rows, is_free = problem.rows, not problem.penalizes_intercept
     duals = balance(solution.duals, team) if is_free else solution.duals
-    weights, combined = solution.weights.copy(), rows.combine(duals, team)
+    weights, combined = solution.weights.copy(), team.add_up(rows.combine(duals, team))
     squares = rows.norms()
     if is_free:
         weights[-1] = combined[-1] = 0.0
         squares = squares - rows.bias**2
     # What rounding may take from a difference of two sums over the rows.
-    noise = (rows.n_rows + rows.width) * np.finfo(np.float64).eps * (abs(solution.primal) + abs(solution.dual))
+    noise = (
+        (team.totals(float(rows.n_rows))[0] + rows.width)
+        * np.finfo(np.float64).eps
+        * (abs(solution.primal) + abs(solution.dual))
+    )
     difference = float(np.linalg.norm(weights - combined))
     radius = radius_of(max(solution.primal - solution.dual, 0.0) + noise, difference)
     reach = radius * np.sqrt(np.maximum(squares, 0.0))

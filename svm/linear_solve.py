@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from dsgd.svm.cocoa import solve_cocoa
 from dsgd.svm.dual_cd import solve_dual_cd
 from dsgd.svm.linear_intercept import solve_free_intercept
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution
@@ -24,7 +25,7 @@ from dsgd.svm.newton import solve_newton
 __all__ = ["COLUMNS_PER_PASS", "PATIENCE", "SOLVERS", "solve_linear"]
 
 #: What `solver=` may be.
-SOLVERS = ("auto", "dual_cd", "newton")
+SOLVERS = ("auto", "dual_cd", "newton", "cocoa")
 #: Passes that coordinate descent may have ahead, and columns per further one: with them Newton steps grow dearer.
 PATIENCE = 30.0
 COLUMNS_PER_PASS = 10.0
@@ -46,7 +47,7 @@ def solve_linear(
     ----------
     problem : LinearProblem
         The problem.
-    solver : {"auto", "dual_cd", "newton"}
+    solver : {"auto", "dual_cd", "newton", "cocoa"}
         The method; the module says what "auto" does.
     tol : float
         Relative duality gap to reach.
@@ -88,6 +89,8 @@ def _solve_penalised(
     """Solve a problem whose intercept is penalised; see `solve_linear`."""
     if solver == "newton" or (solver == "auto" and problem.is_smooth):
         return solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=start)
+    if solver == "cocoa":
+        return solve_cocoa(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=start)
     duals = None if start is None else start.duals
     if solver == "dual_cd":
         return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals)

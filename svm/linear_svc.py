@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import Block, BlockSummary, lazy
 from dsgd.svm.crammer_singer import solve_crammer_singer
 from dsgd.svm.l1_columns import make_columns
 from dsgd.svm.l1_newton import solve_l1
 from dsgd.svm.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_problem import LinearProblem, LinearSolution, make_problem
+from dsgd.svm.linear_cluster import LinearJob
+from dsgd.svm.linear_problem import LinearProblem, LinearSolution, balanced_factors, one_vs_rest
 from dsgd.svm.linear_rows import LinearRows, Team, gather_rows
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice
@@ -62,15 +65,20 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         Seeds the order in which coordinate descent visits rows.
     max_iter : int, default 1000
         Most passes of coordinate descent (visits over rows) and most Newton steps.
-    solver : {"auto", "dual_cd", "newton"}, default "auto"
+    solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
-        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. The penalty l1 and
-        the joint problem have a solver each, which "auto" is.
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
+        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster. The
+        penalty l1 and the joint problem have a solver each, which "auto" is.
     penalize_intercept : bool, default True
         Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
         `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
-        Threads, over classes if there are several. None is one, -1 all cores.
+        Threads, over classes if there are several; on a cluster how many workers to use. None is one thread, or
+        every worker; -1 all cores.
+    client : distributed.Client or None, default None
+        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
+        list of blocks or files, on the current client, else on a cluster of this machine.
 
     Attributes
     ----------
@@ -97,6 +105,11 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
     solver_ : list of str
         What solved each output.
+    ledger_ : dsgd.ledger.Ledger
+        Seconds and bytes of every rank; after training on a cluster.
+    fit_report_ : dict
+        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
+        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
 
     See Also
     --------
@@ -133,6 +146,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         solver: str = "auto",
         penalize_intercept: bool = True,
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.penalty = penalty
         self.loss = loss
@@ -149,17 +163,18 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         self.solver = solver
         self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
+        self.client = client
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows; CSR indices may have 32 or 64 bits.
-        y : array-like, shape (n_samples,)
-            Class labels.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
+        y : array-like or dask collection, shape (n_samples,)
+            Class labels; None if blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
 
         Returns
@@ -175,30 +190,29 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         """
         self._check_parameters("classification")
         self._check_choices()
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
-        check_classification_targets(y)
-        weights = self._check_weights(sample_weight, X)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InvalidDataError(
-                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
-                f"{self.classes_[0]!r}"
+        if self._uses_cluster(X):
+            self._refuse_on_cluster("penalty", self.penalty == "l1")
+            self._refuse_on_cluster("multi_class", self.multi_class == "crammer_singer")
+            solutions = self._solve_on_cluster(
+                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=True
             )
-        factors = self._class_factors(codes, weights)
+            self._take_in(solutions)
+            return self
+        self._forget_cluster()
+        X, y, weights = self._check_rows(X, y, sample_weight)
+        codes = self._learn_classes(y)
+        factors = self._class_factors()
+        if isinstance(factors, str):
+            factors = balanced_factors(np.bincount(codes, weights, len(self.classes_)).astype(np.float64))
         seed = self._seed()
         rows, row_codes, row_weights = gather_rows(X, codes, weights, bias=self._bias(), seed=seed)
         costs = float(self.C) * row_weights
         if self.multi_class == "crammer_singer":
             self._fit_jointly(rows, row_codes.astype(np.int64), costs * factors[row_codes.astype(np.intp)], seed)
             return self
-        is_binary = len(self.classes_) == 2
 
         def problem(k: int) -> LinearProblem:
-            own = row_codes == (1 if is_binary else k)
-            other = factors[0] if is_binary else 1.0
-            positive = factors[1 if is_binary else k]
-            targets, c = np.where(own, 1.0, -1.0), costs * np.where(own, positive, other)
-            return make_problem(self.loss, rows, targets, c, penalizes_intercept=self.penalize_intercept)
+            return one_vs_rest(self.loss, rows, row_codes, costs, factors, k, self.penalize_intercept)
 
         columns = make_columns(rows) if self.penalty == "l1" else None
 
@@ -207,7 +221,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
                 return self._solve_l2(problem(k), team, seed)
             return solve_l1(problem(k), columns, tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed)
 
-        self._take_in(self._solve(1 if is_binary else len(self.classes_), solve))
+        self._take_in(self._solve(len(self.classes_) if len(self.classes_) > 2 else 1, solve))
         return self
 
     def _fit_jointly(self, rows: LinearRows, codes: IntVector, costs: FloatVector, seed: int) -> None:
@@ -223,39 +237,64 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
             if self.fit_intercept:
                 self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
 
-    def decision_function(self, X: Any) -> AnyArray:
+    def decision_function(self, X: Any) -> Any:
         """Return the signed distances to the hyperplanes, up to scale.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n,) or (n, n_classes)
             One column per class if there are more than two.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            return self._apply("decision_function", X, None if k == 2 else k, np.float64)
         scores = self._scores(X)
         return scores.ravel() if scores.shape[1] == 1 else scores
 
-    def predict(self, X: Any) -> AnyArray:
+    def predict(self, X: Any) -> Any:
         """Return the labels.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n,)
             Predicted labels.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.classes_.dtype)
         scores = self.decision_function(X)
         codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        labels: AnyArray = self.classes_[codes]
-        return labels
+        return self.classes_[codes]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(right / total)
+        return float(super().score(X, y, sample_weight))
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""
@@ -265,10 +304,12 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         if self.penalty == "l1":
             self._refuse(self.loss != "squared_hinge", "penalty", "loss", 'takes loss="squared_hinge" alone')
             self._refuse(self.dual is True, "penalty", "dual", "is solved in the primal: leave dual at 'auto'")
-            self._refuse(asked == "dual_cd", "penalty", "solver", "has one solver: leave solver at 'auto'")
+            self._refuse(asked in ("dual_cd", "cocoa"), "penalty", "solver", "has one solver: leave solver at 'auto'")
         if self.multi_class == "crammer_singer":
             self._refuse(self.penalty != "l2", "multi_class", "penalty", 'takes penalty="l2" alone')
-            self._refuse(self.solver == "newton", "multi_class", "solver", "has one solver: leave solver at 'auto'")
+            self._refuse(
+                self.solver in ("newton", "cocoa"), "multi_class", "solver", "has one solver: leave solver at 'auto'"
+            )
             free = self.fit_intercept and not self.penalize_intercept
             self._refuse(free, "multi_class", "penalize_intercept", "penalises its intercepts")
 
@@ -279,16 +320,48 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
                 f"LinearSVC({left}={getattr(self, left)!r}) {reason}. Got {right}={getattr(self, right)!r}."
             )
 
-    def _class_factors(self, codes: IntVector, weights: FloatVector) -> FloatVector:
-        """Return the factor of C of every class."""
-        n_classes = len(self.classes_)
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        return X, y, self._check_weights(sample_weight, X)
+
+    def _learn_classes(self, y: AnyArray) -> IntVector:
+        """Set the classes; return the number of the class of every label."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        return codes
+
+    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[AnyArray, LinearJob]:
+        """Learn the classes from the blocks; return them and what the ranks are to solve."""
+        labels = np.concatenate([s.classes for s in summaries if s.classes is not None and len(s.classes)])
+        check_classification_targets(labels)
+        self._learn_classes(labels)
+        job = LinearJob(
+            loss=self.loss,
+            C=float(self.C),
+            epsilon=0.0,
+            penalizes_intercept=self.penalize_intercept,
+            class_factors=self._class_factors(),
+            n_classes=len(self.classes_),
+            solver=self._solver(),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            seed=seed,
+        )
+        return self.classes_, job
+
+    def _class_factors(self) -> FloatVector | str:
+        """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""
         if self.class_weight is None:
-            return np.ones(n_classes)
+            return np.ones(len(self.classes_))
         if isinstance(self.class_weight, str):
             check_choice("LinearSVC(class_weight=...)", self.class_weight, ["balanced"])
-            sums = np.bincount(codes, weights, n_classes)
-            present = sums > 0.0
-            return np.where(present, sums.sum() / (n_classes * np.where(present, sums, 1.0)), 1.0)
+            return self.class_weight
         if not isinstance(self.class_weight, dict):
             raise InvalidParameterError(
                 "LinearSVC(class_weight=...) must be a dict of factors by class, 'balanced' or None. "
@@ -301,3 +374,8 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
                 f"LinearSVC(class_weight=...) names classes that are not in y: {unknown}. The classes are {labels}."
             )
         return np.array([float(self.class_weight.get(label, 1.0)) for label in labels])
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
+        return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)

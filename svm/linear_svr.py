@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.inputs import Block, BlockSummary, lazy
 from dsgd.svm.linear_base import AbstractLinearSVM
+from dsgd.svm.linear_cluster import LinearJob
 from dsgd.svm.linear_problem import make_problem
 from dsgd.svm.linear_rows import gather_rows
 from dsgd.types import AnyArray
@@ -50,14 +53,18 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         Seeds the order in which coordinate descent visits rows.
     max_iter : int, default 1000
         Most passes of coordinate descent (visits over rows) and most Newton steps.
-    solver : {"auto", "dual_cd", "newton"}, default "auto"
+    solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
-        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow.
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
+        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster.
     penalize_intercept : bool, default True
         Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
         `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
-        Threads. None is one, -1 all cores.
+        Threads; on a cluster how many workers to use. None is one thread, or every worker; -1 all cores.
+    client : distributed.Client or None, default None
+        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
+        list of blocks or files, on the current client, else on a cluster of this machine.
 
     Attributes
     ----------
@@ -82,6 +89,11 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         interval or at zero: at every optimum.
     solver_ : str
         What solved it.
+    ledger_ : dsgd.ledger.Ledger
+        Seconds and bytes of every rank; after training on a cluster.
+    fit_report_ : dict
+        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
+        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
 
     See Also
     --------
@@ -114,6 +126,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         solver: str = "auto",
         penalize_intercept: bool = True,
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.epsilon = epsilon
         self.tol = tol
@@ -128,17 +141,18 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self.solver = solver
         self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
+        self.client = client
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows; CSR indices may have 32 or 64 bits.
-        y : array-like, shape (n_samples,)
-            Targets.
-        sample_weight : array-like or None, shape (n_samples,)
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None if blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
             Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
 
         Returns
@@ -154,31 +168,83 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         """
         self._check_parameters("regression")
         check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
-        weights = self._check_weights(sample_weight, X)
-        seed = self._seed()
-        rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
-        costs = float(self.C) * row_weights
-
-        problem = make_problem(self.loss, rows, targets, costs, float(self.epsilon), self.penalize_intercept)
-        solutions = self._solve(1, lambda _, team: self._solve_l2(problem, team, seed))
+        if self._uses_cluster(X):
+            solutions = self._solve_on_cluster(
+                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=False
+            )
+        else:
+            self._forget_cluster()
+            X, y, weights = self._check_rows(X, y, sample_weight)
+            seed = self._seed()
+            rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
+            costs = float(self.C) * row_weights
+            problem = make_problem(self.loss, rows, targets, costs, float(self.epsilon), self.penalize_intercept)
+            solutions = self._solve(1, lambda _, team: self._solve_l2(problem, team, seed))
         self._take_in(solutions)
         self.coef_ = self.coef_.ravel()
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
         self.solver_, self.n_screened_ = solutions[0].solver, solutions[0].n_proven
         return self
 
-    def predict(self, X: Any) -> AnyArray:
+    def predict(self, X: Any) -> Any:
         """Return the predicted values.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
 
         Returns
         -------
         array, shape (n,)
             Predictions.
         """
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.float64)
         return self._scores(X).ravel()
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+        return float(super().score(X, y, sample_weight))
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        return X, y, self._check_weights(sample_weight, X)
+
+    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[None, LinearJob]:
+        """Return what the ranks are to solve."""
+        job = LinearJob(
+            loss=self.loss,
+            C=float(self.C),
+            epsilon=float(self.epsilon),
+            penalizes_intercept=self.penalize_intercept,
+            class_factors=None,
+            n_classes=0,
+            solver=self._solver(),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            seed=seed,
+        )
+        return None, job
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        predicted = self.predict(X) if len(y) else np.zeros(0)
+        y = np.asarray(y, dtype=np.float64)
+        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

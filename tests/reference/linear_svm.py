@@ -103,3 +103,30 @@ def joint_dual_descent(X, codes, costs, n_classes, passes):
             W += np.outer(new - A[i], x)
             A[i] = new
     return W
+
+
+def cocoa_round(name, parts, alphas, w, safety, epsilon=0.0):
+    """Run a round of CoCoA+ in the terms of the paper: one pass over each part, rows in order, changes added up.
+
+    `parts` holds (X, y, costs) per rank. Each local problem has the true variables, the gradient at
+    ``w + safety * u`` and the curvature ``safety * |x|^2``; returns the new variables and the new w.
+    """
+    total = np.zeros_like(w)
+    changed = []
+    for (X, y, costs), alpha in zip(parts, alphas, strict=True):
+        alpha, u = alpha.copy(), np.zeros_like(w)
+        for i in range(len(y)):
+            ridge = 0.5 / costs[i] if name.startswith("squared") else 0.0
+            high = np.inf if name.startswith("squared") else costs[i]
+            low = -high
+            if name.endswith("hinge"):
+                low, high = (0.0, high) if y[i] > 0 else (-high, 0.0)
+            curvature = safety * (X[i] @ X[i]) + ridge
+            point = alpha[i] - (X[i] @ (w + safety * u) - y[i] + ridge * alpha[i]) / curvature
+            tube = (0.0 if name.endswith("hinge") else epsilon) / curvature
+            new = np.clip(np.sign(point) * max(0.0, abs(point) - tube), low, high)
+            u += (new - alpha[i]) * X[i]
+            alpha[i] = new
+        changed.append(alpha)
+        total += u
+    return changed, w + total
