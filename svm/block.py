@@ -151,7 +151,8 @@ class _Run:
         n = matrix.n
         self.dual, self.matrix, self.tol, self.policy = dual, matrix, tol, elimination
         self.max_iter = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
-        self.q = min(dual.y.size, block_size or (512 if n <= _SMALL else 1024))
+        # In a small problem most values of a large block would be computed for rows that never move.
+        self.q = min(dual.y.size, block_size or min(512 if n <= _SMALL else 1024, max(64, dual.y.size // 8)))
         self.largest_q = min(dual.y.size, block_size or _LARGEST_BLOCK)
         self.n_groups = 2 if dual.by_sign else 1
         self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)

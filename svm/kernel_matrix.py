@@ -89,7 +89,9 @@ class KernelMatrix:
     def set_dtype(self, dtype: Any) -> None:
         """Compute rows in another type from now on; what is cached goes."""
         self.dtype = np.dtype(dtype)
+        self._is_whole = False
         self._rows = self._prepared(self.active, self.dtype)
+        self._is_whole = len(self.active) == self.n and bool((np.diff(self.active) == 1).all())
         self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype)
 
     @property
@@ -108,6 +110,8 @@ class KernelMatrix:
         index = ids if self.samples is None else self.samples[ids]
         if self.kernel.name == "precomputed":
             return Rows(len(ids), plain=self.X, ids=index)
+        if self._is_whole and np.dtype(dtype) == self.dtype:
+            return take_rows(self._rows, ids)
         return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
 
     def block(self, positions: IntVector) -> FloatMatrix:
@@ -170,7 +174,7 @@ class KernelMatrix:
 
     def shrink(self, keep: IntVector) -> None:
         """Leave only some active samples active, by position, ascending."""
-        self.active = self.active[keep]
+        self.active, self._is_whole = self.active[keep], False
         self._rows = take_rows(self._rows, keep)
         self._cache.shrink(keep)
 
