@@ -1,9 +1,9 @@
 """Which SVM: time and test accuracy of kernel, linear and stochastic machines as rows are added, beside scikit-learn's.
 
-The task is the second class of covtype against the others, standardised (the generated set with ``--generated``). Every
+The task is the second class of covtype against the others, standardised (or a generated set). Every
 machine is trained on the first n rows, n from 1000 on by factors of two, with C = 10; stochastic gradient descent with
-its default penalty and averaged weights, as one would start with. Methods take turns. A method drops out once a fit took longer than a third of ``--limit``
-seconds, because the next would take longer than that.
+its default penalty and averaged weights, as one would start with. Methods take turns. A method drops out once a fit
+took longer than a third of ``--limit`` seconds, because the next would take longer than that.
 
     DSGD_DATA=... python benchmarks/svm_choice.py --out rows.jsonl
 """

@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 __all__ = [
+    "BLUE",
     "DARK",
+    "GREEN",
     "LIGHT",
     "MARKERS",
     "PHASES",
@@ -48,7 +50,11 @@ LIGHT: Final = Theme("light", "#ffffff", "#1b1f24", "#57606a", "#e4e7eb")
 DARK: Final = Theme("dark", "#161b22", "#e6edf3", "#9aa4b0", "#2b323b")
 
 # Okabe and Ito (2008); black, which vanishes on a dark ground, is replaced by the theme's text colour.
-BLUE, ORANGE, GREEN, VERMILION, PURPLE = "#0072B2", "#E69F00", "#009E73", "#D55E00", "#CC79A7"
+BLUE: Final = "#0072B2"
+ORANGE: Final = "#E69F00"
+GREEN: Final = "#009E73"
+VERMILION: Final = "#D55E00"
+PURPLE: Final = "#CC79A7"
 RANK_COLOURS: Final = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
 MARKERS: Final = ("o", "s", "^", "D", "v")
 # Phases from work to waiting, in the order they are stacked; "other" is what the ledger leaves uncharged.
