@@ -22,7 +22,7 @@ SHOWN = ("active", "work", "time", "ranks")
 def main() -> None:
     """Keep rows, if some are given, and draw the figures."""
     if len(sys.argv) > 1:
-        kept = [shorten(row) for row in read_rows(sys.argv[1])]
+        kept = [shorten(row) for path in sys.argv[1:] for row in read_rows(path)]
         KEPT.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept), encoding="utf-8")
     summary = summarise_elimination(read_rows(KEPT))
     for spec in plots.FIGURES:
@@ -31,8 +31,18 @@ def main() -> None:
             (HERE.parent / "_static" / f"elimination-{spec.name}.png").write_bytes(picture)
 
 
+#: What the figures and the page need, and where a row comes from.
+COLUMNS = (
+    "key", "problem", "rows", "classes", "method", "cache", "cache_mb", "solver", "ranks", "repeat", "tol", "seconds",
+    "n_iter", "n_support", "converged", "gap", "objective", "samples", "rounds", "n_eliminated", "n_returned",
+    "n_reconstructions", "kernel_evaluations", "cache_share", "row_bytes", "parallel_s", "serial_s", "curve",
+    "communication_s", "commit", "when",
+)  # fmt: skip
+
+
 def shorten(row: Row) -> Row:
-    """Return a row with the curve only where a figure shows it: the first repetition with the small cache."""
+    """Return what is needed of a row; the curve only where it is shown: first repetition, small cache."""
+    row = {name: row[name] for name in COLUMNS if name in row}
     if "curve" not in row or (row["repeat"] == 0 and row["cache"] == "small" and row["ranks"] is None):
         return row
     return row | {"curve": {name: column[:1] for name, column in row["curve"].items()}}
