@@ -13,7 +13,13 @@ Rows may be float32. When the gap closes, u is brought up to date for the sample
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
 so errors of float32 rows count only for what changes after.
 
-Cost per round: about q n_active kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
+Samples may be divided among p ranks (`dsgd.svm.peers`); the loop is the same. Per round each rank then tells the others
+its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the features of
+the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values. Elimination
+sends the numbers of samples left out, a proof the features of all samples whose variable has changed since the last.
+When the active samples of a rank come to exceed the mean by half, rows move.
+
+Cost per round: about q n_active/p kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
 al., JMLR 2018), without its early stop.
 """
 
@@ -21,12 +27,14 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
 from dsgd.svm.elimination import Elimination, EliminationRecord, Trail, eliminable
 from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.rebalance import rebalance
 from dsgd.svm.smo import collect, extremes, solve_block
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -123,7 +131,8 @@ def solve(
     dual : Dual
         The problem.
     matrix : KernelMatrix
-        Kernel values among its samples. Those not active in it begin as left out: they come back if they violate.
+        Kernel values among its samples. Those not active in it begin as left out: they come back if they violate. If
+        samples are divided among ranks, all ranks call this together and get the same solution.
     tol : float
         The gap to reach.
     max_iter : int
@@ -137,7 +146,10 @@ def solve(
 
 
 class _Run:
-    """The state of one run. Arrays named ``*_a`` hold the active samples, in the order of ``matrix.active``."""
+    """The state of one run. Arrays named ``*_a`` hold the active samples here, in the order of ``matrix.active``.
+
+    The dual, `alpha` and `trail` are known to every rank for all samples; `u` is right for those that lie here.
+    """
 
     def __init__(
         self,
@@ -150,6 +162,7 @@ class _Run:
     ) -> None:
         n = matrix.n
         self.dual, self.matrix, self.tol, self.policy = dual, matrix, tol, elimination
+        self.peers = matrix.peers
         self.max_iter = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
         # In a small problem most values of a large block would be computed for rows that never move.
         self.q = min(dual.y.size, block_size or min(512 if n <= _SMALL else 1024, max(64, dual.y.size // 8)))
@@ -168,6 +181,8 @@ class _Run:
         self.n_iter = self.n_rounds = self.n_eliminated = self.n_reconstructions = self.n_returned = 0
         self.n_failed = self.n_stalls = self.n_false = 0
         self.active_gap = np.inf
+        self.is_pressed = False
+        self.told = np.zeros(2)  # what other ranks have told of their kernel values and hits
         self.next_test = elimination.steps_between(n)
         self.is_eliminating = elimination.mode != "none"
         self.is_early_pending = elimination.mode == "libsvm"
@@ -177,7 +192,7 @@ class _Run:
             self.u = self.exact_u.copy()
         elif self.alpha.any():
             self._refine()
-        out = np.setdiff1d(np.arange(n), matrix.active)
+        out = self.peers.join(np.setdiff1d(matrix.mine, matrix.active))
         if len(out):
             self.trail.add(out, self._beta())
         self._load_active()
@@ -185,19 +200,26 @@ class _Run:
     # -- the loop ------------------------------------------------------------------------------------------------
 
     def solve(self) -> Solution:
+        """Run to the end."""
         target = 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
         while True:
-            gap = self._scan()
+            with self.peers.round("control"):
+                gap = self._scan()
             if gap >= target and self.n_iter < self.max_iter and self.n_stalls < 3:
                 if self.is_early_pending and gap < 10 * self.tol:
                     self.is_early_pending = False
-                    self._bring_back(early=True)
+                    with self.peers.round("control"):
+                        self._bring_back(early=True)
                 elif not self._eliminate(gap):
-                    self._round(gap)
+                    with self.peers.round("sync"):
+                        self._round(gap)
                 continue
-            if self._bring_back() and self.n_iter < self.max_iter and self.n_stalls < 3:
+            with self.peers.round("control"):
+                is_open = self._bring_back()
+            if is_open and self.n_iter < self.max_iter and self.n_stalls < 3:
                 continue
-            gap = self._verify()
+            with self.peers.round("control"):
+                gap = self._verify()
             is_capped = self.n_iter >= self.max_iter or self.n_stalls >= 3
             if gap < self.tol or is_capped or self.policy.reconstruction == "none":
                 return self._solution(gap)
@@ -211,35 +233,54 @@ class _Run:
     def _scan(self) -> float:
         """Return the gap over the active samples."""
         args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a, self.least, self.most)
-        return float(extremes(*args))
+        gap = float(extremes(*args))
+        self.is_pressed = self.policy.waits_for_pressure and self.matrix.is_pressed
+        return gap if self.peers.is_alone else self._agree_on_extremes()
+
+    def _agree_on_extremes(self) -> float:
+        """Make the extremes, and whether any cache is short, those of all ranks; return the gap."""
+        words = np.concatenate([self.least, -self.most, [-float(self.is_pressed)]])
+        self.peers.lowest(words)
+        self.least[:], self.most[:] = words[: self.n_groups], -words[self.n_groups : -1]
+        self.is_pressed = bool(words[-1])
+        return float((self.most - self.least).max())
 
     def _round(self, gap: float) -> None:
         """Solve one block and bring u of the active samples up to date."""
-        n = len(self.u_a)
-        chosen = self._choose()
-        samples, where = np.unique(chosen % n, return_inverse=True)
-        values = self.matrix.block(samples)
-        if len(samples) != len(chosen) or (np.diff(where) != 1).any():
-            values = values[np.ix_(where, where)]
-        y, upper, alpha = (np.take(part, chosen) for part in (self.y_a, self.upper_a, self.alpha_a))
-        before = alpha.copy()
-        f = self.u_a[chosen % n] + np.take(self.c_a, chosen)
-        inner_tol = max(0.5 * self.tol, 0.1 * gap)
-        limit = min(100 * len(chosen), self.max_iter - self.n_iter)
-        steps = solve_block(values, y, np.take(self.group_a, chosen), upper, alpha, f, inner_tol, limit, self.n_groups)
-        self.alpha_a.reshape(-1)[chosen] = alpha
+        chosen, f = self._choose()
+        samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
+        picked = self.matrix.pick(samples)
+        before, y, upper = (np.take(part, chosen) for part in (self.alpha, self.dual.y, self.dual.upper))
+        answer = np.append(before, 0.0)
+        if self.peers.rank == 0:
+            values = self.matrix.block(picked)
+            if len(samples) != len(chosen) or (np.diff(where) != 1).any():
+                values = values[np.ix_(where, where)]
+            inner_tol = max(0.5 * self.tol, 0.1 * gap)
+            limit = min(100 * len(chosen), self.max_iter - self.n_iter)
+            group = np.take(self.group, chosen)
+            answer[-1] = solve_block(values, y, group, upper, answer[:-1], f, inner_tol, limit, self.n_groups)
+        self.peers.agree(answer)
+        alpha = answer[:-1]
+        self._set_alpha(chosen, alpha)
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
         if len(changed):
             is_free = np.zeros(len(samples), dtype=np.bool_)
             is_free[where[(alpha > 0) & (alpha < upper)]] = True
-            self.matrix.add(self.u_a, samples[changed], moved[changed], samples[~is_free])
+            self.matrix.add(self.u_a, picked, changed, moved[changed], samples[~is_free])
             self.n_stalls = 0
         else:
             self._stall()
-        self.n_iter += int(steps)
+        self.n_iter += int(answer[-1])
         self.n_rounds += 1
         self._record("block", gap)
+
+    def _set_alpha(self, chosen: IntVector, alpha: FloatVector) -> None:
+        self.alpha.reshape(-1)[chosen] = alpha
+        position = self.matrix.position[chosen % self.matrix.n]
+        here = position >= 0
+        self.alpha_a[chosen[here] // self.matrix.n, position[here]] = alpha[here]
 
     def _stall(self) -> None:
         """Nothing moved: rounding of the rows hides the descent, so go on from an exact u with float64 rows."""
@@ -251,33 +292,93 @@ class _Run:
         self._refine()
         self._load_active()
 
-    def _choose(self) -> IntVector:
-        """Return the flat numbers of the variables of the next block: the newest, then the worst violators."""
-        chosen = self.newest
-        taken = np.zeros(self.y_a.size, dtype=np.bool_)
-        taken[chosen] = True
-        q = self.q
-        if len(self.u_a) <= 4 * self.largest_q:
+    def _choose(self) -> tuple[IntVector, FloatVector]:
+        """Return the variables of the next block, ascending, and their f: the newest, then the worst violators.
+
+        Variable v of sample i has the number v n + i.
+        """
+        newest, n, q = self.newest, self.matrix.n, self.q
+        if self.matrix.n_active <= 4 * self.largest_q:
             # Among few samples, a block of all free variables ends what else takes many rounds.
-            n_free = int(np.count_nonzero((self.alpha_a > 0) & (self.alpha_a < self.upper_a)))
+            n_free = int(np.count_nonzero((self.alpha > 0) & (self.alpha < self.dual.upper)))
             q = min(max(q, 3 * n_free // 2), self.largest_q)
-        room = max(1, (q - len(chosen)) // (2 * self.n_groups))
-        new = []
+        room = max(1, (q - len(newest)) // (2 * self.n_groups))
+        position = self.matrix.position[newest % n]
+        here = position >= 0
+        f_newest: FloatVector = np.zeros(len(newest))
+        f_newest[here] = self.u_a[position[here]] + self.c_a[newest[here] // n, position[here]]
+        offers = self._offer(room)
+        if not self.peers.is_alone:
+            offers, f_newest = self._exchange(offers, f_newest, room)
+        taken = np.zeros(self.alpha.size, dtype=np.bool_)
+        taken[newest] = True
+        fresh, f_fresh = [], []
+        for number, (keys, variables) in enumerate(offers):
+            is_open = ~taken[variables]
+            keys, variables = keys[is_open], variables[is_open]
+            if len(keys) > room:
+                best = np.argpartition(keys, room - 1)[:room]
+                keys, variables = keys[best], variables[best]
+            taken[variables] = True
+            fresh.append(variables)
+            f_fresh.append(-keys if number % 2 else keys)
+        found = np.concatenate(fresh)
+        # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
+        self.newest = found[: q // 2] if len(found) else newest[len(newest) // 2 :]
+        chosen = np.concatenate([newest, found])
+        order = np.argsort(chosen)
+        return chosen[order], np.concatenate([f_newest, *f_fresh])[order]
+
+    def _offer(self, room: int) -> list[tuple[FloatVector, IntVector]]:
+        """Return the worst violators that lie here: per group, those of I_up by f, then those of I_low by −f.
+
+        A variable may be on both sides, so the second side has twice the room. The newest are not among them.
+        """
+        n_active, active, n = len(self.u_a), self.matrix.active, self.matrix.n
         keys, places = np.empty(self.y_a.size), np.empty(self.y_a.size, dtype=np.int64)
+        is_newest = np.zeros(self.y_a.size, dtype=np.bool_)
+        position = self.matrix.position[self.newest % n]
+        here = position >= 0
+        is_newest[self.newest[here] // n * n_active + position[here]] = True
         args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a)
+        offers = []
         for g in range(self.n_groups):
             for side in (0, 1):
                 count = collect(*args, self.least[g], self.most[g], side, g, keys, places)
-                is_open = ~taken[places[:count]]
+                is_open = ~is_newest[places[:count]]
                 ours, where = keys[:count][is_open], places[:count][is_open]
-                if len(where) > room:
-                    where = where[np.argpartition(ours, room - 1)[:room]]
-                new.append(where)
-                taken[where] = True
-        fresh = np.concatenate(new)
-        # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
-        self.newest = fresh[: q // 2] if len(fresh) else chosen[len(chosen) // 2 :]
-        return np.sort(np.concatenate([chosen, fresh]))
+                most = room * (1 + side)
+                if len(where) > most:
+                    best = np.argpartition(ours, most - 1)[:most]
+                    ours, where = ours[best], where[best]
+                if n_active:
+                    where = where // n_active * n + active[where % n_active]
+                offers.append((ours, where))
+        return offers
+
+    def _exchange(
+        self, offers: list[tuple[FloatVector, IntVector]], f_newest: FloatVector, room: int
+    ) -> tuple[list[tuple[FloatVector, IntVector]], FloatVector]:
+        """Return the offers of all ranks, and f of the newest variables from whoever holds them: one message."""
+        rooms = [room * (1 + number % 2) for number in range(len(offers))]
+        size, ends = sum(rooms), np.cumsum([0, *rooms])
+        words = np.zeros(2 * size + len(f_newest) + 2)
+        words[:size] = np.inf
+        for start, (keys, variables) in zip(ends, offers, strict=False):
+            words[start : start + len(keys)] = keys
+            words[size + start : size + start + len(keys)] = variables
+        words[2 * size : -2] = f_newest
+        words[-2:] = self.matrix.n_hits, self.matrix.n_evaluations
+        heard = self.peers.all_of(words)
+        self.told = heard[:, -2:].sum(axis=0) - words[-2:]
+        joined = []
+        for start, stop in pairwise(ends):
+            keys = heard[:, start:stop].ravel()
+            variables = heard[:, size + start : size + stop].ravel().astype(np.int64)
+            order = np.lexsort((variables, keys))
+            order = order[np.isfinite(keys[order])]
+            joined.append((keys[order], variables[order]))
+        return joined, heard[:, 2 * size : -2].sum(axis=0)
 
     # -- elimination ---------------------------------------------------------------------------------------------
 
@@ -285,35 +386,45 @@ class _Run:
         """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
         if not self.is_eliminating or self.n_iter < self.next_test:
             return False
-        if self.policy.waits_for_pressure and not self.matrix.is_pressed:
+        if self.policy.waits_for_pressure and not self.is_pressed:
             return False
-        n = len(self.u_a)
+        with self.peers.round("control"):
+            return self._leave_out(gap)
+
+    def _leave_out(self, gap: float) -> bool:
+        n = self.matrix.n_active
         # Each reconstruction that found violators says that tests come too soon.
         pause = self.policy.steps_between(self.matrix.n) * 2**self.n_false
         self.next_test = self.n_iter + min(pause, max(1, n) * 2**self.n_false)
         f = self.u_a + self.c_a
         out = eliminable(f, self.y_a, self.alpha_a, self.upper_a, self.group_a, self.least, self.most)
-        count = int(out.sum())
+        total = np.array([float(out.sum())])
+        self.peers.add_up(total)
+        count = int(total[0])
         if count == 0 or count < self.policy.min_fraction * n:
             return False
         self._store_active()
-        self.trail.add(self.matrix.active[out], self._beta())
+        gone = self.peers.join(self.matrix.active[out])
+        self.trail.add(gone, self._beta())
         if len(self.trail) > _MAX_EVENTS:
             self._renew(*self.trail.join(self._beta()))
-        self._keep(np.flatnonzero(~out))
+        self._keep(np.flatnonzero(~out), gone)
         self.n_eliminated += count
         self._record("eliminate", gap)
         return True
 
-    def _keep(self, keep: IntVector) -> None:
-        n = len(self.u_a)
-        place = np.full(n, -1, dtype=np.int64)
-        place[keep] = np.arange(len(keep))
-        variables = self.newest
-        there = place[variables % n]
-        self.newest = (variables // n * len(keep) + there)[there >= 0]
-        self.matrix.shrink(keep)
+    def _keep(self, keep: IntVector, gone: IntVector) -> None:
+        is_gone = np.zeros(self.matrix.n, dtype=np.bool_)
+        is_gone[gone] = True
+        self.newest = self.newest[~is_gone[self.newest % self.matrix.n]]
+        self.matrix.shrink(keep, gone)
+        self._rebalance()
         self._load_active()
+
+    def _rebalance(self) -> None:
+        """Let rows move if the active samples have come to lie too unevenly; u must have been stored."""
+        if not self.peers.is_alone and rebalance(self.matrix, self.u, self.exact_u):
+            self._record("rebalance", float((self.most - self.least).max()))
 
     def _bring_back(self, *, early: bool = False) -> bool:
         """Renew u of the samples left out and make those active again that violate; return whether there were any.
@@ -340,23 +451,26 @@ class _Run:
         """Given a right u everywhere, make the samples left out active that violate."""
         if self.policy.mode == "single":
             self.is_eliminating = False
-        ids = self.trail.ids
+        left_out = self.trail.ids
+        ids = self.peers.mine(left_out)
         f = self.u[ids] + self.c[:, ids]
         y, alpha, upper = self.dual.y[:, ids], self.alpha[:, ids], self.dual.upper[:, ids]
         stays = eliminable(f, y, alpha, upper, self.group[:, ids], self.least, self.most)
-        self.trail.restart(ids[stays], self._beta())
-        back = ids[~stays]
+        back = self.peers.join(ids[~stays])
+        is_back = np.zeros(self.matrix.n, dtype=np.bool_)
+        is_back[back] = True
+        self.trail.restart(left_out[~is_back[left_out]], self._beta())
         if len(back):
             self.n_false = min(self.n_false + 1, 20)
-            n, m = len(self.u_a), len(self.u_a) + len(back)
-            self.newest = self.newest // n * m + self.newest % n
             self.matrix.extend(back)
             self.n_returned += len(back)
+            self._rebalance()
         self._load_active()
         return len(back) > 0
 
     def _renew(self, ids: IntVector, before: FloatVector, beta: FloatVector) -> None:
         """Bring u of samples from the coefficients `before` to `beta`."""
+        ids = self.peers.mine(ids)
         if self.policy.reconstruction == "full":
             sources = np.flatnonzero(beta)
             self.u[ids] = self.matrix.product(ids, sources, beta[sources], self.matrix.dtype)
@@ -371,9 +485,7 @@ class _Run:
         """Compute u of all samples in float64 and return the gap over all of them; violators become active."""
         self._store_active()
         self._refine()
-        gap = float(
-            extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
-        )
+        gap = self._scan_all()
         self._load_active()
         self._record("verify", gap)
         self.active_gap = self._scan()
@@ -383,6 +495,14 @@ class _Run:
                 self._return_violators()
             self._record("reconstruct", gap)
         return gap
+
+    def _scan_all(self) -> float:
+        """Return the gap over all samples, active or not."""
+        parts = [self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group]
+        if not self.peers.is_alone:
+            parts = [np.ascontiguousarray(part[..., self.matrix.mine]) for part in parts]
+        gap = float(extremes(*parts, self.least, self.most))
+        return gap if self.peers.is_alone else self._agree_on_extremes()
 
     def _refinement(self, beta: FloatVector) -> tuple[IntVector, FloatVector, bool]:
         """Return which coefficients u must be renewed from in float64, by how much, and whether that is from zero."""
@@ -400,12 +520,16 @@ class _Run:
         if is_fresh:
             self.exact_u[:] = 0.0
         if len(sources):
-            everyone = np.arange(self.matrix.n)
-            self.exact_u += self.matrix.product(everyone, sources, change, np.float64)
+            here = self.matrix.mine
+            self.exact_u[here] += self.matrix.product(here, sources, change, np.float64)
         self.exact_beta = beta
         self.u = self.exact_u.copy()
 
     def _solution(self, gap: float) -> Solution:
+        if not self.peers.is_alone:
+            there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
+            self.u[there] = 0.0
+            self.peers.add_up(self.u)
         thresholds = np.empty(self.n_groups)
         f = self.u + self.c
         extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
@@ -414,6 +538,8 @@ class _Run:
             ends = [end for end in (self.least[g], self.most[g]) if np.isfinite(end)]
             thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
         objective = 0.5 * float(self._beta() @ self.u) + float((self.dual.p * self.alpha).sum())
+        counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
+        self.peers.add_up(counts)
         return Solution(
             alpha=self.alpha,
             u=self.u,
@@ -426,22 +552,20 @@ class _Run:
             n_eliminated=self.n_eliminated,
             n_reconstructions=self.n_reconstructions,
             n_returned=self.n_returned,
-            n_evaluations=self.matrix.n_evaluations,
-            n_hits=self.matrix.n_hits,
+            n_evaluations=int(counts[1]),
+            n_hits=int(counts[0]),
             history=self.history,
         )
 
     # -- arrays --------------------------------------------------------------------------------------------------
 
     def _beta(self) -> FloatVector:
-        """Return Σ yα by sample; the active ones must have been stored."""
+        """Return Σ yα by sample."""
         total: FloatVector = (self.dual.y * self.alpha).sum(axis=0)
         return total
 
     def _store_active(self) -> None:
-        active = self.matrix.active
-        self.u[active] = self.u_a
-        self.alpha[:, active] = self.alpha_a
+        self.u[self.matrix.active] = self.u_a
 
     def _load_active(self) -> None:
         active = self.matrix.active
@@ -458,10 +582,10 @@ class _Run:
             EliminationRecord(
                 event,
                 self.n_iter,
-                len(self.matrix.active),
+                self.matrix.n_active,
                 gap,
-                self.matrix.n_hits,
-                self.matrix.n_evaluations,
+                self.matrix.n_hits + int(self.told[0]),
+                self.matrix.n_evaluations + int(self.told[1]),
                 time.perf_counter() - self.begin,
             )
         )

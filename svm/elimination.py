@@ -74,8 +74,8 @@ class EliminationRecord:
 
     Parameters
     ----------
-    event : {"block", "eliminate", "reconstruct", "verify"}
-        What was just done.
+    event : {"block", "eliminate", "rebalance", "reconstruct", "verify"}
+        What was just done; ``"rebalance"`` moves samples between ranks.
     n_iter : int
         Two-variable steps so far.
     n_active : int

@@ -26,6 +26,7 @@ __all__ = [
     "Rows",
     "block_values",
     "centre",
+    "concatenate_rows",
     "left_form",
     "prefers_sparse",
     "prepare",
@@ -279,6 +280,23 @@ def take_rows(rows: Rows, index: AnyArray) -> Rows:
     if rows.ids is not None:
         return Rows(n, plain=rows.plain, ids=rows.ids[index])
     return Rows(n, plain=rows.plain[index])
+
+
+def concatenate_rows(rows: Rows, more: Rows) -> Rows:
+    """Return rows of two kinds alike, one after the other."""
+    n = rows.n + more.n
+    if rows.dense is not None and more.dense is not None:
+        return Rows(n, dense=np.concatenate([rows.dense, more.dense]))
+    if rows.sparse is not None and more.sparse is not None and rows.offsets is not None and more.offsets is not None:
+        values, indices, indptr = (np.concatenate([a, b]) for a, b in zip(rows.sparse, more.sparse, strict=True))
+        indptr = np.concatenate([rows.sparse[2], more.sparse[2][1:] + rows.sparse[2][-1]])
+        offsets = np.concatenate([rows.offsets, more.offsets])
+        return Rows(n, sparse=(values, indices, indptr), n_columns=rows.n_columns, offsets=offsets)
+    if rows.ids is not None and more.ids is not None:
+        return Rows(n, plain=rows.plain, ids=np.concatenate([rows.ids, more.ids]))
+    if sp.issparse(rows.plain):
+        return Rows(n, plain=sp.vstack([rows.plain, more.plain], format="csr"))
+    return Rows(n, plain=np.concatenate([rows.plain, more.plain]))
 
 
 @compiled

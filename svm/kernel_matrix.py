@@ -1,11 +1,16 @@
-"""The kernel matrix of a training set, never held as a whole: blocks, cached rows over the active samples, products."""
+"""The kernel matrix of a training set, never held as a whole: blocks, cached rows over the active samples, products.
+
+On a gang every rank has the columns of its own samples; features of the others' travel when their rows are needed.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import scipy.sparse as sp
 
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
@@ -14,6 +19,7 @@ from dsgd.svm.kernel_functions import (
     Rows,
     block_values,
     centre,
+    concatenate_rows,
     left_form,
     prefers_sparse,
     prepare,
@@ -21,11 +27,12 @@ from dsgd.svm.kernel_functions import (
     span,
     take_rows,
 )
+from dsgd.svm.peers import Peers
 from dsgd.svm.smo import add_rows, read_block, store_rows
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["KernelMatrix", "weighted_sums"]
+__all__ = ["KernelMatrix", "Picked", "weighted_sums"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
@@ -35,71 +42,119 @@ _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
 
-def _concatenate(rows: Rows, more: Rows) -> Rows:
-    """Return rows of two kinds alike, one after the other."""
-    n = rows.n + more.n
-    if rows.dense is not None and more.dense is not None:
-        return Rows(n, dense=np.concatenate([rows.dense, more.dense]))
-    if rows.sparse is not None and more.sparse is not None and rows.offsets is not None and more.offsets is not None:
-        values, indices, indptr = (np.concatenate([a, b]) for a, b in zip(rows.sparse, more.sparse, strict=True))
-        indptr = np.concatenate([rows.sparse[2], more.sparse[2][1:] + rows.sparse[2][-1]])
-        offsets = np.concatenate([rows.offsets, more.offsets])
-        return Rows(n, sparse=(values, indices, indptr), n_columns=rows.n_columns, offsets=offsets)
-    raise ValueError("rows of different kinds")
+@dataclass(frozen=True)
+class Picked:
+    """Some samples and the rows of their features, wherever they come from.
+
+    Parameters
+    ----------
+    ids : int64 array, shape (q,)
+        The samples.
+    rows : Rows
+        Prepared rows.
+    index : int64 array, shape (q,)
+        Which row belongs to each sample.
+    """
+
+    ids: IntVector
+    rows: Rows
+    index: IntVector
+
+    def take(self, which: IntVector) -> Rows:
+        """Return the rows of some of the samples, by number."""
+        return take_rows(self.rows, self.index[which])
 
 
 class KernelMatrix:
-    """Kernel values among the samples of one problem.
+    """Kernel values among the samples of one problem: all rows, and the columns of the samples that lie on this rank.
+
+    Methods that need rows of any sample are called by all ranks together, with the same samples.
 
     Parameters
     ----------
     kernel : Kernel
         The kernel.
     X : array or CSR matrix, shape (n, d)
-        Rows; with ``precomputed`` the matrix of all of them, shape (m, m).
+        Rows that lie on this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
     samples : int64 array, shape (n,), or None
-        Which rows the samples are (with ``precomputed``, which rows and columns); None takes all.
+        Which rows the samples of this rank are, in the order of their numbers (with ``precomputed``, which rows and
+        columns); None takes all.
     dtype : dtype
         Of cached rows.
     cache_bytes : int
         Bytes of cached rows at most.
     pool : Pool
         Threads.
+    peers : Peers or None
+        The ranks among which samples are divided; None if all are here.
+    shift : array, shape (d,), or None
+        With `peers`, what is taken off dense rows for rbf, the same on all ranks.
+    sparse : bool or None
+        With `peers`, whether rows are multiplied as CSR.
     """
 
     def __init__(
-        self, kernel: Kernel, X: Any, *, samples: IntVector | None, dtype: Any, cache_bytes: int, pool: Pool
+        self,
+        kernel: Kernel,
+        X: Any,
+        *,
+        samples: IntVector | None,
+        dtype: Any,
+        cache_bytes: int,
+        pool: Pool,
+        peers: Peers | None = None,
+        shift: FloatVector | None = None,
+        sparse: bool | None = None,
     ) -> None:
         self.kernel = kernel
         self.X = X
-        self.n = len(samples) if samples is not None else int(X.shape[0])
         self.pool = pool
+        self.peers = peers or Peers(len(samples) if samples is not None else int(X.shape[0]))
+        self.n = self.peers.n
         self.n_hits = 0
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
         self.samples = samples
         self._n_columns = int(X.shape[1])
-        self._sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
-        self._shift = None if self._sparse else centre(kernel, X, samples)
+        if peers is None:
+            sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
+            shift = None if sparse else centre(kernel, X, samples)
+        self._sparse, self._shift = bool(sparse), shift
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
-        self.active: IntVector = np.arange(self.n)
+        self.active: IntVector = self.peers.mine(np.arange(self.n))
+        self.n_active = self.n  # on all ranks
+        self._here = self.active  # samples of this rank, active or not
+        self._row_of = np.empty(0, dtype=np.int64)
+        if not self.peers.is_alone:
+            self._row_of = np.full(self.n, -1, dtype=np.int64)
+            self._row_of[self._here] = np.arange(len(self._here)) if samples is None else samples
         self.set_dtype(dtype)
 
     def set_dtype(self, dtype: Any) -> None:
         """Compute rows in another type from now on; what is cached goes."""
         self.dtype = np.dtype(dtype)
-        self._is_whole = False
+        self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
         self._rows = self._prepared(self.active, self.dtype)
-        self._is_whole = len(self.active) == self.n and bool((np.diff(self.active) == 1).all())
-        self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype)
+        self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
+        self._picked: Picked | None = None
+        self._number_positions()
+
+    def _number_positions(self) -> None:
+        self.position = np.full(self.n, -1, dtype=np.int64)
+        self.position[self.active] = np.arange(len(self.active))
+
+    @property
+    def mine(self) -> IntVector:
+        """Samples of this rank."""
+        return self._here
 
     @property
     def is_pressed(self) -> bool:
         """Whether narrower rows would pay: the rows asked for come near to what the cache holds, or were read often."""
-        is_short = self._cache.capacity < len(self.active)
+        is_short = self._cache.capacity < self.n_active
         is_near = 2 * int(np.count_nonzero(self._seen)) > self._cache.capacity
-        return (is_short and is_near) or self.n_hits > len(self.active)
+        return (is_short and is_near) or self.n_hits > self.n_active
 
     @property
     def nbytes(self) -> int:
@@ -107,52 +162,88 @@ class KernelMatrix:
         return self._rows.nbytes + self._cache.nbytes
 
     def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
-        index = ids if self.samples is None else self.samples[ids]
+        """Return rows of samples of this rank."""
+        if self.kernel.name != "precomputed" and np.dtype(dtype) == self.dtype:
+            positions = self.position[ids]
+            if len(ids) and (positions >= 0).all():
+                return take_rows(self._rows, positions)
+        if not self.peers.is_alone:
+            index = self._row_of[ids]
+        else:
+            index = ids if self.samples is None else self.samples[ids]
         if self.kernel.name == "precomputed":
             return Rows(len(ids), plain=self.X, ids=index)
-        if self._is_whole and np.dtype(dtype) == self.dtype:
-            return take_rows(self._rows, ids)
         return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
 
-    def block(self, positions: IntVector) -> FloatMatrix:
+    def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
+        """Return rows of any samples; those of other ranks travel."""
+        if self.peers.is_alone:
+            return self._prepared(ids, dtype)
+        return self.peers.collect_rows(ids, self._prepared(self.peers.mine(ids), dtype))
+
+    def pick(self, ids: IntVector) -> Picked:
+        """Return the rows of some active samples, ascending; of other ranks' those travel that were not picked last."""
+        if self.peers.is_alone:
+            return Picked(ids, self._rows, self.position[ids])
+        last, known = self._picked, np.zeros(len(ids), dtype=np.bool_)
+        if last is not None:
+            known = np.isin(ids, last.ids)
+        if last is None or not known.any():
+            picked = Picked(ids, self._rows_of(ids, self.dtype), np.arange(len(ids)))
+        else:
+            old = last.take(np.searchsorted(last.ids, ids[known]))
+            index = np.empty(len(ids), dtype=np.int64)
+            index[known] = np.arange(old.n)
+            index[~known] = old.n + np.arange(len(ids) - old.n)
+            picked = Picked(ids, concatenate_rows(old, self._rows_of(ids[~known], self.dtype)), index)
+        self._picked = picked
+        return picked
+
+    def block(self, picked: Picked) -> FloatMatrix:
         """Return the values among some active samples, shape (q, q), float64; those of cached rows are read."""
-        out = np.empty((len(positions), len(positions)))
-        slots = self._cache.peek(positions)
-        if not (slots >= 0).any() or not self._reads_pay(len(positions)):
-            self._compute_block(out, positions, np.arange(len(positions)))
+        q = len(picked.ids)
+        out = np.empty((q, q))
+        slots = self._cache.peek(picked.ids)
+        if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
+            self._compute_block(out, picked, np.arange(q))
             return out
-        read_block(self._cache.flat, self._cache.stride, slots, positions, out)
-        self._compute_block(out, positions, np.flatnonzero(slots < 0))
+        read_block(self._cache.flat, self._cache.stride, slots, self.position[picked.ids], out)
+        self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
 
-    def _compute_block(self, out: FloatMatrix, positions: IntVector, where: IntVector) -> None:
+    def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
         """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows."""
-        rows = take_rows(self._rows, positions[where])
+        rows = picked.take(where)
         self.n_evaluations += rows.n * rows.n
         for start in range(0, rows.n, _CHUNK):
             some = where[start : start + _CHUNK]
-            part = take_rows(self._rows, positions[some])
-            out[np.ix_(some, where)] = block_values(self.kernel, part, rows, self.dtype)
+            out[np.ix_(some, where)] = block_values(self.kernel, picked.take(some), rows, self.dtype)
 
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
         return len(self.active) <= _NEAR * q or self._n_columns >= _WIDE
 
-    def add(self, u: FloatVector, positions: IntVector, coefs: FloatVector, settled: IntVector | None = None) -> None:
-        """Add the rows of some active samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
+    def add(
+        self,
+        u: FloatVector,
+        picked: Picked,
+        which: IntVector,
+        coefs: FloatVector,
+        settled: IntVector | None = None,
+    ) -> None:
+        """Add the rows of some picked samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
 
         Rows of the `settled` samples, which may not be asked for again, are the first to leave the cache.
         """
-        cache = self._cache
-        slots = cache.find(positions)
+        cache, ids = self._cache, picked.ids[which]
+        slots = cache.find(ids)
         held = slots >= 0
         self.n_hits += int(held.sum())
-        missing, missing_coefs = positions[~held], coefs[~held].astype(self.dtype)
-        ids = self.active[missing]
-        self._seen[ids] = True
+        missing, missing_coefs = ids[~held], coefs[~held].astype(self.dtype)
+        self._seen[missing] = True
         old_slots, old_coefs = slots[held], coefs[held]
         new_slots = cache.reserve(missing)
-        parts = left_form(self.kernel, take_rows(self._rows, missing)) if len(missing) else []
+        parts = left_form(self.kernel, picked.take(which[~held])) if len(missing) else []
         self.n_evaluations += len(missing) * len(self.active)
 
         def work(start: int, stop: int) -> None:
@@ -172,37 +263,111 @@ class KernelMatrix:
         if settled is not None:
             cache.demote(settled)
 
-    def shrink(self, keep: IntVector) -> None:
-        """Leave only some active samples active, by position, ascending."""
-        self.active, self._is_whole = self.active[keep], False
+    def shrink(self, keep: IntVector, gone: IntVector | None = None) -> None:
+        """Leave only some active samples of this rank active, by position, ascending.
+
+        With peers, `gone` are the samples that no rank has active any more.
+        """
+        samples = self.active[keep]
+        if gone is None:
+            kept = samples
+            self.n_active = len(samples)
+        else:
+            kept = np.setdiff1d(self._cache.held(), gone)
+            self.n_active -= len(gone)
+        self.active = samples
         self._rows = take_rows(self._rows, keep)
-        self._cache.shrink(keep)
+        self._cache.shrink(keep, kept)
+        self._number_positions()
 
     def extend(self, ids: IntVector) -> None:
-        """Make samples active again, at the end."""
-        before, more = self._rows, self._prepared(ids, self.dtype)
-        self.active = np.concatenate([self.active, ids])
-        if self.kernel.name == "precomputed" or self.kernel.function is not None:
+        """Make samples active again, on whatever rank; they come last."""
+        self.n_active += len(ids)
+        self._append(self.peers.mine(ids))
+
+    def _append(self, ours: IntVector) -> None:
+        """Add columns for samples of this rank; called by all ranks together."""
+        more = self._prepared(ours, self.dtype)
+        # Rows of the cache get the new columns, so the features of their samples are needed everywhere once more.
+        wanted = np.unique(self.peers.join(self._cache.held())) if not self.peers.is_alone else None
+        before = self._rows
+
+        def fill(samples: IntVector, out: AnyArray) -> None:
+            self.n_evaluations += out.size
+            for start in range(0, len(samples if wanted is None else wanted), _CHUNK):
+                if wanted is None:
+                    some = samples[start : start + _CHUNK]
+                    lines, rows = np.arange(start, start + len(some)), take_rows(before, self.position[some])
+                else:
+                    some = wanted[start : start + _CHUNK]
+                    arrived = self._rows_of(some, self.dtype)
+                    lines = np.flatnonzero(np.isin(samples, some))
+                    rows = take_rows(arrived, np.searchsorted(some, samples[lines]))
+                for begin, end, part in left_form(self.kernel, rows) if rows.n and more.n else []:
+                    tile = np.empty((end - begin, more.n), dtype=self.dtype)
+                    row_values(self.kernel, part, more, tile)
+                    out[lines[begin:end]] = tile
+
+        self._cache.extend(len(ours), fill)
+        self.active = np.concatenate([self.active, ours])
+        if self.kernel.name == "precomputed":
             self._rows = self._prepared(self.active, self.dtype)
         else:
-            self._rows = _concatenate(before, more)
+            self._rows = concatenate_rows(before, more)
+        self._number_positions()
 
-        def fill(rows: IntVector, out: AnyArray) -> None:
-            self.n_evaluations += out.size
-            for begin, end, part in left_form(self.kernel, take_rows(before, rows)):
-                tile = np.empty((end - begin, more.n), dtype=self.dtype)
-                row_values(self.kernel, part, more, tile)
-                out[begin:end] = tile
+    def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
+        """Hand active samples of some ranks over to others; called by all ranks together with (from, to, samples)."""
+        given, taken, parts = [self.active[:0]], [self.active[:0]], []
+        for giver, taker, ids in plan:
+            part = self._hand_over(giver, taker, ids)
+            if self.peers.rank == giver:
+                given.append(ids)
+            if part is not None:
+                taken.append(ids)
+                parts.append(part)
+        self.peers.rehome(plan)
+        ours, theirs = np.concatenate(given), np.concatenate(taken)
+        self.shrink(np.flatnonzero(~np.isin(self.active, ours)), self.active[:0])
+        if len(ours) or parts:
+            stays = self._here[~np.isin(self._here, ours)]
+            stack = sp.vstack if sp.issparse(self.X) else np.concatenate
+            self.X = stack([self.X[self._row_of[stays]], *parts])
+            self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
+            self._here = np.concatenate([stays, theirs])
+            self._row_of[:] = -1
+            self._row_of[self._here] = np.arange(len(self._here))
+        self._append(theirs)
 
-        self._cache.extend(len(ids), fill)
+    def _hand_over(self, giver: int, taker: int, ids: IntVector) -> Any:
+        """Return rows of X on the rank that takes them."""
+        peers, rows = self.peers, None
+        if peers.rank == giver:
+            rows = self.X[self._row_of[ids]]
+        if not sp.issparse(self.X):
+            return peers.hand_over(giver, taker, rows, (len(ids), self._n_columns), self.X.dtype)
+        lengths = None if rows is None else np.diff(rows.indptr).astype(np.int64)
+        lengths = peers.hand_over(giver, taker, lengths, (len(ids),), np.int64)
+        size = 0 if lengths is None else int(lengths.sum())
+        columns = peers.hand_over(
+            giver, taker, None if rows is None else rows.indices.astype(np.int64), (size,), np.int64
+        )
+        values = peers.hand_over(giver, taker, None if rows is None else rows.data, (size,), self.X.dtype)
+        if lengths is None:
+            return None
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
-        """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,)."""
+        """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
+
+        Targets lie on this rank, sources anywhere.
+        """
         out = np.zeros((len(targets), 1))
         self.n_evaluations += len(targets) * len(sources)
         weighted_sums(
             self.kernel,
-            lambda start, stop: self._prepared(sources[start:stop], dtype),
+            lambda start, stop: self._rows_of(sources[start:stop], dtype),
             coefs[:, None],
             lambda start, stop: self._prepared(targets[start:stop], dtype),
             out,

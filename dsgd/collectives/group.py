@@ -109,7 +109,7 @@ class Group:
         gathered = np.empty((self.size, flat.shape[0]), dtype=flat.dtype)
         gathered[self.rank] = flat
         if self.size > 1:
-            ring_allgather(self.transport, gathered)
+            ring_allgather(self.transport, list(gathered))
         return gathered
 
     def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:
