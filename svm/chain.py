@@ -17,16 +17,16 @@ indicators are scaled too, and rows are kept.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
-from dsgd.svm.base import row_dtype
 from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.screening import feature_norms, path_ball, prove
+from dsgd.svm.screening import path_ball, prove
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
 __all__ = ["Link", "solve_chain"]
@@ -44,6 +44,8 @@ class Link:
         The bounds.
     n_proven : int
         Samples proven to sit at a bound before the run.
+    n_products : int
+        Pairs of rows multiplied.
     seconds : float
         Wall time.
     """
@@ -51,6 +53,7 @@ class Link:
     solution: Solution
     upper: FloatMatrix
     n_proven: int
+    n_products: int
     seconds: float
 
 
@@ -59,10 +62,13 @@ def solve_chain(
     matrix: KernelMatrix,
     factors: Sequence[float],
     *,
+    dtypes: Sequence[Any],
+    norms: FloatVector | None,
     tol: float,
     max_iter: int,
     elimination: Elimination,
     cache_bytes: int,
+    count_products: Callable[[], int] | None = None,
 ) -> list[Link]:
     """Solve a problem at ascending multiples of its bounds.
 
@@ -74,10 +80,16 @@ def solve_chain(
         Kernel values among its samples.
     factors : sequence of float
         By what the bounds are multiplied; the first is 1.
+    dtypes : sequence of dtype
+        float32 or float64, what rows must have at each factor.
+    norms : array, shape (n,), or None
+        Norms of the samples in feature space; None proves nothing before a run.
     tol, max_iter, elimination
         As for `dsgd.svm.block.solve`, of each run.
     cache_bytes : int
         Bytes of rows that `matrix` may hold.
+    count_products : callable or None
+        Returns the pairs of rows multiplied so far; None counts kernel values.
 
     Returns
     -------
@@ -85,12 +97,10 @@ def solve_chain(
         One per factor.
     """
     links: list[Link] = []
-    norms = feature_norms(matrix.kernel, matrix.X)
-    if norms is not None and matrix.samples is not None:
-        norms = norms[matrix.samples]
+    count = count_products or (lambda: matrix.n_evaluations)
     for k, factor in enumerate(factors):
         begin = time.perf_counter()
-        n_evaluations, n_hits, n_proven = matrix.n_evaluations, matrix.n_hits, 0
+        n_evaluations, n_hits, n_products, n_proven = matrix.n_evaluations, matrix.n_hits, count(), 0
         now = dual
         if links:
             last, ratio = links[-1], factor / factors[k - 1]
@@ -101,14 +111,14 @@ def solve_chain(
                 values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
                 n_proven = int(np.isfinite(values).all(axis=0).sum())
                 proven = _is_there(values, now)
-            if row_dtype(matrix.kernel, matrix.n, float(now.upper.max()), tol) != matrix.dtype == np.float32:
+            if np.dtype(dtypes[k]) != matrix.dtype == np.float32:
                 matrix.set_dtype(np.float64)
             # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
             is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
             _activate(matrix, proven & is_tight)
         found = solve(now, matrix, tol=tol, max_iter=max_iter, elimination=elimination)
         found = replace(found, n_evaluations=matrix.n_evaluations - n_evaluations, n_hits=matrix.n_hits - n_hits)
-        links.append(Link(found, now.upper, n_proven, time.perf_counter() - begin))
+        links.append(Link(found, now.upper, n_proven, count() - n_products, time.perf_counter() - begin))
     return links
 
 

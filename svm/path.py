@@ -8,6 +8,7 @@ any other.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
@@ -16,9 +17,13 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.svm.base import row_dtype
 from dsgd.svm.block import Dual, Solution
 from dsgd.svm.chain import Link, solve_chain
+from dsgd.svm.distances import Distances, share_pays
 from dsgd.svm.kernel_functions import Kernel
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.screening import feature_norms
 from dsgd.svm.svc import SVC
 from dsgd.svm.svr import SVR
 from dsgd.svm.threads import Pool
@@ -50,6 +55,8 @@ class PathPoint:
         Two-variable steps, the sum over pairs.
     n_kernel_evaluations : int
         Kernel values computed for this point.
+    n_products : int
+        Pairs of rows multiplied for them: fewer where distances were known from another gamma.
     n_samples : int
         Samples of all pairs together, equal rows counted once.
     n_proven : int
@@ -66,6 +73,7 @@ class PathPoint:
     n_support: int
     n_iter: int
     n_kernel_evaluations: int
+    n_products: int
     n_samples: int
     n_proven: int
     seconds: float
@@ -183,14 +191,13 @@ def svm_path(
     """
     costs = _check_grid(Cs, gammas, estimator)
     grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
+    chains = grid.solve()
     points: list[PathPoint] = []
     links: list[dict[bytes, Link]] = []
-    for j in range(len(grid.gammas)):
-        chains = grid.solve(j)
-        for k in range(len(costs)):
-            found = {key: chain[k] for key, chain in chains.items()}
-            points.append(_describe(grid.build(len(points), found), list(found.values())))
-            links.append(found)
+    for k in range(len(costs) * len(grid.gammas)):
+        found = {key: chain[k] for key, chain in chains.items()}
+        points.append(_describe(grid.build(k, found), list(found.values())))
+        links.append(found)
     return SVMPath(tuple(points), tuple(links), grid)
 
 
@@ -225,10 +232,15 @@ def _describe(model: Any, links: list[Link]) -> PathPoint:
         n_support=len(model.support_),
         n_iter=int(np.sum(model.n_iter_)),
         n_kernel_evaluations=model.n_kernel_evaluations_,
+        n_products=sum(link.n_products for link in links),
         n_samples=sum(link.upper.shape[1] for link in links),
         n_proven=sum(link.n_proven for link in links),
         seconds=sum(link.seconds for link in links),
     )
+
+
+class _Posed(Exception):  # noqa: N818
+    """A fit has come to its first problem, and no more is wanted of it."""
 
 
 @dataclass(frozen=True)
@@ -246,28 +258,79 @@ class _Grid:
     def _model(self, gamma: float | str, C: float) -> Any:
         return self.estimator(C=C, gamma=gamma, **self.parameters)
 
-    def solve(self, j: int) -> dict[bytes, list[Link]]:
-        """Solve all C of a gamma, for every problem that a fit poses; return the solutions by problem."""
+    def solve(self) -> dict[bytes, list[Link]]:
+        """Solve every problem that a fit poses at all points; return the solutions by problem."""
         chains: dict[bytes, list[Link]] = {}
-        model = self._model(self.gammas[j], self.costs[0])
+        model = self._model(self.gammas[0], self.costs[0])
+        widths = [None, *(self._width(gamma) for gamma in self.gammas[1:])]
 
         def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
-            largest = float(dual.upper.max())
-            matrix = model._make_matrix(kernel, X, rows, largest, float(model.tol), pool, cache_bytes)
-            chain = solve_chain(
-                dual,
-                matrix,
-                [cost / self.costs[0] for cost in self.costs],
-                tol=float(model.tol),
-                max_iter=int(model.max_iter),
-                elimination=model._policy(),
-                cache_bytes=cache_bytes,
-            )
+            shared = None
+            if kernel.name == "rbf" and len(widths) > 1 and share_pays(X):
+                cache_bytes //= 2
+                shared = Distances(X, rows, cache_bytes, pool.n_threads)
+            chain: list[Link] = []
+            for width in widths:
+                known = kernel if width is None else replace(kernel, gamma=width)
+                chain += self._chain(model, known, X, rows, dual, shared, pool, cache_bytes)
             chains[rows.tobytes()] = chain
             return chain[0].solution
 
         self._fit(model, answer)
         return chains
+
+    def _chain(
+        self,
+        model: Any,
+        kernel: Kernel,
+        X: Any,
+        rows: IntVector,
+        dual: Dual,
+        shared: Distances | None,
+        pool: Pool,
+        cache_bytes: int,
+    ) -> list[Link]:
+        """Solve a problem at all costs of one kernel."""
+        tol, largest, factors = float(model.tol), float(dual.upper.max()), [C / self.costs[0] for C in self.costs]
+        dtypes = [row_dtype(kernel, len(rows), largest * factor, tol) for factor in factors]
+        if shared is None:
+            matrix = model._make_matrix(kernel, X, rows, largest, tol, pool, cache_bytes)
+        else:
+            matrix = KernelMatrix(
+                shared.kernel(kernel.gamma),
+                shared.rows,
+                samples=None,
+                dtype=dtypes[0],
+                cache_bytes=cache_bytes,
+                pool=pool,
+            )
+        norms = feature_norms(kernel, X)
+        return solve_chain(
+            dual,
+            matrix,
+            factors,
+            dtypes=dtypes,
+            norms=None if norms is None else norms[rows],
+            tol=tol,
+            max_iter=int(model.max_iter),
+            elimination=model._policy(),
+            cache_bytes=cache_bytes,
+            count_products=None if shared is None else lambda: shared.n_computed,
+        )
+
+    def _width(self, gamma: float | str) -> float:
+        """Return the number behind a gamma, which depends on the rows that a fit keeps."""
+        model = self._model(gamma, self.costs[0])
+
+        def stop(*_: Any) -> Solution:
+            raise _Posed
+
+        if isinstance(gamma, str):
+            with contextlib.suppress(_Posed):
+                self._fit(model, stop)
+            return float(model._gamma)
+        model._check_parameters()
+        return float(gamma)
 
     def build(self, index: int, known: dict[bytes, Link]) -> Any:
         """Return the fitted estimator of a point."""

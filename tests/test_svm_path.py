@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from dsgd.errors import InvalidParameterError
 from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
 from dsgd.svm.block import Dual, solve
+from dsgd.svm.distances import Distances
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
@@ -170,3 +171,47 @@ def test_a_capped_point_warns_and_the_next_goes_on():
         path = svm_path(X, y, Cs=[1.0, 2.0], max_iter=40)
     assert not any(point.converged for point in path.points)
     assert path.points[0].n_iter == path.points[1].n_iter == 40
+
+
+@pytest.mark.parametrize("n_kept", [0, 7, 40])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_kept_distances_give_exact_kernel_values(form, n_kept):
+    """Whatever has room, values of any width are those of the rows to rounding in float64, in any order of samples."""
+    rng = np.random.default_rng(0)
+    X = 5 + rng.normal(size=(60, 70)) if form == "dense" else sp.random(60, 3000, 0.02, format="csr", random_state=rng)
+    samples = rng.permutation(60)[:40]
+    shared = Distances(X, samples, 8 * 40 * n_kept, n_threads=2)
+    asked: set[int] = set()
+    for gamma in (0.002, 0.05):
+        K = rbf_kernel(X[samples], gamma=gamma)
+        kernel = shared.kernel(gamma).function
+        for left, right in [(np.arange(5), np.arange(40)), (rng.permutation(40)[:20], rng.permutation(40)[:9])]:
+            values = kernel(shared.rows[left], shared.rows[right])
+            np.testing.assert_allclose(values, K[np.ix_(left, right)], rtol=1e-11, atol=1e-14)
+            asked |= set(left.tolist())
+    if n_kept == 40:
+        assert shared.n_computed == len(asked) * 40
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_wide_rows_share_distances_between_gammas(n_classes):
+    """With wide rows the second and third gamma multiply few rows, and every point is still that of a cold fit."""
+    X, y = make_classification(300, 80, n_informative=20, n_classes=n_classes, random_state=np.random.RandomState(0))
+    path = svm_path(X, y, Cs=[0.5, 2.0], gammas=["scale", 0.003, 0.006])
+    _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma), X, y)
+    products = [point.n_products for point in path.points]
+    assert sum(products[2:]) < 0.3 * sum(products[:2])
+    assert sum(products) <= (300**2 if n_classes == 2 else 3 * 201**2)
+    narrow = svm_path(X[:, :20], y, Cs=[0.5, 2.0], gammas=[0.01, 0.02])
+    assert all(point.n_products == point.n_kernel_evaluations for point in narrow.points)
+
+
+def test_widths_by_name_are_those_of_a_fit():
+    """Widths "scale" and "auto" become the numbers that a fit finds, wherever they stand in the grid."""
+    X, y = _blobs(120)
+    points = svm_path(X, y, Cs=[1.0], gammas=["auto", 0.3, "scale"]).points
+    assert points[0].gamma == 1 / 8
+    assert points[1].gamma == 0.3
+    assert points[2].gamma == pytest.approx(1 / (8 * X.var()), rel=1e-12)
+    with pytest.raises(InvalidParameterError, match=r"gamma=\.\.\."):
+        svm_path(X, y, Cs=[1.0], gammas=[1.0, "wide"])
