@@ -1,20 +1,26 @@
 """Linear SVMs to an equal primal gap: dsgd's LinearSVC beside scikit-learn's (LIBLINEAR) and Snap ML, in the same run.
 
 Every method gets a ladder of its own tolerances, from loose to tight. For each target (1e-3, 1e-5) the row holds the
-fastest fit whose weights have an objective within that share of the optimum, computed in float64 over all rows by one
-function for all methods, the penalised intercept included; the optimum is the largest lower bound of ours. Times are
-whole fits, data given in the form the method reads without a conversion where it has one. scikit-learn is asked for
-both of its solvers, and the faster counts. Fits of one method repeat and the median is kept.
+fit of the loosest tolerance whose weights have an objective within that share of the optimum, computed in float64 over
+all rows by one function for all methods, the penalised intercept included; the optimum is the largest lower bound of
+ours. Times are whole fits, data given in the form the method reads without a conversion where it has one. scikit-learn
+is asked for both of its solvers, and the faster counts. Fits repeat, the methods by turns, and the median is kept.
+
+Which tolerance a method needs does not depend on the clock. So it may be found beforehand, on a busy machine, with
+``--scout FILE``; ``--timed FILE`` then times these fits alone.
 """
 
 from __future__ import annotations
 
 import argparse
 import importlib.util
+import json
+import os
 import statistics
 import time
 import warnings
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -79,61 +85,75 @@ def methods(X, y, loss: str, C: float) -> Iterator[tuple[str, str, Callable[[flo
         yield "snapml", "Snap ML, 2 threads", lambda tol: snap(narrow, y, loss, C, tol, 2)
 
 
-def data_sets(quick: bool) -> Iterator[tuple[str, Any, Any, float]]:
-    """Yield name, rows, targets and C."""
+def data_sets(quick: bool, only: str) -> Iterator[tuple[str, Any, Any, float]]:
+    """Yield name, rows in float32, targets and C of the sets whose name begins with `only`."""
     share = 0.1 if quick else 1.0
     for name, n_rows in (("webspam", int(350_000 * share)), ("epsilon", int(100_000 * share))):
-        made = make_like(name, n_rows)
-        y = np.where(np.asarray(made.y) > 0, 1.0, -1.0)
-        yield f"{name}-shaped {n_rows} x {made.X.shape[1]}", made.X, y, 1.0
-    n_rows = int(500_000 * share)
-    X, y = sparse_rows(n_rows, 100_000, 30, seed=0)
-    yield f"sparse {n_rows} x 100000, 30 per row", X, y, 1.0
+        if name.startswith(only):
+            made = make_like(name, n_rows)
+            y = np.where(np.asarray(made.y) > 0, 1.0, -1.0)
+            yield f"{name}-shaped {n_rows} x {made.X.shape[1]}", made.X.astype(np.float32), y, 1.0
+    if "sparse".startswith(only):
+        n_rows = int(500_000 * share)
+        X, y = sparse_rows(n_rows, 100_000, 30, seed=0)
+        yield f"sparse {n_rows} x 100000, 30 per row", X, y, 1.0
 
 
-def climb(
-    fit, ladder, repeats: int, reached: Callable[[Any], float], budget_s: float
-) -> dict[float, tuple[float, float]]:
-    """Return for every target the seconds of the fastest fit that reached it, and the gap it reached."""
-    found: dict[float, tuple[float, float]] = {}
-    spent = 0.0
-    for tol in ladder:
-        times = []
-        for _ in range(repeats):
-            start = time.perf_counter()
-            model = fit(tol)
-            times.append(time.perf_counter() - start)
-        seconds, gap = statistics.median(times), reached(model)
-        spent += sum(times)
-        for target in TARGETS:
-            if gap <= target and seconds < found.get(target, (np.inf, 0.0))[0]:
-                found[target] = (seconds, gap)
-        if len(found) == len(TARGETS) or spent > budget_s:
-            break
-    return found
-
-
-def compare(name, X, y, loss: str, C: float, repeats: int, budget_s: float, rows: Rows) -> None:
-    """Measure all methods on one data set and print their lines."""
-    best = LinearSVC(loss=loss, C=C, tol=1e-7, n_jobs=2, random_state=0, max_iter=3000).fit(X.astype(np.float64), y)
+def scout(name, X, y, loss: str, C: float, budget_s: float) -> dict[str, Any]:
+    """Return the optimum, and for every method and target the loosest tolerance that gets there and the gap it has."""
+    best = LinearSVC(loss=loss, C=C, tol=2e-7, n_jobs=2, random_state=0, max_iter=3000).fit(X, y)
     optimum = float(best.dual_objective_[0])
     print(f"\n{name}, {loss}, C={C:g}; optimum {optimum:.8g} (certified to {best.gap_:.1e}, {best.solver_[0]})")
+    found: dict[str, Any] = {}
     for family, method, fit in methods(X, y, loss, C):
+        reached: dict[str, Any] = {}
+        start = time.perf_counter()
+        for tol in LADDERS[family]:
+            gap = objective(X, y, loss, C, *fit(tol)) / optimum - 1.0
+            for target in TARGETS:
+                if gap <= target and str(target) not in reached:
+                    reached[str(target)] = (tol, gap)
+            if len(reached) == len(TARGETS) or time.perf_counter() - start > budget_s:
+                break
+        print(f"  {method:28s} {reached}", flush=True)
+        found[method] = reached
+    return {"optimum": optimum, "certified": best.gap_, "methods": found}
+
+
+def clock(name, X, y, loss: str, C: float, repeats: int, plan: dict[str, Any], rows: Rows) -> None:
+    """Time the fits of a plan and print a line per method."""
+    print(f"\n{name}, {loss}, C={C:g}; optimum {plan['optimum']:.8g} (certified to {plan['certified']:.1e})")
+    few = np.flatnonzero(np.arange(X.shape[0]) < 2000)
+    for family, _, fit in methods(X[few], y[few], loss, C):
         fit(LADDERS[family][0])  # compiles, and warms up whatever a library keeps
-        found = climb(
-            fit,
-            LADDERS[family],
-            repeats,
-            lambda model: objective(X, y, loss, C, *model) / optimum - 1.0,
-            budget_s,
-        )
-        cells = [f"{found[t][0]:8.3f} s" if t in found else "  not reached" for t in TARGETS]
-        print(
-            f"  {method:28s}" + "".join(f"  {t:g}: {cell}" for t, cell in zip(TARGETS, cells, strict=True)), flush=True
-        )
-        for target in TARGETS:
-            seconds, gap = found.get(target, (None, None))
-            rows.add(data=name, loss=loss, C=C, method=method, target=target, seconds=seconds, gap=gap, optimum=optimum)
+    times: dict[tuple[str, str], list[float]] = {}
+    for _ in range(repeats):
+        for _, method, fit in methods(X, y, loss, C):
+            done: dict[float, float] = {}  # both targets may need the same fit
+            for target, (tol, _) in plan["methods"][method].items():
+                if tol not in done:
+                    start = time.perf_counter()
+                    fit(tol)
+                    done[tol] = time.perf_counter() - start
+                times.setdefault((method, target), []).append(done[tol])
+    for method, reached in plan["methods"].items():
+        line = f"  {method:28s}"
+        for target in map(str, TARGETS):
+            tol, gap = reached.get(target, (None, None))
+            seconds = statistics.median(times[method, target]) if tol is not None else None
+            line += f"  {target}: " + ("  not reached" if seconds is None else f"{seconds:8.3f} s")
+            rows.add(
+                data=name,
+                loss=loss,
+                C=C,
+                method=method,
+                target=float(target),
+                seconds=seconds,
+                tol=tol,
+                gap=gap,
+                optimum=plan["optimum"],
+            )
+        print(line, flush=True)
 
 
 def main() -> None:
@@ -142,16 +162,26 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one repeat")
     parser.add_argument("--out", help="file of JSON lines to append to")
     parser.add_argument("--only", default="", help="data sets whose name begins with this")
+    parser.add_argument("--loss", choices=["hinge", "squared_hinge"], help="one loss alone")
     parser.add_argument("--repeats", type=int, help="fits per tolerance")
+    parser.add_argument("--budget", type=float, default=120.0, help="seconds after which a method's ladder ends")
+    parser.add_argument("--scout", help="file of the tolerances that are needed: find them and add them")
+    parser.add_argument("--timed", help="such a file: time these fits alone")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore")  # peers stop at loose tolerances on purpose
     repeats = arguments.repeats or (1 if arguments.quick else 3)
     rows = Rows("linear_svm_peers", arguments.out)
+    path = Path(arguments.scout or arguments.timed or os.devnull)
+    plans = json.loads(path.read_text() or "{}") if path.exists() else {}
     print(machine())
-    for name, X, y, C in data_sets(arguments.quick):
-        if name.startswith(arguments.only):
-            for loss in ("hinge", "squared_hinge"):
-                compare(name, X, y, loss, C, repeats, 20.0 if arguments.quick else 120.0, rows)
+    for name, X, y, C in data_sets(arguments.quick, arguments.only):
+        for loss in ("hinge", "squared_hinge") if arguments.loss is None else (arguments.loss,):
+            if arguments.timed is None:
+                plans[f"{name} {loss}"] = scout(name, X, y, loss, C, arguments.budget)
+            if arguments.scout is None:
+                clock(name, X, y, loss, C, repeats, plans[f"{name} {loss}"], rows)
+            else:
+                path.write_text(json.dumps(plans, indent=1))
 
 
 if __name__ == "__main__":

@@ -45,6 +45,9 @@ _HALF_WORD = np.uint64(32)
 #: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are asked for.
 _LINE = np.uint64(8)
 _FAR = np.uint64(12)
+#: Entries of a row to ask for, one in a step of a cache line: the processor goes on with the rest by itself.
+_FETCHED = np.uint64(128)
+_STEP = np.uint64(16)
 _NEAR = np.uint64(5)
 
 
@@ -153,9 +156,10 @@ def cd_pass(
         if position + _FAR < n_active:
             _prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
         if position + _NEAR < n_active:
-            begin = np.uint64(lines[np.uint64(active[position + _NEAR]) * _LINE + np.uint64(6)])
-            _prefetch(values, begin)
-            _prefetch(values, begin + np.uint64(16))
+            ahead = np.uint64(active[position + _NEAR]) * _LINE
+            begin, end = np.uint64(lines[ahead + np.uint64(6)]), np.uint64(lines[ahead + np.uint64(7)])
+            for entry in range(begin, min(end, begin + _FETCHED), _STEP):
+                _prefetch(values, entry)
             if indices is not None:
                 _prefetch(indices, begin)
                 _prefetch(indices, begin + np.uint64(16))

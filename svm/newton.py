@@ -39,7 +39,7 @@ from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.svm.linear_kernels import line_derivatives, place_duals
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution, certify, relative_gap
-from dsgd.svm.linear_rows import LinearRows, Team
+from dsgd.svm.linear_rows import LinearRows, Team, spread
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
@@ -48,6 +48,8 @@ __all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
 MAX_FACTOR_WIDTH = 3000
 #: Rows in the sample of the preconditioner, per column.
 _SAMPLE_PER_COLUMN = 4
+#: Dense rows that the diagonal is made from.
+_DIAGONAL_ROWS = 4096
 #: How many times faster a matrix product does an operation than a pass over rows.
 _BLAS_ADVANTAGE = 6.0
 #: Entries that a pass reads in the time that sending one number to a peer takes (at 1 Gbit/s).
@@ -185,16 +187,17 @@ class _Preconditioner:
         """Fit the matrix of a step."""
         n_active, n_entries = team.totals(active.n_rows, active.n_entries)
         width, n_ranks = active.width, team.n_ranks
-        n_sample = min(int(n_active), _SAMPLE_PER_COLUMN * width)
+        # So many rows that their matrix costs as much as a product with all of them, but enough for a useful one.
+        affordable = int(_BLAS_ADVANTAGE * 2.0 * n_entries / width**2)
+        n_sample = min(int(n_active), max(_SAMPLE_PER_COLUMN * width, affordable))
         cost = (n_sample * width**2 / n_ranks + width**3 / 3) / _BLAS_ADVANTAGE
         saved = 4.0 * n_entries / n_ranks
         if n_ranks > 1:
             cost += _ENTRIES_PER_NUMBER * width**2 / 2
             saved += _ENTRIES_PER_NUMBER * width
         if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
-            # Rows are in the order of a hash, so any evenly spaced ones are a random sample.
             n_here = -int(-n_sample * active.n_rows // n_active)
-            chosen = np.arange(n_here) * active.n_rows // max(n_here, 1)
+            chosen = spread(active.n_rows, n_here)
             matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)))
             _add_up_triangle(matrix, team)
             matrix[np.diag_indices(width)] += 1.0
@@ -206,7 +209,11 @@ class _Preconditioner:
         if self._has_factor:
             self._expected = 0.0
         else:
-            self._diagonal = 1.0 + team.add_up(active.column_squares(factors))
+            # Every dense row says something about every column: some of them are enough.
+            n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
+            chosen = spread(active.n_rows, n_here)
+            share = active.n_rows / max(n_here, 1)
+            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share))
 
     def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
         """Return the product with the inverse, and the inner product of that with the vector."""

@@ -20,7 +20,8 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.dual_cd import solve_dual_cd
 from dsgd.svm.linear_problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_rows import Team, gather_rows
+from dsgd.svm.linear_rows import Team, gather_rows, spread
+from dsgd.svm.linear_solve import solve_linear
 from dsgd.svm.newton import solve_newton
 from reference import linear_svm as twin
 
@@ -381,3 +382,53 @@ def test_bad_weights_are_refused(two_classes):
     for weights in (-np.ones(len(y)), np.zeros(len(y)), np.ones((len(y), 1)), np.ones(3)):
         with pytest.raises(InvalidDataError):
             LinearSVC().fit(X, y, weights)
+
+
+# -- how rows are read, and what a solver begins with ------------------------------------------------------------
+
+
+@given(n=st.integers(0, 5000), share=st.floats(0.01, 1.0))
+def test_spread_takes_one_row_of_every_part(n, share):
+    """The rows of a sample ascend, none twice, one in each of as many equal parts as there are rows."""
+    n_chosen = int(n * share)
+    chosen = spread(n, n_chosen)
+    assert chosen.shape == (n_chosen,)
+    bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
+    assert (bounds[:-1] <= chosen).all()
+    assert (chosen < bounds[1:]).all()
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+def test_wide_rows_are_read_where_they_are(loss):
+    """Rows too wide to be copied give the same model in any order, and repeated or weighted, up to the tolerance."""
+    X, y = make_classification(250, 90, n_informative=10, flip_y=0.1, random_state=0)
+    rows, *_ = gather_rows(X, y, np.ones(len(y)), bias=1.0, seed=0)
+    assert np.shares_memory(rows.values, X)
+    assert (np.diff(rows.first.astype(np.int64)) > 0).all()
+    weights = np.random.default_rng(1).integers(0, 3, len(y))
+    order = np.random.default_rng(0).permutation(int(weights.sum()))
+    make = LinearSVC(loss=loss, C=0.01, tol=1e-9, max_iter=50_000, random_state=0)
+    weighted = make.fit(X, y, weights).coef_
+    repeated = make.fit(X.repeat(weights, axis=0)[order], y.repeat(weights)[order]).coef_
+    np.testing.assert_allclose(weighted, repeated, atol=1e-5)
+
+
+def test_start_from_a_sample_saves_steps(monkeypatch):
+    """Begun at the solution for some of the rows, Newton's method takes fewer steps over all, to the same optimum."""
+    problem, *_ = problem_of("squared_hinge", 4000, 8, 3)
+    solutions = []
+    for least in (np.inf, 0):
+        monkeypatch.setattr("dsgd.svm.linear_solve.LEAST_ENTRIES", least)
+        solutions.append(solve_linear(problem, "auto", tol=1e-9, max_iter=50, team=Team()))
+    assert all(solution.converged for solution in solutions)
+    assert solutions[1].n_iter < solutions[0].n_iter
+    assert solutions[1].primal == pytest.approx(solutions[0].primal, rel=2e-9)
+
+
+def test_more_columns_than_rows_start_with_coordinate_descent():
+    """A squared loss on more columns than rows begins with passes over rows, and changes over if these are slow."""
+    X, y = make_classification(60, 200, n_informative=20, flip_y=0.2, random_state=0)
+    assert LinearSVC(C=0.001, tol=1e-4, random_state=0).fit(X, y).solver_ == ["dual_cd"]
+    slow = LinearSVC(C=1e3, tol=1e-9, random_state=0).fit(X * np.logspace(0, 3, 200), y)
+    assert slow.solver_ == ["dual_cd, newton"]
+    assert slow.converged_
