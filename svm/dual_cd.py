@@ -34,21 +34,22 @@ __all__ = ["Trend", "make_lines", "solve_dual_cd"]
 _VISITS_PER_SWEEP = 3.0
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
 _REACH = 0.1
-#: Passes before the rate of convergence is judged.
-_EARLIEST_JUDGEMENT = 10.0
+#: Passes before the rate of convergence is judged, if nobody says otherwise.
+EARLIEST_JUDGEMENT = 10.0
 
 
 class Trend:
     """Predicts from the gaps seen how many passes are left, if the gap goes on closing by a factor per pass."""
 
-    def __init__(self, tol: float) -> None:
+    def __init__(self, tol: float, earliest: float = EARLIEST_JUDGEMENT) -> None:
         self._tol = tol
+        self._earliest = earliest
         self._seen: list[tuple[float, float]] = []
 
     def passes_ahead(self, passes: float, gap: float) -> float:
         """Take in a gap; return the passes left, 0 while it is too early to say."""
         self._seen.append((passes, gap))
-        if passes < _EARLIEST_JUDGEMENT:
+        if passes < self._earliest:
             return 0.0
         # The rate over the later half: the first passes close the gap faster than those that follow.
         earlier = next(seen for seen in self._seen if seen[0] >= 0.4 * passes)
@@ -66,6 +67,7 @@ def solve_dual_cd(
     start: FloatVector | None = None,
     eliminate: bool = True,
     patience: float = np.inf,
+    earliest: float = EARLIEST_JUDGEMENT,
 ) -> LinearSolution:
     """Solve by dual coordinate descent.
 
@@ -87,6 +89,8 @@ def solve_dual_cd(
         Whether passes leave rows out.
     patience : float
         Passes that may lie ahead: return unconverged when the rate at which the gap closes promises more than these.
+    earliest : float
+        Passes before that rate is judged.
 
     Returns
     -------
@@ -101,7 +105,7 @@ def solve_dual_cd(
     n_active, threshold = n_rows, np.inf
     best, best_primal = weights.copy(), np.inf
     n_passes, work, visits, reach = 0, 0.0, 0, np.inf
-    trend = Trend(tol)
+    trend = Trend(tol, earliest)
     while True:
         if visits == 0 or visits >= _VISITS_PER_SWEEP * n_rows or n_active == 0 or threshold <= reach:
             limit = threshold if eliminate else np.inf

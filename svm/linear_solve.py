@@ -8,8 +8,9 @@ twice per iteration of conjugate gradients, of which its preconditioner leaves a
   many rows per column it begins at the solution for some of the rows, found in the same way: then one or two steps over
   all rows are left.
 - A squared loss on fewer rows than columns starts with coordinate descent: Newton's method from zero takes a hundred
-  steps to find the rows inside the margin of a problem that is nearly separable, and twenty from where a few passes
-  lead. It goes on with Newton's method when the rate at which the gap closes promises `SMOOTH_PATIENCE` more passes.
+  steps to find the rows inside the margin of a problem that is nearly separable, and twenty from where a hundred
+  passes lead. It goes on with Newton's method when the rate at which the gap closes then promises more than
+  `SMOOTH_PATIENCE` further passes.
 - Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
   margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
   nobody can tell beforehand; so the rate is watched here too, and when it promises more than `PATIENCE` further
@@ -21,7 +22,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from dsgd.svm.cocoa import solve_cocoa
-from dsgd.svm.dual_cd import solve_dual_cd
+from dsgd.svm.dual_cd import EARLIEST_JUDGEMENT, solve_dual_cd
 from dsgd.svm.linear_intercept import solve_free_intercept
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team, spread
@@ -34,7 +35,10 @@ SOLVERS = ("auto", "dual_cd", "newton", "cocoa")
 #: Passes that coordinate descent may have ahead, and columns per further one: with them Newton steps grow dearer.
 PATIENCE = 30.0
 COLUMNS_PER_PASS = 10.0
+#: The same for a squared loss on more columns than rows, and the passes after which the rate is judged there: for long
+#: the dual objective says nothing, and Newton's method finds it hard to begin early.
 SMOOTH_PATIENCE = 200.0
+SMOOTH_EARLIEST = 100.0
 #: Newton's method begins where it ends on this share of the rows, or on this many per column if that is more.
 SAMPLE_SHARE = 8
 ROWS_PER_COLUMN = 10
@@ -108,8 +112,19 @@ def _solve_penalised(
     duals = None if start is None else start.duals
     if solver == "dual_cd":
         return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals)
-    patience = SMOOTH_PATIENCE if problem.is_smooth else PATIENCE + rows.width / COLUMNS_PER_PASS
-    first = solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals, patience=patience)
+    patience, earliest = PATIENCE + rows.width / COLUMNS_PER_PASS, EARLIEST_JUDGEMENT
+    if problem.is_smooth:
+        patience, earliest = SMOOTH_PATIENCE, SMOOTH_EARLIEST
+    first = solve_dual_cd(
+        problem,
+        tol=tol,
+        max_iter=max_iter,
+        team=team,
+        seed=seed,
+        start=duals,
+        patience=patience,
+        earliest=earliest,
+    )
     if first.converged or first.n_iter >= max_iter:
         return first
     second = solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=first)
