@@ -27,6 +27,7 @@ from dsgd.study.elimination import (
     elimination_table,
     elimination_verdict,
     find_problems,
+    overview_table,
     plots,
     ranks_table,
     run_elimination_study,
@@ -34,7 +35,7 @@ from dsgd.study.elimination import (
     summarise_elimination,
     write_elimination_report,
 )
-from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, step_seconds
+from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import load_problem
 from dsgd.study.elimination.report import elimination_page
 from dsgd.svm import SVC, EliminationRecord
@@ -183,10 +184,13 @@ def test_curves_of_pairs_are_added_at_equal_shares_of_their_runs():
     assert (points["n_iter"][-1], points["n_active"][-1], points["gap"][-1]) == (400, 90, 1e-3)
 
 
-def test_a_step_takes_some_time_and_is_priced_once():
-    """The price of a step is above zero, and measured once per size of block."""
-    assert step_seconds(64) > 0
-    assert step_seconds(64) == step_seconds(64)
+def test_time_that_ranks_cannot_divide_grows_with_steps_and_blocks():
+    """Twice the steps take twice the time, more active samples larger blocks; what is measured is measured once."""
+    once = serial_seconds([[record("block", 100, 1024, 0, 0)]], 0)
+    assert once > 0
+    assert serial_seconds([[record("block", 200, 1024, 0, 0)]], 0) == pytest.approx(2 * once)
+    assert serial_seconds([[record("block", 100, 20_000, 0, 0)]], 1000) == pytest.approx(4 * once)
+    assert serial_seconds([[record("block", 100, 8000, 0, 0)]], 1000) == pytest.approx(once * 1500 / 128)
 
 
 # -- cost model ------------------------------------------------------------------------------------------------------
@@ -297,7 +301,8 @@ def test_tables_have_as_many_cells_as_columns():
     study = replace(STUDY, ranks=(1,), rank_problems=("clean",))
     summary = summarise_elimination(made_rows(study))
     ranks = ranks_table(summary, (4, 8), study.network)
-    for table in (elimination_data_table(summary), elimination_table(summary, "clean", "small"), ranks):
+    overview = overview_table(summary, "fits")
+    for table in (elimination_data_table(summary), elimination_table(summary, "clean", "small"), overview, ranks):
         assert table.rows
         assert {len(row) for row in table.rows} == {len(table.columns)}
     assert {row[4] for row in ranks.rows if row[3] == "1"} == {"measured"}

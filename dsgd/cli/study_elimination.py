@@ -151,6 +151,7 @@ def _report(
         check_elimination_claims,
         elimination_table,
         elimination_verdict,
+        overview_table,
         ranks_table,
         summarise_elimination,
         write_elimination_report,
@@ -176,9 +177,10 @@ def _report(
 
     # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 150)
-    for name in summary.problems():
-        for cache in summary.caches():
-            console.print(elimination_table(summary, name, cache, note=False).renderable())
+    for cache in summary.caches():
+        console.print(overview_table(summary, cache).renderable())
+        for name in summary.problems() if len(summary.problems()) == 1 else ():
+            console.print(elimination_table(summary, name, cache).renderable())
     ranks = ranks_table(summary, tuple(study.simulated_ranks), study.network)
     if ranks.rows:
         console.print(ranks.renderable())

@@ -21,7 +21,7 @@ from dsgd.study.elimination.problems import PROBLEMS, Problem, find_problem
 from dsgd.study.elimination.report import elimination_verdict, write_elimination_report
 from dsgd.study.elimination.runner import find_problems, run_elimination_study
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary, summarise_elimination
-from dsgd.study.elimination.tables import elimination_data_table, elimination_table, ranks_table
+from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
 
 __all__ = [
     "CACHES",
@@ -43,6 +43,7 @@ __all__ = [
     "elimination_verdict",
     "find_problem",
     "find_problems",
+    "overview_table",
     "ranks_table",
     "run_elimination_study",
     "simulate",

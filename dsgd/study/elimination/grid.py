@@ -11,7 +11,6 @@ from dsgd.study.elimination.model import TEN_GIGABIT, Network
 from dsgd.study.elimination.problems import PROBLEMS, Problem
 
 __all__ = [
-    "BLOCK",
     "CACHES",
     "PRESETS",
     "REFERENCE",
@@ -27,8 +26,6 @@ PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", 
 REFERENCE: Final = "scikit-learn"
 #: "fits": the whole kernel matrix; "small": the share `cache_share` of it in float32.
 CACHES: Final = ("small", "fits")
-#: Variables of a block of the solver, for up to 50 000 samples.
-BLOCK: Final = 512
 #: "block" is the solver of `dsgd.svm.SVC`.
 SOLVERS: Final = ("block",)
 

@@ -14,10 +14,13 @@ from dsgd.svm import EliminationRecord
 from dsgd.svm.smo import solve_block
 from dsgd.types import FloatMatrix
 
-__all__ = ["CURVE_COLUMNS", "curve", "reuse", "step_seconds"]
+__all__ = ["BLOCK", "CURVE_COLUMNS", "curve", "reuse", "serial_seconds", "step_seconds"]
 
 #: Columns of a curve: steps, seconds, active samples, gap among them, rows found in the cache, kernel values computed.
 CURVE_COLUMNS: Final = ("n_iter", "seconds", "n_active", "gap", "cache_hits", "kernel_evaluations")
+#: Variables of a block, and of the largest.
+BLOCK: Final = 512
+_LARGEST_BLOCK: Final = 2048
 _POINTS: Final = 60
 
 History = Sequence[EliminationRecord]
@@ -83,6 +86,30 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
         **{f"{kind}_evaluations": value for kind, value in computed.items()},
         "cache_share": found / used if used else 0.0,
     }
+
+
+def serial_seconds(histories: Sequence[History], n_free: int) -> float:
+    """Return the seconds of a run that more ranks would not divide: those of the steps inside blocks.
+
+    A step goes once over the variables of its block. How many those were is not in the history; they are taken to be
+    what `dsgd.svm.block` aims at: an eighth of the samples and at most `BLOCK`, or once few samples are active one and
+    a half times the free ones.
+
+    Parameters
+    ----------
+    histories : sequence of sequence of EliminationRecord
+        The run of each pair of classes.
+    n_free : int
+        Free support vectors at the end.
+    """
+    total = 0.0
+    for history in histories:
+        table = _table(history)
+        base = min(BLOCK, max(64, int(table[0, 2]) // 8))
+        for record, steps in zip(history, np.diff(table[:, 0]), strict=True):
+            grown = min(_LARGEST_BLOCK, 3 * n_free // 2) if record.n_active <= 4 * _LARGEST_BLOCK else 0
+            total += float(steps) * min(record.n_active, max(base, grown)) * step_seconds(BLOCK) / BLOCK
+    return total
 
 
 @cache

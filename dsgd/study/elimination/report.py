@@ -11,7 +11,7 @@ from dsgd.study.claims import Claim
 from dsgd.study.elimination.claims import check_elimination_claims
 from dsgd.study.elimination.grid import REFERENCE, EliminationStudy
 from dsgd.study.elimination.summary import EliminationSummary, summarise_elimination
-from dsgd.study.elimination.tables import elimination_data_table, elimination_table, ranks_table
+from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
 from dsgd.study.page import Page, Picture, check_extras, origin, origin_doubts, span_of
 from dsgd.study.rows import Row
 
@@ -77,6 +77,7 @@ def elimination_page(
     """
     claims = check_elimination_claims(summary)
     ranks = ranks_table(summary, tuple(study.simulated_ranks), study.network)
+    overviews = [overview_table(summary, cache) for cache in summary.caches()]
     tables = [
         elimination_table(summary, problem, cache) for problem in summary.problems() for cache in summary.caches()
     ]
@@ -90,7 +91,7 @@ def elimination_page(
         ],
         data=elimination_data_table(summary),
         claims=claims,
-        results=[table for table in (ranks,) if table.rows],
+        results=[table for table in (*overviews, ranks) if table.rows],
         more=[table for table in tables if table.rows],
         doubts=[*skipped, *_doubts(rows)],
     )

@@ -19,8 +19,8 @@ from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError
 from dsgd.study import machine
-from dsgd.study.elimination.grid import BLOCK, REFERENCE, EliminationRun, EliminationStudy
-from dsgd.study.elimination.measure import curve, reuse, step_seconds
+from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
+from dsgd.study.elimination.measure import curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import ProblemData, load_problem
 from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
 from dsgd.study.workers import cluster_of
@@ -151,8 +151,9 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[
     if run.method == REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_
+    n_free = _count_free(model, run.problem.C)
     # Ranks divide kernel values and what is done with them; every one of them solves the block.
-    serial_s = min(seconds, int(np.sum(model.n_iter_)) * step_seconds(min(BLOCK, run.problem.rows)))
+    serial_s = min(seconds, serial_seconds(histories, n_free))
     return row | {
         "converged": bool(model.converged_),
         "gap": float(model.gap_),
@@ -164,7 +165,7 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[
         "n_reconstructions": int(model.n_reconstructions_),
         "kernel_evaluations": int(model.n_kernel_evaluations_),
         **reuse(histories),
-        "n_free": _count_free(model, run.problem.C),
+        "n_free": n_free,
         "row_bytes": _row_bytes(data.X),
         "parallel_s": seconds - serial_s,
         "serial_s": serial_s,

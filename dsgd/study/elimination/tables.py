@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
-from dsgd.study.elimination.grid import BLOCK, REFERENCE, SOLVERS
+from typing import Final
+
+from dsgd.study.elimination.grid import REFERENCE, SOLVERS
+from dsgd.study.elimination.measure import BLOCK
 from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.tables import Table
 
-__all__ = ["counts_of", "elimination_data_table", "elimination_table", "ranks_table", "simulated"]
+__all__ = [
+    "counts_of",
+    "elimination_data_table",
+    "elimination_table",
+    "overview_table",
+    "ranks_table",
+    "simulated",
+]
 
 
 def elimination_data_table(summary: EliminationSummary) -> Table:
@@ -39,7 +49,7 @@ def elimination_data_table(summary: EliminationSummary) -> Table:
     return Table("Problems", columns, rows, note, n_text=2)
 
 
-def elimination_table(summary: EliminationSummary, problem: str, cache: str, *, note: bool = True) -> Table:
+def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> Table:
     """Return one row per method on a problem.
 
     Parameters
@@ -48,8 +58,6 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str, *, 
         The study.
     problem, cache : str
         Which of its runs.
-    note : bool, default True
-        Whether the table explains its columns.
     """
     base = summary.cell(problem, "none", cache)
     cells = summary.presets(problem, cache)
@@ -66,14 +74,56 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str, *, 
         "came back", "renewals", "gap", "objective",
     )  # fmt: skip
     size = f", {cells[0].rows[0]['cache_mb']:g} MB" if cells else ""
-    text = (
+    note = (
         "Medians over the repetitions; x none: median of the ratios to the run without elimination. From cache: of the "
         "values that blocks used. Left out, came back: samples, each time counted; as many came back as were left out "
         "wrongly. Objective: distance of the dual objective from that without elimination, relative."
     )
-    return Table(
-        f"{problem}, {'cache that fits' if cache == 'fits' else f'{cache} cache'}{size}", columns, rows, text * note
+    return Table(f"{problem}, {_CACHES[cache]}{size}", columns, rows, note)
+
+
+def overview_table(summary: EliminationSummary, cache: str) -> Table:
+    """Return one row per problem: what elimination is worth there.
+
+    Parameters
+    ----------
+    summary : EliminationSummary
+        The study.
+    cache : str
+        Which size of cache.
+    """
+    rows: list[tuple[str, ...]] = []
+    for problem in summary.problems():
+        base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)
+        if base is None:
+            continue
+        reference, auto = summary.cell(problem, REFERENCE, cache), summary.cell(problem, "auto", cache)
+        fewest = min(cells, key=lambda cell: cell.median("kernel_evaluations"))
+        fastest = min(cells, key=lambda cell: cell.median("seconds"))
+        distances = [distance for cell in cells if (distance := cell.distance(base)) is not None]
+        rows.append(
+            (
+                problem,
+                _figure(reference.median("seconds")) if reference else "-",
+                _figure(base.median("seconds")),
+                _figure(auto.median("seconds")) if auto else "-",
+                _ratio(auto, base, "kernel_evaluations") if auto else "-",
+                _ratio(auto, base, "seconds") if auto else "-",
+                f"{fewest.method} {_ratio(fewest, base, 'kernel_evaluations')}",
+                f"{fastest.method} {_ratio(fastest, base, 'seconds')}",
+                f"{sum(cell.median('n_returned') for cell in cells):,.0f}",
+                f"{max(distances):.0e}",
+            )
+        )
+    columns = (
+        "problem", "scikit-learn s", "none s", "auto s", "auto: values x none", "time x none", "fewest values",
+        "fastest", "came back", "objective",
+    )  # fmt: skip
+    note = (
+        "Medians. Came back: samples left out wrongly, over all presets. Objective: the largest relative distance of a "
+        "preset's dual objective from that without elimination."
     )
+    return Table(f"What elimination saves, {_CACHES[cache]}", columns, rows, note)
 
 
 def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Network) -> Table:
@@ -145,6 +195,9 @@ def counts_of(cell: EliminationCell) -> Counts:
 def simulated(cell: EliminationCell, ranks: int, network: Network) -> SimulatedTime:
     """Return what the runs of a cell on one rank would take on more."""
     return simulate(counts_of(cell), ranks, network)
+
+
+_CACHES: Final = {"small": "small cache", "fits": "cache that fits"}
 
 
 def _line(cell: EliminationCell, base: EliminationCell | None) -> tuple[str, ...]:
