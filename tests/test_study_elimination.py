@@ -89,6 +89,7 @@ def test_grid_always_holds_the_run_without_elimination_and_counts_what_it_runs()
     assert {run.method for run in runs} == {"none", "multi", "auto", REFERENCE}
     assert len({run.key for run in runs}) == len(runs) == STUDY.count() == 2 * 2 * 2 * 4
     assert [run.method for run in runs[:4]] == ["none", "multi", "auto", REFERENCE]
+    assert [run.method for run in runs[8:12]] == ["multi", "auto", REFERENCE, "none"]
 
 
 def test_small_cache_is_a_share_of_the_matrix_and_the_other_holds_all_of_it_in_float64():

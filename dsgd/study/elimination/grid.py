@@ -135,13 +135,16 @@ class EliminationStudy:
         return own + sum(len(self.rank_runs(problem, ranks)) for problem in self.problems for ranks in set(self.ranks))
 
     def runs(self, problem: Problem) -> list[EliminationRun]:
-        """Return the runs of one problem in this process, repetitions outermost so that methods take turns."""
+        """Return the runs of one problem in this process.
+
+        Repetitions are outermost and each begins with another method, so that methods take turns and places.
+        """
         methods = [*self.all_presets(), *([REFERENCE] if self.with_reference else [])]
         return [
             EliminationRun(self, problem, method, cache, repeat)
             for repeat in range(self.repeats)
             for cache in self.caches
-            for method in methods
+            for method in _rotated(methods, repeat)
         ]
 
     def rank_runs(self, problem: Problem, ranks: int) -> list[EliminationRun]:
@@ -153,7 +156,7 @@ class EliminationStudy:
             EliminationRun(self, problem, preset, "small", repeat, solver, ranks)
             for repeat in range(self.repeats)
             for solver in SOLVERS
-            for preset in presets
+            for preset in _rotated(presets, repeat)
         ]
 
 
@@ -216,6 +219,11 @@ class EliminationRun:
         return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
+def _rotated(names: Sequence[str], places: int) -> list[str]:
+    places %= len(names)
+    return [*names[places:], *names[:places]]
+
+
 def demo_elimination_study() -> EliminationStudy:
     """Return the study of ``dsgd study elimination --demo``: sized for two cores and under two minutes."""
     sizes = {
@@ -233,5 +241,5 @@ def demo_elimination_study() -> EliminationStudy:
     return EliminationStudy(
         problems=tuple(replace(PROBLEMS[name], rows=rows) for name, rows in sizes.items()),
         rank_problems=("clean", "a9a"),
-        repeats=1,
+        repeats=2,
     )

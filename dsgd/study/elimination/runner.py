@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 __all__ = ["find_problems", "run_elimination_study"]
 
-_WARM_UP_ROWS = 400
-
 
 def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[ProblemData], list[str]]:
     """Load what a study trains on.
@@ -77,7 +75,7 @@ def run_elimination_study(
 ) -> Iterator[StudyRun]:
     """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
 
-    A short fit comes before the first timed one of a problem, so that loading compiled code is in no timing.
+    An untimed fit comes before the first timed one of a problem, so that loading compiled code is in no timing.
 
     Parameters
     ----------
@@ -114,12 +112,14 @@ def _run(
     runs: Sequence[EliminationRun], data: ProblemData, rows: RowFile, context: dict[str, Any], client: Client | None
 ) -> Iterator[StudyRun]:
     described: dict[str, Any] = {}
+    warm: set[str] = set()
     for run in runs:
         if run.key not in rows:
             if not described:
                 described = data.describe()
-            if run is runs[0] or run.solver != "block":
+            if run.solver not in warm:
                 _warm_up(run, data, client)
+                warm.add(run.solver)
             row = {
                 "key": run.key,
                 **run.settings(),
@@ -136,7 +136,7 @@ def _run(
 
 def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[str, Any]:
     """Train once; return seconds and counts."""
-    model = _model(run, data, client)
+    model = _model(run, client)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
         begin, cpu = time.perf_counter(), time.process_time()
@@ -173,7 +173,7 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[
     }
 
 
-def _model(run: EliminationRun, data: ProblemData, client: Client | None) -> Any:
+def _model(run: EliminationRun, client: Client | None) -> Any:
     shared: dict[str, Any] = {
         "C": run.problem.C,
         "gamma": run.problem.gamma,
@@ -186,11 +186,10 @@ def _model(run: EliminationRun, data: ProblemData, client: Client | None) -> Any
 
 
 def _warm_up(run: EliminationRun, data: ProblemData, client: Client | None) -> None:
-    """Fit a few rows of every class, with elimination."""
-    few = max(1, len(data.y) // _WARM_UP_ROWS)
-    some = np.sort(np.argsort(data.y, kind="stable")[::few])
-    small = replace(data, X=data.X[some], y=data.y[some])
-    _model(replace(run, method="aggressive"), small, client).fit(small.X, small.y)
+    """Fit once as the first timed run will: compiled code, threads and memory are then at hand for all methods."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        _model(replace(run, method="multi"), client).fit(data.X, data.y)
 
 
 def _count_free(model: SVC, C: float) -> int:
