@@ -78,7 +78,8 @@ def reuse(histories: Sequence[History]) -> dict[str, float]:
     for history in histories:
         table = _table(history)
         for record, (before, after) in zip(history, pairwise(table), strict=True):
-            kind = "reconstruct" if record.event == "eliminate" else record.event  # old events are merged there
+            # Old events are merged where samples are left out, and rows that move bring their columns up to date.
+            kind = record.event if record.event in computed else "reconstruct"
             computed[kind] += after[5] - before[5]
             found += (after[4] - before[4]) * after[2]
     used = found + computed["block"]
