@@ -3,6 +3,7 @@
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 
+from dsgd.svm.buffers import release_memory
 from dsgd.svm.certificate import screen
 from dsgd.svm.elimination import Elimination, EliminationRecord
 from dsgd.svm.linear_svc import LinearSVC
@@ -26,6 +27,7 @@ __all__ = [
     "OneClassSVM",
     "PathPoint",
     "SVMPath",
+    "release_memory",
     "screen",
     "svm_path",
 ]

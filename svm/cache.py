@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.svm.buffers import borrow
 from dsgd.svm.smo import compact_rows
 from dsgd.types import AnyArray, IntVector
 
@@ -40,7 +41,8 @@ class RowCache:
         dtype = np.dtype(dtype)
         self._n_samples = n_columns if n_samples is None else n_samples
         # More than the whole matrix is never needed; untouched pages of the buffer take no memory.
-        self.flat = np.empty(min(max_bytes // dtype.itemsize, self._n_samples * self._n_samples), dtype=dtype)
+        n_values = min(max_bytes // dtype.itemsize, self._n_samples * self._n_samples)
+        self.flat: AnyArray = borrow(self, n_values * dtype.itemsize).view(dtype)
         self._clock = 0
         self._reset(n_columns)
 

@@ -160,6 +160,12 @@ class _Event:
     changed: IntVector
     old: FloatVector
 
+    def add_changes(self, changed: IntVector, old: FloatVector) -> None:
+        """Note later changes; what had changed before keeps its older coefficient."""
+        is_fresh = ~np.isin(changed, self.changed)
+        self.changed = np.concatenate([self.changed, changed[is_fresh]])
+        self.old = np.concatenate([self.old, old[is_fresh]])
+
 
 class Trail:
     """Events of elimination, with what is needed to know the coefficients at each.
@@ -200,11 +206,8 @@ class Trail:
     def _note(self, beta: FloatVector) -> None:
         """Note with the newest event what has changed since."""
         if self._events:
-            newest = self._events[-1]
             changed = np.flatnonzero(beta != self._last)
-            fresh = changed[~np.isin(changed, newest.changed)]
-            newest.changed = np.concatenate([newest.changed, fresh])
-            newest.old = np.concatenate([newest.old, self._last[fresh]])
+            self._events[-1].add_changes(changed, self._last[changed])
         self._last = beta.copy()
 
     def back(self, beta: FloatVector) -> Iterator[tuple[IntVector, FloatVector]]:
@@ -224,5 +227,7 @@ class Trail:
         k = int(np.argmin(work))
         states = [state.copy() for _, state in islice(self.back(beta), len(self) - k)]
         first, second = self._events[k : k + 2]
+        if k:
+            self._events[k - 1].add_changes(first.changed, first.old)
         self._events[k : k + 2] = [_Event(np.concatenate([first.ids, second.ids]), second.changed, second.old)]
         return first.ids, states[-1], states[-2]

@@ -1,0 +1,118 @@
+"""Memory of kernel caches, handed on from one problem to the next: pairs of classes, folds, points of a grid.
+
+New memory costs a page fault for every few kilobytes that are written first. A process therefore keeps what caches have
+given back, never more than was once lent at the same time, and lends it again. What lies idle is offered to the system,
+which takes pages away without a copy as soon as anybody needs them; `release_memory` gives all of it back at once.
+"""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import weakref
+from typing import Any
+
+import numpy as np
+
+from dsgd.types import AnyArray
+
+__all__ = ["Buffers", "borrow", "release_memory"]
+
+_SMALL_BYTES = 2**20  # below, an ordinary array does as well
+
+
+class _Buffer:
+    """A piece of memory; pages that were never written take none."""
+
+    def __init__(self, nbytes: int) -> None:
+        self._memory: Any = None
+        if nbytes >= _SMALL_BYTES and hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MAP_ANONYMOUS"):
+            self._memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+            self._advise("MADV_HUGEPAGE")
+            self.bytes: AnyArray = np.frombuffer(self._memory, dtype=np.uint8)
+        else:
+            self.bytes = np.empty(nbytes, dtype=np.uint8)
+
+    def offer(self) -> None:
+        """Let the system take the pages when it needs some; what was written is lost."""
+        self._advise("MADV_FREE")
+
+    def _advise(self, name: str) -> None:
+        if self._memory is not None and hasattr(mmap, name):
+            try:
+                self._memory.madvise(getattr(mmap, name))
+            except OSError:  # a kernel built without it
+                return
+
+
+class Buffers:
+    """Lends memory and keeps what comes back; used by several threads at once."""
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()  # a finalizer may run inside
+        self._idle: list[_Buffer] = []
+        self._lent_bytes = 0
+        self._most_bytes = 0
+
+    @property
+    def idle_bytes(self) -> int:
+        """Bytes kept that nobody uses."""
+        with self._lock:
+            return sum(len(buffer.bytes) for buffer in self._idle)
+
+    def borrow(self, owner: Any, nbytes: int) -> AnyArray:
+        """Lend memory until `owner` is gone.
+
+        Parameters
+        ----------
+        owner : object
+            Who uses it; the memory comes back when the owner is deleted.
+        nbytes : int
+            Bytes.
+
+        Returns
+        -------
+        array, shape (nbytes,), uint8
+            Memory with anything in it.
+        """
+        with self._lock:
+            fitting = [buffer for buffer in self._idle if len(buffer.bytes) >= nbytes]
+            if fitting:
+                buffer = min(fitting, key=lambda b: len(b.bytes))
+                self._idle.remove(buffer)
+                self._lent_bytes += len(buffer.bytes)
+            else:
+                self._lent_bytes += nbytes
+                self._most_bytes = max(self._most_bytes, self._lent_bytes)
+                self._trim()
+                buffer = _Buffer(nbytes)
+        weakref.finalize(owner, self._take_back, buffer).atexit = False
+        return buffer.bytes[:nbytes]
+
+    def _take_back(self, buffer: _Buffer) -> None:
+        buffer.offer()
+        with self._lock:
+            self._lent_bytes -= len(buffer.bytes)
+            self._idle.append(buffer)
+            self._trim()
+
+    def _trim(self) -> None:
+        """Drop the smallest idle buffers beyond what was once lent at the same time."""
+        self._idle.sort(key=lambda b: len(b.bytes))
+        while self._idle and self.idle_bytes + self._lent_bytes > self._most_bytes:
+            del self._idle[0]
+
+    def release(self) -> None:
+        """Give idle memory back to the system; what is lent is not kept when it comes back."""
+        with self._lock:
+            self._idle.clear()
+            self._most_bytes = 0
+
+
+_BUFFERS = Buffers()
+borrow = _BUFFERS.borrow
+
+
+def release_memory() -> None:
+    """Give the memory that earlier fits of kernel SVMs have left for the next one back to the system."""
+    _BUFFERS.release()

@@ -1,0 +1,272 @@
+"""Elimination in kernel SVMs: wrong ones are undone, stale indicators are renewed, a small cache is bounded memory."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+from sklearn.datasets import make_classification
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dsgd.svm.block as block_module
+from dsgd.svm import SVC, SVR, Elimination, release_memory
+from dsgd.svm.block import Dual, solve
+from dsgd.svm.buffers import Buffers
+from dsgd.svm.elimination import Trail
+from dsgd.svm.kernel_functions import Kernel
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.threads import Pool
+from reference.svm import dual_gap
+
+PRESETS = ["none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto"]
+GAMMA = 0.1
+STARVED = 0.05  # megabytes: a few rows
+
+
+def _few_vectors(n: int = 1500) -> tuple[np.ndarray, np.ndarray]:
+    X, y = make_classification(
+        n, 8, n_informative=6, n_clusters_per_class=4, flip_y=0.02, random_state=np.random.RandomState(0)
+    )
+    return X, np.where(y == 1, 1.0, -1.0)
+
+
+def _solve(X, y, *, dtype=np.float64, cache_bytes=50_000, tol=1e-4, C=5.0, **policy):
+    n = len(y)
+    matrix = KernelMatrix(
+        Kernel("rbf", GAMMA), X, samples=None, dtype=dtype, cache_bytes=cache_bytes, pool=Pool(1, None)
+    )
+    dual = Dual(y[None], -np.ones((1, n)), np.full((1, n), C), np.zeros((1, n)))
+    return solve(dual, matrix, tol=tol, max_iter=-1, elimination=Elimination(**policy))
+
+
+class _Liar:
+    """Calls samples settled that are not: at random, or exactly those the solution needs."""
+
+    def __init__(self, kind: str, honest) -> None:
+        self.kind, self.honest, self.n_lies = kind, honest, 0
+        self.rng = np.random.default_rng(0)
+
+    def __call__(self, f, y, alpha, upper, *args):
+        out = self.honest(f, y, alpha, upper, *args)
+        if self.n_lies >= 6 or len(out) < 300:
+            return out
+        if self.kind == "random":
+            wrong = self.rng.random(len(out)) < 0.3
+        elif self.kind == "free":
+            wrong = ((alpha > 0) & (alpha < upper)).any(axis=0) & (self.rng.random(len(out)) < 0.5)
+        else:  # the half that violates most
+            wrong = np.abs(f[0]) <= np.median(np.abs(f[0]))
+        self.n_lies += int((wrong & ~out).any())
+        return out | wrong
+
+
+@pytest.mark.parametrize("mode", ["multi", "single", "libsvm"])
+@pytest.mark.parametrize("kind", ["random", "free", "worst"])
+def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
+    """Whatever is wrongly left out, free variables too, the run ends with a float64 gap below tol over all samples."""
+    X, y = _few_vectors()
+    expected = _solve(X, y, mode="none")
+    liar = _Liar(kind, block_module.eliminable)
+    monkeypatch.setattr(block_module, "eliminable", liar)
+    solution = _solve(X, y, mode=mode, every=2, min_fraction=0.0)
+    assert liar.n_lies > 0
+    assert solution.n_returned > 0
+    assert solution.converged
+    gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), solution.alpha[0])
+    assert gap < 1e-4 * (1 + 1e-6)
+    assert solution.gap == pytest.approx(gap, rel=1e-6)
+    assert solution.objective == pytest.approx(expected.objective, rel=1e-7)
+
+
+def test_float32_rows_do_not_hide_a_wrong_elimination(monkeypatch):
+    """With float32 rows and wrong eliminations together the gap is still that of float64."""
+    X, y = _few_vectors()
+    monkeypatch.setattr(block_module, "eliminable", _Liar("random", block_module.eliminable))
+    solution = _solve(X, y, dtype=np.float32, C=100.0, tol=1e-3, mode="multi", every=2, min_fraction=0.0)
+    gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 100.0), solution.alpha[0])
+    assert solution.converged
+    assert gap < 1e-3 * (1 + 1e-6)
+
+
+@pytest.mark.parametrize("n_events", [1, 5, 40])
+def test_trail_knows_the_coefficients_of_every_event(n_events):
+    """Going back over a trail gives the coefficients at each event, also after neighbours were joined."""
+    rng = np.random.default_rng(1)
+    n = 60
+    trail, beta = Trail(n), np.zeros(n)
+    current = {}  # sample -> the coefficients its indicator is right for
+    for _ in range(n_events):
+        moved = rng.permutation(n)[:7]
+        beta[moved] = np.round(rng.normal(size=7))
+        ids = np.setdiff1d(rng.permutation(n)[:2], list(current))
+        trail.add(ids, beta)
+        current.update({int(k): beta.copy() for k in ids})
+        if len(trail) > 8:
+            renewed, before, after = trail.join(beta)
+            for k in renewed:
+                np.testing.assert_array_equal(current[int(k)], before)
+                current[int(k)] = after.copy()
+    beta[rng.permutation(n)[:20]] += 1.0
+    seen = []
+    for ids, state in trail.back(beta):
+        seen.extend(ids.tolist())
+        for k in ids:
+            np.testing.assert_array_equal(state, current[int(k)])
+    assert sorted(seen) == sorted(current)
+    assert sorted(trail.ids) == sorted(current)
+
+
+@pytest.mark.parametrize("form", ["dense", "float32"])
+def test_delta_reconstruction_is_the_full_one(form):
+    """Indicators renewed from what has changed, over many events, are those computed from all coefficients."""
+    X, y = _few_vectors(700)
+    X = X.astype(np.float32) if form == "float32" else X
+    ends = {}
+    for how in ("delta", "full"):
+        matrix = KernelMatrix(
+            Kernel("rbf", GAMMA), X, samples=None, dtype=np.float64, cache_bytes=10_000, pool=Pool(1, None)
+        )
+        run = block_module._Run(
+            Dual(y[None], -np.ones((1, 700)), np.full((1, 700), 5.0), np.zeros((1, 700))),
+            matrix,
+            1e-3,
+            -1,
+            Elimination("multi", every=1, min_fraction=0.0, reconstruction=how),
+            64,
+        )
+        for _ in range(40):
+            gap = run._scan()
+            if gap < 1e-3:
+                break
+            if not run._eliminate(gap):
+                run._round(gap)
+        assert len(run.trail) > 1
+        run._bring_back(early=True)
+        run._store_active()
+        right = rbf_kernel(X.astype(np.float64), gamma=GAMMA) @ (y * run.alpha[0])
+        np.testing.assert_allclose(run.u, right, atol=1e-10, rtol=0)
+        ends[how] = run.u.copy()
+    np.testing.assert_allclose(ends["delta"], ends["full"], atol=1e-10, rtol=0)
+
+
+@pytest.mark.parametrize("estimator", ["SVC", "SVR"])
+def test_every_preset_ends_at_the_same_objective_on_a_starved_cache(estimator):
+    """With room for a few rows only, every preset ends at one objective, and elimination saves kernel values."""
+    X, y = _few_vectors(1500)
+    maker = {"SVC": SVC(gamma=GAMMA, C=5.0), "SVR": SVR(gamma=GAMMA, C=5.0, epsilon=0.2)}[estimator]
+    models = {
+        preset: maker.__class__(**{**maker.get_params(), "cache_size": STARVED, "elimination": preset}).fit(X, y)
+        for preset in PRESETS
+    }
+    for model in models.values():
+        assert model.converged_
+        assert model.dual_objective_ == pytest.approx(models["none"].dual_objective_, rel=1e-5)
+    assert models["none"].n_eliminated_ == 0
+    assert models["auto"].n_eliminated_ > 0
+    assert models["auto"].n_kernel_evaluations_ < models["none"].n_kernel_evaluations_
+
+
+def test_auto_is_none_where_rows_are_cheap():
+    """With room for all rows, and few reads of them, `auto` leaves nothing out."""
+    X, y = _few_vectors(1000)
+    assert SVC(gamma=GAMMA, C=0.1).fit(X, y).n_eliminated_ == 0
+
+
+def test_buffers_are_lent_again_and_bounded():
+    """Memory comes back when its owner is gone, is lent again, and never exceeds what was once lent at a time."""
+
+    class Owner:
+        pass
+
+    pool, first, second = Buffers(), Owner(), Owner()
+    one = pool.borrow(first, 3 << 20)
+    two = pool.borrow(second, 2 << 20)
+    assert (len(one), len(two)) == (3 << 20, 2 << 20)
+    assert not np.shares_memory(one, two)
+    where = one.ctypes.data
+    del one, first
+    assert pool.idle_bytes == 3 << 20
+    third = Owner()
+    again = pool.borrow(third, 1 << 20)
+    assert again.ctypes.data == where
+    assert len(again) == 1 << 20
+    fourth = Owner()
+    pool.borrow(fourth, 4 << 20)
+    del third, fourth, second, again, two
+    assert 0 < pool.idle_bytes <= 9 << 20
+    pool.release()
+    assert pool.idle_bytes == 0
+
+
+def test_buffers_of_threads_do_not_overlap():
+    """Threads that borrow and give back at once never get the same memory at the same time."""
+    pool, errors = Buffers(), []
+
+    class Owner:
+        pass
+
+    def work(number: int) -> None:
+        for _ in range(200):
+            owner = Owner()
+            memory = pool.borrow(owner, 4096)
+            memory[:] = number
+            if not (memory == number).all():
+                errors.append(number)
+            del owner
+
+    threads = [threading.Thread(target=work, args=(k,)) for k in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert not errors
+    assert pool.idle_bytes <= 4 * 4096
+
+
+_MEASURE = """
+import sys
+import numpy as np
+from dsgd.runtime.threads import peak_rss_bytes
+from dsgd.svm import SVC
+rng = np.random.default_rng(0)
+X = rng.normal(size=(10_000, 6))
+y = (X[:, 0] * X[:, 1] + 0.3 * X[:, 2] > 0).astype(int)
+SVC(n_jobs=2, cache_size=1, elimination="aggressive").fit(X[:1000], y[:1000])  # compiled code is loaded once
+before = peak_rss_bytes()
+for _ in range(2):
+    model = SVC(gamma=0.2, n_jobs=2, cache_size=float(sys.argv[1])).fit(X, y)
+assert model.converged_
+print(before, peak_rss_bytes(), X.nbytes)
+"""
+
+
+@pytest.mark.parametrize("cache_size", [40])
+def test_peak_memory_of_a_process_is_bounded(cache_size):
+    """Resident memory grows by at most the cache, four times the data and 96 megabytes; the kernel would be 381."""
+    done = subprocess.run(
+        [sys.executable, "-c", _MEASURE, str(cache_size)],
+        capture_output=True,
+        text=True,
+        check=True,
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "2"},
+    )
+    before, peak, data = (int(word) for word in done.stdout.split())
+    assert peak - before < cache_size * 2**20 + 4 * data + 96 * 2**20
+
+
+def test_memory_is_reused_by_the_next_fit_and_released():
+    """Idle memory stays for the next fit, and `release_memory` gives it back."""
+    from dsgd.svm.buffers import _BUFFERS
+
+    X, y = _few_vectors(1500)
+    release_memory()
+    SVC(gamma=GAMMA, n_jobs=1).fit(X, y)
+    kept = _BUFFERS.idle_bytes
+    SVC(gamma=GAMMA, n_jobs=1).fit(X, y)
+    assert _BUFFERS.idle_bytes == kept > 0
+    release_memory()
+    assert _BUFFERS.idle_bytes == 0
