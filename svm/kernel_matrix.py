@@ -136,6 +136,7 @@ class KernelMatrix:
         self.dtype = np.dtype(dtype)
         self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
         self._rows = self._prepared(self.active, self.dtype)
+        self.__dict__.pop("_cache", None)  # its memory is lent to the next one
         self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
         self._picked: Picked | None = None
         self._number_positions()
