@@ -13,6 +13,7 @@ import logging
 import statistics
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -69,7 +70,9 @@ def show(name: str, model: LinearSVC, seconds: float, optimum: float) -> None:
     print(line, flush=True)
 
 
-def compare(name: str, X: Any, y: Any, loss: str, C: float, repeats: int, max_rounds: int, rows: Rows) -> None:
+def compare(
+    name: str, X: Any, y: Any, loss: str, C: float, solvers: Sequence[str], repeats: int, max_rounds: int, rows: Rows
+) -> None:
     """Measure all methods on one data set."""
     print(f"\n{name}, {loss}, C={C:g}", flush=True)
     fits: list[tuple[str, int, LinearSVC, float]] = []
@@ -79,7 +82,7 @@ def compare(name: str, X: Any, y: Any, loss: str, C: float, repeats: int, max_ro
         options: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.ERROR}
         with LocalCluster(n_workers=size, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
             blocks = place(client, X, y)
-            for solver in METHODS[loss]:
+            for solver in solvers:
                 limit = max_rounds if solver == "cocoa" else 1000
                 settings = {"loss": loss, "C": C, "solver": solver, "max_iter": limit, "client": client}
                 model, seconds = measure((blocks,), repeats, **settings)
@@ -114,6 +117,7 @@ def main() -> None:
     parser.add_argument("--out", help="file of JSON lines to append to")
     parser.add_argument("--only", default="webspam", help="data sets whose name begins with this")
     parser.add_argument("--loss", help="one loss only")
+    parser.add_argument("--solvers", nargs="+", help="these alone")
     parser.add_argument("--repeats", type=int, help="fits per method")
     parser.add_argument("--rounds", type=int, default=100, help="most rounds of CoCoA+ alone")
     arguments = parser.parse_args()
@@ -126,7 +130,8 @@ def main() -> None:
             single = X.astype(np.float32)
             for loss in METHODS:
                 if arguments.loss in (None, loss):
-                    compare(name, single, y, loss, C, repeats, arguments.rounds, rows)
+                    solvers = arguments.solvers or METHODS[loss]
+                    compare(name, single, y, loss, C, solvers, repeats, arguments.rounds, rows)
 
 
 if __name__ == "__main__":

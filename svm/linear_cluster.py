@@ -4,6 +4,7 @@ Problem: `dsgd.svm.linear_problem`, with the rows divided among ranks and one or
 is the weights, ``w = sum b_i x_i`` over all rows; dual variables stay with their rows. What travels is sums over rows:
 
 - Squared losses: Newton's method (`dsgd.svm.newton`), whose gradient, products and step length are such sums.
+- One rank solves as a fit without a cluster does (`dsgd.svm.linear_solve`).
 - Hinge and epsilon-insensitive losses: rounds of CoCoA+ (`dsgd.svm.cocoa`) until the rows that survive elimination are
   few, `WARM_ROUNDS` at most; these finish on rank 0 (`dsgd.svm.survivors`). If they stay too many, or coordinate
   descent does not get on, Newton's method goes on from there, on all ranks.
@@ -41,7 +42,7 @@ from dsgd.svm.linear_problem import (
 )
 from dsgd.svm.linear_rows import LinearRows, Team, gather_rows
 from dsgd.svm.linear_screening import count_proven
-from dsgd.svm.linear_solve import COLUMNS_PER_PASS, PATIENCE
+from dsgd.svm.linear_solve import COLUMNS_PER_PASS, PATIENCE, solve_linear
 from dsgd.svm.newton import solve_newton
 from dsgd.svm.survivors import room_for_survivors, solve_survivors
 from dsgd.types import AnyArray, FloatVector
@@ -277,6 +278,9 @@ def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
 def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) -> LinearSolution:
     """Solve one output by the method, or the methods, that the job names."""
     limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
+    if team.n_ranks == 1:
+        link.stage = job.solver
+        return solve_linear(problem, job.solver, **limits, seed=job.seed)
     if job.solver == "newton" or (job.solver == "auto" and job.loss.startswith("squared")):
         link.stage = "newton"
         return solve_newton(problem, **limits)

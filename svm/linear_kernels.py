@@ -30,6 +30,7 @@ __all__ = [
     "hessian_rows",
     "line_derivatives",
     "measure",
+    "pack_rows",
     "place_duals",
     "same_rows",
     "score_rows",
@@ -337,6 +338,25 @@ def densify(
             column = j if indices is None else np.uint64(indices[begin + j])
             out[i, column] = factors[i] * values[begin + j]
         out[i, np.uint64(out.shape[1]) - _ONE] = factors[i] * bias
+
+
+@kernel
+def pack_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    out_values: FloatVector,
+    out_indices: IndexVector | None,
+) -> None:
+    """Copy the entries of rows next to each other."""
+    place = np.uint64(0)
+    for i in range(np.uint64(first.shape[0])):
+        for j in range(first[i], last[i]):
+            out_values[place] = values[j]
+            if indices is not None:
+                out_indices[place] = indices[j]
+            place += _ONE
 
 
 @kernel

@@ -27,7 +27,7 @@ import numpy as np
 from dsgd.kernels.rng import GOLDEN
 from dsgd.svm.cocoa import outward_push
 from dsgd.svm.dual_cd import Trend, make_lines
-from dsgd.svm.linear_kernels import cd_pass
+from dsgd.svm.linear_kernels import cd_pass, pack_rows
 from dsgd.svm.linear_problem import LinearProblem, LinearSolution, certify, relative_gap
 from dsgd.svm.linear_rows import LinearRows, Team
 from dsgd.types import FloatVector, IntVector
@@ -46,10 +46,10 @@ _N_THRESHOLDS = 16
 
 @dataclass
 class _Pool:
-    """The survivors as rank 0 knows them, and their dual variables."""
+    """The survivors as rank 0 knows them; `lines` as in `cd_pass`, with their dual variables."""
 
     problem: LinearProblem
-    duals: FloatVector
+    lines: FloatVector
 
 
 def solve_survivors(
@@ -133,7 +133,7 @@ def solve_survivors(
         if team.leads:
             message[: rows.width] = weights
             message[rows.width :][:2] = _visit(pool, message[: rows.width], most, seed + int(work))
-            message[rows.width + 2 :] = pool.duals
+            message[rows.width + 2 :] = pool.lines[5::8]
         team.agree(message)
         weights = message[: rows.width].copy()
         threshold = min(threshold, float(message[rows.width]))
@@ -166,7 +166,6 @@ def _choose_threshold(
 def _visit(pool: _Pool, weights: FloatVector, most_visits: float, seed: int) -> tuple[float, float]:
     """Run coordinate descent over the pool, in place; return the last threshold of elimination, and the visits."""
     problem = pool.problem
-    lines = make_lines(problem, pool.duals)
     n_active = problem.rows.n_rows
     active = np.arange(n_active, dtype=np.uint32)
     threshold, reach, visits, n_passes = np.inf, -np.inf, 0.0, 0
@@ -177,7 +176,7 @@ def _visit(pool: _Pool, weights: FloatVector, most_visits: float, seed: int) -> 
             problem.rows.indices,
             problem.rows.bias,
             problem.epsilon,
-            lines,
+            pool.lines,
             weights,
             active,
             np.uint64(n_active),
@@ -187,7 +186,6 @@ def _visit(pool: _Pool, weights: FloatVector, most_visits: float, seed: int) -> 
         visits += n_active
         n_active, threshold = int(n_left), float(worst)
         reach = _REACH * threshold if reach < 0.0 else reach
-    pool.duals = lines[5::8].copy()
     return threshold, visits
 
 
@@ -219,23 +217,17 @@ def _send(pool: _Pool, problem: LinearProblem, chosen: IntVector, duals: FloatVe
         np.concatenate([known.ridge, ridge]),
         known.epsilon,
     )
-    pool.duals = np.concatenate([pool.duals, arrived])
+    pool.lines = make_lines(pool.problem, np.concatenate([pool.lines[5::8], arrived]))
 
 
 def _part(problem: LinearProblem, chosen: IntVector) -> LinearProblem:
     """Return some rows of a problem as one of their own, their entries copied next to each other."""
     rows = problem.rows.take(chosen)
-    lengths = (rows.last - rows.first).astype(np.int64)
-    first, last = _bounds(lengths)
-    entries = np.arange(int(lengths.sum())) + np.repeat((rows.first - first).astype(np.int64), lengths)
-    packed = LinearRows(
-        rows.values[entries],
-        None if rows.indices is None else rows.indices[entries],
-        first,
-        last,
-        rows.n_features,
-        rows.bias,
-    )
+    first, last = _bounds((rows.last - rows.first).astype(np.int64))
+    values = np.empty(rows.n_entries, rows.values.dtype)
+    indices = None if rows.indices is None else np.empty(rows.n_entries, rows.indices.dtype)
+    pack_rows(rows.values, rows.indices, rows.first, rows.last, values, indices)
+    packed = LinearRows(values, indices, first, last, rows.n_features, rows.bias)
     return LinearProblem(
         packed,
         problem.targets[chosen],
