@@ -13,10 +13,15 @@ from typing import Any
 import numpy as np
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, AbstractTransport, inproc, tcp
+from dsgd.comm import AbortFlag, AbstractTransport, inproc, shm, tcp
 
 TOKEN = bytes(range(32))
-TRANSPORTS = ("inproc", "tcp")
+TRANSPORTS = ("inproc", "tcp", "shm")
+
+
+def two_hosts(n: int) -> list[bytes]:
+    """Return host identities that make every third rank a host of its own: pairs share memory, the rest TCP."""
+    return [bytes([1 + (rank % 3 == 2) * (1 + rank)]) * 32 for rank in range(n)]
 
 
 class _PickySocket(tcp.socket.socket):
@@ -35,6 +40,16 @@ def wrap_picky(sock: tcp.socket.socket, server_side: bool) -> tcp.socket.socket:
     wrapped = _PickySocket(sock.family, sock.type, sock.proto, sock.detach())
     wrapped.settimeout(limit_s)
     return wrapped
+
+
+#: Gangs that share memory, by name: what they are joined with.
+SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
+    "shm": lambda n: {},
+    "spin": lambda n: {"wait": "spin"},
+    "mixed": lambda n: {"identity": two_hosts(n)},
+    "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
+    "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},
+}
 
 
 def run_ranks(calls: Sequence[Callable[[], Any]], limit_s: float = 60.0) -> list[Any]:
@@ -69,15 +84,29 @@ def connect_tcp(
     n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None, **options: Any
 ) -> list[Any]:
     """Return n TCP transports joined over loopback, one of them or an exception per rank."""
+    return connect_with(tcp.connect, n, timeout_s, aborts, **options)
+
+
+def connect_shm(
+    n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None, **options: Any
+) -> list[Any]:
+    """Return n transports that share memory where they can, one of them or an exception per rank."""
+    return connect_with(shm.connect, n, timeout_s, aborts, **options)
+
+
+def connect_with(
+    connect: Callable[..., Any], n: int, timeout_s: float, aborts: Sequence[AbortFlag] | None, **options: Any
+) -> list[Any]:
+    """Return what `connect` returns or raises on each of n ranks; an option that is a list has one entry per rank."""
     with contextlib.ExitStack() as stack:
         listeners = [stack.enter_context(tcp.Listener()) for _ in range(n)]
         addresses = [listener.address for listener in listeners]
         settings: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 20.0, **options}
 
-        def join(rank: int) -> tcp.TCPTransport:
+        def join(rank: int) -> Any:
             own = {name: value[rank] if isinstance(value, list) else value for name, value in settings.items()}
             abort = None if aborts is None else aborts[rank]
-            return tcp.connect(listeners[rank], rank, addresses, timeout_s=timeout_s, abort=abort, **own)
+            return connect(listeners[rank], rank, addresses, timeout_s=timeout_s, abort=abort, **own)
 
         return run_ranks([lambda rank=rank: join(rank) for rank in range(n)])
 
@@ -89,6 +118,8 @@ def gang(
     """Give n connected transports, closed at the end."""
     if kind == "inproc":
         transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
+    elif kind in SHARED:
+        transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
     else:
         wrap = wrap_picky if kind == "wrapped" else None
         transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))

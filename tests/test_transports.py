@@ -12,9 +12,9 @@ import pytest
 from dsgd.comm import AbortFlag, AbstractTransport, inproc
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
-from gangs import gang, raise_first, run_ranks
+from gangs import SHARED, gang, raise_first, run_ranks
 
-KINDS = ("inproc", "tcp", "wrapped")
+KINDS = ("inproc", "tcp", "wrapped", *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

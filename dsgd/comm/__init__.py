@@ -1,8 +1,9 @@
-"""How arrays travel between ranks: threads of one process (`inproc`) or processes (`tcp`)."""
+"""How arrays travel between ranks: threads of one process (`inproc`) or processes (`tcp`, `shm`)."""
 
-from dsgd.comm import inproc, tcp
+from dsgd.comm import inproc, shm, tcp
 from dsgd.comm.base import AbortFlag, AbstractTransport
 from dsgd.comm.inproc import InprocTransport
+from dsgd.comm.shm import SharedTransport
 from dsgd.comm.tcp import Listener, TCPTransport, Wrap
 
 __all__ = [
@@ -10,8 +11,10 @@ __all__ = [
     "AbstractTransport",
     "InprocTransport",
     "Listener",
+    "SharedTransport",
     "TCPTransport",
     "Wrap",
     "inproc",
+    "shm",
     "tcp",
 ]

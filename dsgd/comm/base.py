@@ -85,11 +85,18 @@ class AbstractTransport(ABC):
         How many ranks the gang has.
     ledger : RankLedger
         Charged with wire and wait seconds, bytes and messages.
+    hosts : tuple of int, length size
+        Which host each rank is on, as far as it matters here: ranks with equal numbers have a short way between them.
+        Equal on all ranks.
+    wire : str
+        What frames travel over: ``"inproc"``, ``"tcp"``, ``"shm"`` or ``"shm+tcp"``.
     """
 
     rank: int
     size: int
     ledger: RankLedger
+    hosts: tuple[int, ...]
+    wire: str
 
     @abstractmethod
     def exchange(

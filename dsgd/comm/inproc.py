@@ -86,6 +86,8 @@ class InprocTransport(AbstractTransport):
         self.rank = rank
         self.size = len(meetings)
         self.ledger = ledger
+        self.hosts = (0,) * self.size
+        self.wire = "inproc"
         self._abort = abort
         self._timeout_s = timeout_s
         self._closed = False

@@ -23,10 +23,23 @@ from dsgd.comm.wire import HEADER_BYTES, describe_mismatch, pack_into, unpack_fr
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
 
-__all__ = ["SEGMENT_BYTES", "Link", "PeerGoneError", "PeerLateError", "as_bytes", "duplex", "shut_down"]
+__all__ = [
+    "SEGMENT_BYTES",
+    "STREAM_SEGMENT_BYTES",
+    "Link",
+    "PeerGoneError",
+    "PeerLateError",
+    "as_bytes",
+    "duplex",
+    "receive_some",
+    "send_some",
+    "shut_down",
+]
 
 # Large enough to be worth a system call, small enough to stay in the cache between the two directions.
 SEGMENT_BYTES: Final = 512 * 1024
+# What two ranks that send before they receive may have under way without waiting for each other, in any TCP.
+STREAM_SEGMENT_BYTES: Final = 16 * 1024
 _KEEPALIVE_IDLE_S: Final = 10
 _KEEPALIVE_INTERVAL_S: Final = 5
 _BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -104,6 +117,12 @@ class Link:
         self._epoch = epoch
         self._n_sent = 0
         self._n_received = 0
+
+    @property
+    def has_pending(self) -> bool:
+        """Whether a wrapped socket holds bytes that the system no longer knows of."""
+        pending = getattr(self.sock, "pending", None)
+        return pending is not None and pending() > 0
 
     def configure(self, timeout_s: float) -> None:
         """Set deadlines and options for the data path."""
@@ -243,13 +262,16 @@ def duplex(
         if receiving and events.get(in_fd, 0) & (select.POLLIN | _BROKEN):
             if got == 0 and clock is not None:
                 arrived_at = clock()
-            got += _receive_some(source, incoming, got)
+            got += receive_some(source, incoming, got)
         if sending and events.get(out_fd, 0) & (select.POLLOUT | _BROKEN):
-            sent += _send_some(out, outgoing, sent)
+            sent += send_some(out, outgoing, sent)
     return arrived_at
 
 
-def _receive_some(link: Link, payload: memoryview, got: int) -> int:
+def receive_some(link: Link, payload: memoryview, got: int) -> int:
+    """Receive what is there of a frame from byte `got` on; returns the bytes received, zero if nothing is there."""
+    if not link.is_plain:
+        return _receive_stream(link, payload, got)
     try:
         if got < HEADER_BYTES:
             buffers = (memoryview(link.header_in)[got:], payload[:SEGMENT_BYTES])
@@ -268,7 +290,10 @@ def _receive_some(link: Link, payload: memoryview, got: int) -> int:
     return more
 
 
-def _send_some(link: Link, payload: memoryview, sent: int) -> int:
+def send_some(link: Link, payload: memoryview, sent: int) -> int:
+    """Send what the socket takes of a frame from byte `sent` on; returns the bytes sent, zero if it takes nothing."""
+    if not link.is_plain:
+        return _send_stream(link, payload, sent)
     try:
         if sent < HEADER_BYTES:
             buffers = (memoryview(link.header_out)[sent:], payload[:SEGMENT_BYTES])
@@ -279,6 +304,41 @@ def _send_some(link: Link, payload: memoryview, sent: int) -> int:
         return 0
     except OSError as error:
         raise PeerGoneError(str(error), link) from error
+
+
+def _receive_stream(link: Link, payload: memoryview, got: int) -> int:
+    # A wrapped socket knows no MSG_DONTWAIT: it is asked only when it has something.
+    if not link.has_pending and not _is_ready(link.sock, select.POLLIN):
+        return 0
+    start = got - HEADER_BYTES
+    buffer = memoryview(link.header_in)[got:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
+    try:
+        more = link.sock.recv_into(buffer)
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    if not more:
+        raise PeerGoneError("it closed the connection", link)
+    if got < HEADER_BYTES <= got + more:
+        link.check_header()
+    return more
+
+
+def _send_stream(link: Link, payload: memoryview, sent: int) -> int:
+    if not _is_ready(link.sock, select.POLLOUT):
+        return 0
+    start = sent - HEADER_BYTES
+    buffer = memoryview(link.header_out)[sent:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
+    try:
+        link.sock.sendall(buffer)
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+    return len(buffer)
+
+
+def _is_ready(sock: socket.socket, event: int) -> bool:
+    poller = select.poll()
+    poller.register(sock, event)
+    return bool(poller.poll(0))
 
 
 def as_bytes(array: AnyArray) -> memoryview:

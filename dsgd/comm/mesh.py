@@ -24,7 +24,7 @@ from dsgd.comm.link import Link, shut_down
 from dsgd.comm.listener import Listener, split_address
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
-__all__ = ["Wrap", "join_mesh"]
+__all__ = ["Wrap", "join_mesh", "measure_latency"]
 
 Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
 
@@ -127,7 +127,7 @@ def _join(
             raise ProtocolError(f"{who} turned rank {credentials.rank} away: {refusal_text(reason)}.")
         if verdict.status != handshake.OK:
             raise ProtocolError(f"{who} and rank {credentials.rank} do not fit: {refusal_text(verdict.status)}.")
-        latency_s = _measure_latency(sock, is_first=True)
+        latency_s = measure_latency(sock, is_first=True)
     except TimeoutError as error:
         raise GangTimeoutError(
             f"rank {credentials.rank} could not join {who} within {deadline.limit_s:g} s: it does not answer."
@@ -258,7 +258,7 @@ def _attend(
         if not _judge(guest, record, guest.hello, guest.welcome, listener, credentials, missing):
             return None
         sock.settimeout(deadline.left_s())
-        latency_s = _measure_latency(sock, is_first=False)
+        latency_s = measure_latency(sock, is_first=False)
         return Link(
             sock, guest.hello.rank, guest.peer, job=credentials.job, epoch=credentials.epoch, latency_s=latency_s
         )
@@ -304,7 +304,7 @@ def _judge(
     return True
 
 
-def _measure_latency(sock: socket.socket, *, is_first: bool) -> float:
+def measure_latency(sock: socket.socket, *, is_first: bool) -> float:
     """Return half of the shortest of a few round trips, in seconds; both ends call it at once."""
     shortest_s = float("inf")
     ping = b"\0"

@@ -22,7 +22,16 @@ from typing import Final, NoReturn
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import SEGMENT_BYTES, Link, PeerGoneError, PeerLateError, as_bytes, duplex, shut_down
+from dsgd.comm.link import (
+    SEGMENT_BYTES,
+    STREAM_SEGMENT_BYTES,
+    Link,
+    PeerGoneError,
+    PeerLateError,
+    as_bytes,
+    duplex,
+    shut_down,
+)
 from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import Wrap, join_mesh
 from dsgd.comm.wire import HEADER_BYTES, check_array
@@ -33,8 +42,6 @@ from dsgd.types import AnyArray
 __all__ = ["Listener", "TCPTransport", "Wrap", "connect"]
 
 DEFAULT_TIMEOUT_S: Final = 60.0
-# What two ranks that send before they receive may have under way without waiting for each other, in any TCP.
-_STREAM_SEGMENT_BYTES: Final = 16 * 1024
 
 
 class TCPTransport(AbstractTransport):
@@ -60,6 +67,8 @@ class TCPTransport(AbstractTransport):
         self.rank = rank
         self.size = size
         self.ledger = ledger
+        self.hosts = tuple(range(size))
+        self.wire = "tcp"
         self._links = links
         self._abort = abort
         self._timeout_s = timeout_s
@@ -71,23 +80,8 @@ class TCPTransport(AbstractTransport):
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
-        self._abort.check()
-        if self._closed:
-            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
-        try:
-            out = None if to is None or outgoing is None else self._links[to]
-            inn = None if source is None or incoming is None else self._links[source]
-        except KeyError as error:
-            raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {error}.") from None
-        # Everything is checked before a frame is numbered: what is refused here must not shift the count.
-        dtype_out = check_array(outgoing) if outgoing is not None else 0
-        dtype_in = check_array(incoming) if incoming is not None else 0
+        out, inn = self.announce(to, outgoing, source, incoming, op)
         ledger = self.ledger
-        if out is not None and outgoing is not None:
-            out.pack_out(dtype_out, outgoing.nbytes, op)
-            ledger.count(HEADER_BYTES + outgoing.nbytes)
-        if inn is not None and incoming is not None:
-            inn.pack_wanted(dtype_in, incoming.nbytes, op)
         move = self._move if self._is_plain else self._move_stream
         if not ledger.timing:
             move(out, outgoing, inn, incoming, None)
@@ -99,6 +93,28 @@ class TCPTransport(AbstractTransport):
         wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
         ledger.charge(WAIT, wait_s)
         ledger.charge(WIRE, elapsed_s - wait_s)
+
+    def announce(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int
+    ) -> tuple[Link | None, Link | None]:
+        """Number and count the frames of an exchange, and return their links with the headers packed."""
+        self._abort.check()
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        try:
+            out = None if to is None or outgoing is None else self._links[to]
+            inn = None if source is None or incoming is None else self._links[source]
+        except KeyError as error:
+            raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {error}.") from None
+        # Everything is checked before a frame is numbered: what is refused here must not shift the count.
+        dtype_out = check_array(outgoing) if outgoing is not None else 0
+        dtype_in = check_array(incoming) if incoming is not None else 0
+        if out is not None and outgoing is not None:
+            out.pack_out(dtype_out, outgoing.nbytes, op)
+            self.ledger.count(HEADER_BYTES + outgoing.nbytes)
+        if inn is not None and incoming is not None:
+            inn.pack_wanted(dtype_in, incoming.nbytes, op)
+        return out, inn
 
     def latency_s(self, peer: int) -> float:
         """Return half of the shortest round trip to `peer` seen when connecting, in seconds."""
@@ -146,7 +162,7 @@ class TCPTransport(AbstractTransport):
                 if got != HEADER_BYTES + incoming.nbytes or source.header_in != source.header_wanted:
                     source.receive_rest(as_bytes(incoming), got)
         except OSError as error:
-            self._raise_for(error, at, source)
+            self.raise_for(error, at, source)
         return arrived_at
 
     def _move_stream(
@@ -168,8 +184,8 @@ class TCPTransport(AbstractTransport):
                 out_bytes = as_bytes(outgoing)
             if incoming is not None:
                 in_bytes = as_bytes(incoming)
-            for start in range(0, max(out_bytes.nbytes, in_bytes.nbytes, 1), _STREAM_SEGMENT_BYTES):
-                stop = start + _STREAM_SEGMENT_BYTES
+            for start in range(0, max(out_bytes.nbytes, in_bytes.nbytes, 1), STREAM_SEGMENT_BYTES):
+                stop = start + STREAM_SEGMENT_BYTES
                 if out is not None and start < out_bytes.nbytes:
                     at = out
                     out.sock.sendall(out_bytes[start:stop])
@@ -181,10 +197,11 @@ class TCPTransport(AbstractTransport):
                     if start < in_bytes.nbytes:
                         _fill(source, in_bytes[start:stop], None)
         except OSError as error:
-            self._raise_for(error, at, source)
+            self.raise_for(error, at, source)
         return arrived_at
 
-    def _raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
+    def raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
+        """Say which peer an error of a connection means, and what it means: gone, late, or the job stopped."""
         self._abort.check()
         link = error.link if isinstance(error, PeerGoneError) else at or source
         if link is None:

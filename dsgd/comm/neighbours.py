@@ -1,0 +1,374 @@
+"""How two ranks find out that they run on one host, and move from TCP to memory they share.
+
+Problem: names of hosts lie (containers, clones of a virtual machine, address translation), and two ranks must agree:
+if one talks through memory and the other over TCP, both hang.
+
+Over the connection that `handshake` has opened, records of `_LAYOUT.size` bytes go to and fro; the lower rank of a pair
+makes the segment::
+
+    all    -> all      who:     my host, by `segment.host_identity`; how large my rings are
+    lower  -> higher   open:    name of a segment, or why there is none
+    higher -> lower    opened:  what it found in the segment, and what it has put there, or why not
+    lower  -> higher   verdict: moved, or both stay where they are
+
+The lower rank writes a random number into the segment and must get it back from the higher one, which writes another
+that the lower must find: so both see one memory. The same number opens the two local sockets (frames and bell) to the
+one peer they are for. Every rank first sends all records of a kind, then reads those of the others: nobody waits in a
+circle. A rank that cannot make or open a segment says so, and the pair goes on over TCP.
+
+Cost: four records per pair, once.
+"""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import struct
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import numpy as np
+
+from dsgd.comm.handshake import receive_exactly
+from dsgd.comm.link import Link
+from dsgd.comm.mesh import measure_latency
+from dsgd.comm.ring import Ring, segment_bytes
+from dsgd.comm.segment import NAME_BYTES, Segment, host_identity, socket_path
+from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
+
+__all__ = ["Neighbourhood", "join_neighbours", "warn_of"]
+
+_MAGIC: Final = b"dsgS"
+_VERSION: Final = 1
+_LAYOUT: Final = struct.Struct("<4sBBxxQ32s32s32s48s")
+_NONCE_BYTES: Final = 32
+_WHO: Final = 1
+_OPEN: Final = 2
+_OPENED: Final = 3
+_VERDICT: Final = 4
+_FAILED: Final = 9
+_NOTHING: Final = bytes(32)
+_STEP_S: Final = 5.0
+_FRAMES: Final = b"F"
+_BELL: Final = b"B"
+_TEXT_BYTES: Final = 48
+
+_log = logging.getLogger("dsgd.comm.shm")
+
+
+@dataclass(frozen=True)
+class _Note:
+    """One record; which fields count depends on its kind."""
+
+    kind: int
+    capacity: int = 0
+    first: bytes = _NOTHING
+    second: bytes = _NOTHING
+    third: bytes = _NOTHING
+    text: str = ""
+
+    def pack(self) -> bytes:
+        text = self.text.encode()[:_TEXT_BYTES]
+        return _LAYOUT.pack(_MAGIC, _VERSION, self.kind, self.capacity, self.first, self.second, self.third, text)
+
+    @classmethod
+    def read(cls, link: Link, *kinds: int) -> _Note:
+        data = receive_exactly(link.sock, _LAYOUT.size)
+        if not data:
+            raise ConnectionResetError("it closed the connection")
+        if len(data) != _LAYOUT.size:
+            raise ProtocolError(f"rank {link.rank} at {link.address} left in the middle of a record.")
+        magic, version, kind, capacity, first, second, third, text = _LAYOUT.unpack(data)
+        if magic != _MAGIC or version != _VERSION or kind not in kinds:
+            raise ProtocolError(
+                f"rank {link.rank} at {link.address} does not say which host it is on: expected a record of kind "
+                f"{kinds}, got kind {kind} of version {version} that starts with {magic!r}."
+            )
+        return cls(kind, capacity, first, second, third, text.rstrip(b"\0").decode(errors="replace"))
+
+
+@dataclass
+class Neighbourhood:
+    """What the ranks have found out about their hosts.
+
+    Parameters
+    ----------
+    hosts : tuple of int, length world size
+        The host of each rank, numbered as they first occur; equal on all ranks.
+    rings : dict of int to Ring
+        What this rank shares with peers of its host.
+    problems : list of str
+        Why it shares nothing with others of its host.
+    """
+
+    hosts: tuple[int, ...]
+    rings: dict[int, Ring] = field(default_factory=dict)
+    problems: list[str] = field(default_factory=list)
+
+
+@dataclass
+class _Offer:
+    """What the lower rank of a pair has made for the higher one."""
+
+    segment: Segment
+    nonce: bytes
+    listener: socket.socket
+
+    @classmethod
+    def make(cls, capacity: int) -> _Offer:
+        segment = Segment.create(segment_bytes(capacity))
+        try:
+            nonce = secrets.token_bytes(_NONCE_BYTES)
+            segment.array[:_NONCE_BYTES] = np.frombuffer(nonce, np.uint8)
+            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+            try:
+                listener.bind(str(socket_path(segment.name)))
+                listener.listen()
+            except BaseException:
+                listener.close()
+                raise
+        except BaseException:
+            segment.unlink()
+            raise
+        return cls(segment, nonce, listener)
+
+    def accept(self) -> tuple[socket.socket, socket.socket]:
+        """Return the sockets for frames and bell, from whoever knows what is in the segment."""
+        found: dict[bytes, socket.socket] = {}
+        deadline = time.monotonic() + _STEP_S
+        try:
+            while len(found) < 2:
+                self.listener.settimeout(max(deadline - time.monotonic(), 1e-3))
+                sock, _ = self.listener.accept()
+                sock.settimeout(_STEP_S)
+                shown = receive_exactly(sock, _NONCE_BYTES + 1)
+                purpose = shown[_NONCE_BYTES:]
+                known = secrets.compare_digest(shown[:_NONCE_BYTES], self.nonce)
+                if known and purpose in (_FRAMES, _BELL) and purpose not in found:
+                    found[purpose] = sock
+                else:
+                    sock.close()
+        except BaseException:
+            for sock in found.values():
+                sock.close()
+            raise
+        return found[_FRAMES], found[_BELL]
+
+    def close(self) -> None:
+        self.segment.unlink()
+        self.listener.close()
+
+
+@dataclass
+class _Shared:
+    """A segment that both sides have open, with the two local sockets."""
+
+    segment: Segment
+    frames: socket.socket
+    bell: socket.socket
+
+    def close(self) -> None:
+        self.segment.unlink()
+        self.frames.close()
+        self.bell.close()
+
+
+def join_neighbours(
+    links: dict[int, Link],
+    rank: int,
+    *,
+    job: int,
+    epoch: int,
+    capacity: int,
+    carries_headers: bool,
+    identity: bytes | None = None,
+) -> Neighbourhood:
+    """Share memory with the peers on this host; all ranks call it at once, right after they have joined.
+
+    Parameters
+    ----------
+    links : dict of int to Link
+        One per peer. Those of neighbours are replaced by links over local sockets.
+    rank : int
+        This rank.
+    job, epoch : int
+        What the frames carry.
+    capacity : int
+        Bytes of each ring.
+    carries_headers : bool
+        See `Ring`.
+    identity : bytes, length 32, optional
+        What stands for this host; found out by default.
+
+    Returns
+    -------
+    Neighbourhood
+        Hosts of all ranks, and rings to the neighbours.
+
+    Raises
+    ------
+    ProtocolError
+        A peer does not follow the protocol.
+    GangTimeoutError, AbortedError
+        A peer does not answer, or went away.
+    """
+    identity = host_identity() if identity is None else identity
+    meeting = _Meeting(links, rank, capacity)
+    try:
+        identities = meeting.ask(identity)
+        meeting.make_segments([peer for peer in sorted(links) if identities[peer] == identity])
+        rings = {peer: _move(links, peer, rank, meeting, job, epoch, carries_headers) for peer in sorted(meeting.moved)}
+    except BaseException as error:
+        for shared in meeting.moved.values():
+            shared.close()
+        who = "a peer" if meeting.link is None else f"rank {meeting.link.rank} at {meeting.link.address}"
+        if isinstance(error, TimeoutError):
+            raise GangTimeoutError(f"{who} did not say which host it is on while rank {rank} asked.") from error
+        if isinstance(error, OSError):
+            raise AbortedError(f"{who} went away while rank {rank} joined it: {error}.") from error
+        raise
+    finally:
+        meeting.close()
+    order = {name: number for number, name in enumerate(dict.fromkeys(identities[r] for r in sorted(identities)))}
+    hosts = tuple(order[identities[r]] for r in sorted(identities))
+    return Neighbourhood(hosts, rings, meeting.problems)
+
+
+class _Meeting:
+    """The exchange of records with all peers, and what it has opened so far."""
+
+    def __init__(self, links: dict[int, Link], rank: int, capacity: int) -> None:
+        self.links = links
+        self.rank = rank
+        self.capacity = capacity
+        self.link: Link | None = None
+        self.offers: dict[int, _Offer] = {}
+        self.opened: dict[int, _Shared] = {}
+        self.moved: dict[int, _Shared] = {}
+        self.problems: list[str] = []
+
+    def ask(self, identity: bytes) -> dict[int, bytes]:
+        """Return what stands for the host of each rank."""
+        identities = {self.rank: identity}
+        for peer in self.links:
+            self._send(peer, _Note(_WHO, self.capacity, identity))
+        for peer in self.links:
+            identities[peer] = self._read(peer, _WHO).first
+        return identities
+
+    def make_segments(self, neighbours: Sequence[int]) -> None:
+        """Fill `moved` with what both sides have open."""
+        higher = [peer for peer in neighbours if peer > self.rank]
+        lower = [peer for peer in neighbours if peer < self.rank]
+        for peer in higher:
+            self._send(peer, self._offer(peer))
+        for peer in lower:
+            self._send(peer, self._open(peer, self._read(peer, _OPEN)))
+        for peer in higher:
+            self._send(peer, self._judge(peer, self._read(peer, _OPENED)))
+        for peer in lower:
+            verdict = self._read(peer, _VERDICT)
+            if verdict.kind == _VERDICT and peer in self.opened:
+                self.moved[peer] = self.opened.pop(peer)
+            elif peer in self.opened:
+                self.problems.append(f"rank {peer}: {verdict.text}")
+
+    def close(self) -> None:
+        """Let go of everything that is not in `moved`."""
+        for offer in self.offers.values():
+            offer.close()
+        for shared in self.opened.values():
+            shared.close()
+
+    def _send(self, peer: int, note: _Note) -> None:
+        self.link = self.links[peer]
+        self.link.sock.sendall(note.pack())
+
+    def _read(self, peer: int, kind: int) -> _Note:
+        self.link = self.links[peer]
+        return _Note.read(self.link, kind, _FAILED)
+
+    def _offer(self, peer: int) -> _Note:
+        try:
+            offer = self.offers[peer] = _Offer.make(self.capacity)
+        except OSError as error:
+            self.problems.append(f"{segment_bytes(self.capacity)} bytes for rank {peer}: {error}")
+            return _Note(_FAILED, text=str(error))
+        return _Note(_OPEN, self.capacity, offer.segment.name.encode())
+
+    def _open(self, peer: int, note: _Note) -> _Note:
+        if note.kind == _FAILED:
+            self.problems.append(f"rank {peer}: {note.text}")
+            return _Note(_FAILED)
+        sockets: list[socket.socket] = []
+        try:
+            name = note.first[:NAME_BYTES].decode(errors="replace")
+            segment = Segment.open(name, segment_bytes(self.capacity))
+            try:
+                theirs = segment.array[:_NONCE_BYTES].tobytes()
+                ours = secrets.token_bytes(_NONCE_BYTES)
+                segment.array[_NONCE_BYTES : 2 * _NONCE_BYTES] = np.frombuffer(ours, np.uint8)
+                for purpose in (_FRAMES, _BELL):
+                    sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+                    sockets.append(sock)
+                    sock.settimeout(_STEP_S)
+                    sock.connect(str(socket_path(name)))
+                    sock.sendall(theirs + purpose)
+            finally:
+                # Its maker takes the name away too; whoever of the two is still there does it.
+                segment.unlink()
+        except OSError as error:
+            for sock in sockets:
+                sock.close()
+            self.problems.append(f"rank {peer}: {error}")
+            return _Note(_FAILED, text=str(error))
+        self.opened[peer] = _Shared(segment, *sockets)
+        return _Note(_OPENED, self.capacity, theirs, ours)
+
+    def _judge(self, peer: int, note: _Note) -> _Note:
+        offer = self.offers.get(peer)
+        if offer is None:
+            return _Note(_FAILED)
+        if note.kind == _FAILED:
+            self.problems.append(f"rank {peer}: {note.text}")
+            return _Note(_FAILED)
+        written = offer.segment.array[_NONCE_BYTES : 2 * _NONCE_BYTES].tobytes()
+        if note.first != offer.nonce or note.second != written:
+            text = "it sees another memory under the same name"
+            self.problems.append(f"rank {peer}: {text}")
+            return _Note(_FAILED, text=text)
+        try:
+            self.moved[peer] = _Shared(offer.segment, *offer.accept())
+        except OSError as error:
+            self.problems.append(f"rank {peer}: its local sockets did not come ({error})")
+            return _Note(_FAILED, text=str(error))
+        return _Note(_VERDICT)
+
+
+def _move(
+    links: dict[int, Link], peer: int, rank: int, meeting: _Meeting, job: int, epoch: int, carries_headers: bool
+) -> Ring:
+    """Put a link over the local socket in the place of the one over TCP."""
+    shared, old = meeting.moved[peer], links[peer]
+    meeting.link = old
+    shared.frames.settimeout(_STEP_S)
+    latency_s = measure_latency(shared.frames, is_first=peer < rank)
+    link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s)
+    old.sock.close()
+    return Ring(
+        shared.segment, meeting.capacity, link, shared.bell, first=rank < peer, carries_headers=carries_headers
+    )
+
+
+def warn_of(problems: Sequence[str], rank: int) -> None:
+    """Log once that ranks of one host talk over TCP, and why."""
+    if problems:
+        _log.warning(
+            "rank %d cannot share memory with all ranks of its host and talks to them over TCP: %s. "
+            "A container may need a larger /dev/shm (docker run --shm-size).",
+            rank,
+            "; ".join(problems),
+        )

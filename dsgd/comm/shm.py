@@ -1,0 +1,397 @@
+"""Ranks as processes, some of them on one host: memory inside a host, TCP between hosts.
+
+Problem: inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks that
+can share memory should, and one gang may have peers of both kinds.
+
+All ranks join over TCP first (`mesh`), then those of one host move to memory they share (`neighbours`). A short frame
+goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes costs less than
+anything that needs a second wake-up. A long frame announces itself there and goes through a ring of memory (`ring`),
+while a second local socket, the bell, wakes whoever has run out of things to do. A closed socket means that the
+peer's process has gone, a shutdown wakes this one, deadlines are those of TCP.
+
+With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps. That
+takes the wake-up out of a short round, and a core per rank while it waits: for ranks that have a core each.
+
+Cost per long frame: two copies, both of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
+counted as the same frames would be on TCP. The sums are bitwise the same.
+
+The memory is open to processes of this user alone, as their memory is to a debugger.
+
+Source: the two-copy protocol of MPICH's Nemesis (Buntinas, Mercier and Gropp 2006); the sleeping side is ours, since
+their ranks always poll.
+"""
+
+from __future__ import annotations
+
+import select
+import socket
+import time
+from collections.abc import Callable, Sequence
+from typing import Final, Literal, get_args
+
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.handshake import Credentials
+from dsgd.comm.link import Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some, shut_down
+from dsgd.comm.listener import Listener
+from dsgd.comm.mesh import Wrap, join_mesh
+from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
+from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
+from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.comm.wire import HEADER_BYTES
+from dsgd.errors import InvalidParameterError, ProtocolError
+from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.types import AnyArray
+
+__all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait", "connect"]
+
+Wait = Literal["sleep", "spin"]
+
+# A shorter frame is faster through the local socket (benchmarks/transports.py).
+RING_FROM_BYTES: Final = 32 * 1024
+# Of each direction: what fits the cache beside the vectors. A pair of ranks shares twice that and a page.
+RING_BYTES: Final = 512 * 1024
+# How long a rank of a spinning gang looks at memory before it sleeps.
+SPIN_S: Final = 0.01
+_POLLS: Final = 100
+_SPIN_POLLS: Final = 1000
+_BELL_BYTES: Final = 4096
+_NO_BYTES: Final = memoryview(bytearray())
+
+
+class SharedTransport(AbstractTransport):
+    """A rank that is a process and shares memory with some of its peers; made by `connect`.
+
+    Parameters
+    ----------
+    mesh : TCPTransport
+        The connections to all peers; those to neighbours over local sockets.
+    neighbourhood : Neighbourhood
+        Hosts of all ranks, and rings to the neighbours.
+    abort : AbortFlag
+        Wakes this rank from any wait when set.
+    timeout_s : float
+        Longest wait without progress, in seconds.
+    spins : bool
+        Whether a rank that waits looks at memory for a while before it sleeps.
+    """
+
+    def __init__(
+        self,
+        mesh: TCPTransport,
+        neighbourhood: Neighbourhood,
+        abort: AbortFlag,
+        timeout_s: float,
+        *,
+        spins: bool,
+    ) -> None:
+        self.rank = mesh.rank
+        self.size = mesh.size
+        self.ledger = mesh.ledger
+        self.hosts = neighbourhood.hosts
+        n_tcp = self.size - 1 - len(neighbourhood.rings)
+        self.wire = "tcp" if not neighbourhood.rings else "shm+tcp" if n_tcp else "shm"
+        self._mesh = mesh
+        self._rings = neighbourhood.rings
+        self._abort = abort
+        self._timeout_s = timeout_s
+        self._spins = spins
+        self._n_polls = _SPIN_POLLS if spins else _POLLS
+        self._from_bytes = 0 if spins else RING_FROM_BYTES
+        abort.on_set(self._wake)
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
+        least = self._from_bytes
+        ring_out = None if to is None or outgoing is None or outgoing.nbytes < least else self._rings.get(to)
+        ring_in = None if source is None or incoming is None or incoming.nbytes < least else self._rings.get(source)
+        if ring_out is None and ring_in is None:
+            self._mesh.exchange(to, outgoing, source, incoming, op)
+            return
+        out, inn = self._mesh.announce(to, outgoing, source, incoming, op)
+        if ring_out is not None and outgoing is not None:
+            ring_out.start_out(outgoing)
+        if ring_in is not None and incoming is not None:
+            ring_in.start_in(incoming)
+        ledger = self.ledger
+        passage = _Passage(out, ring_out, outgoing, inn, ring_in, incoming)
+        if self._spins and not ledger.timing and passage.only_rings:
+            # A short frame of a spinning gang is over in one call.
+            if passage.step_rings(self._n_polls) == DONE:
+                return
+        clock = ledger.clock if ledger.timing else None
+        start = clock() if clock else 0.0
+        arrived_at = 0.0
+        try:
+            arrived_at = self._move(passage, clock)
+        except OSError as error:
+            self._mesh.raise_for(error, out, inn)
+        if clock:
+            elapsed_s = clock() - start
+            wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
+            ledger.charge(WAIT, wait_s)
+            ledger.charge(WIRE, elapsed_s - wait_s)
+
+    def close(self) -> None:
+        """Close all connections; peers that wait for this rank see that it went away."""
+        self._mesh.close()
+        rings, self._rings = self._rings, {}
+        for ring in rings.values():
+            ring.close()
+
+    def _move(self, passage: _Passage, clock: Callable[[], float] | None) -> float:
+        """Move frames until both are through; returns what the clock showed when the first bytes came."""
+        arrived_at, last = 0.0, time.monotonic()
+        gone: Link | None = None
+        while not passage.is_over:
+            before = passage.moved
+            timed = clock is not None and not arrived_at
+            passage.step_sockets()
+            passage.step_rings(self._n_polls, until_arrived=timed)
+            if timed and clock is not None and passage.has_arrived:
+                arrived_at = clock()
+            now = time.monotonic()
+            if passage.moved != before:
+                last = now
+                continue
+            self._abort.check()
+            if gone is not None:
+                raise PeerGoneError("it closed the connection", gone)
+            idle_s = now - last
+            if idle_s >= self._timeout_s:
+                raise PeerLateError("made no progress", passage.awaited)
+            gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self._timeout_s - idle_s)
+        return arrived_at
+
+    def _wake(self) -> None:
+        for ring in list(self._rings.values()):
+            shut_down(ring.bell)
+
+
+class _Passage:
+    """Two frames on their way, each over a socket, through memory, or its header over the one and its array the other.
+
+    Nothing here blocks but `sleep`.
+    """
+
+    __slots__ = (
+        "_got",
+        "_in_bytes",
+        "_out_bytes",
+        "_payload_in",
+        "_payload_out",
+        "_sent",
+        "link_in",
+        "link_out",
+        "ring_in",
+        "ring_out",
+    )
+
+    def __init__(
+        self,
+        out: Link | None,
+        ring_out: Ring | None,
+        outgoing: AnyArray | None,
+        source: Link | None,
+        ring_in: Ring | None,
+        incoming: AnyArray | None,
+    ) -> None:
+        self.link_out, self.ring_out, self.link_in, self.ring_in = out, ring_out, source, ring_in
+        # What goes over sockets (all, the header or nothing of a frame), and how much of it is through.
+        self._payload_out = self._payload_in = _NO_BYTES
+        self._out_bytes = self._in_bytes = self._sent = self._got = 0
+        if out is not None and outgoing is not None:
+            self._out_bytes = HEADER_BYTES
+            if ring_out is None:
+                self._payload_out = as_bytes(outgoing)
+                self._out_bytes += outgoing.nbytes
+            elif ring_out.carries_headers:
+                self._out_bytes = 0
+        if source is not None and incoming is not None:
+            self._in_bytes = HEADER_BYTES
+            if ring_in is None:
+                self._payload_in = as_bytes(incoming)
+                self._in_bytes += incoming.nbytes
+            elif ring_in.carries_headers:
+                self._in_bytes = 0
+
+    @property
+    def moved(self) -> int:
+        """Bytes moved so far, in either direction."""
+        n_bytes = self._sent + self._got
+        if self.ring_out is not None:
+            n_bytes += self.ring_out.state[OUT_AT]
+        if self.ring_in is not None:
+            n_bytes += self.ring_in.state[IN_AT]
+        return int(n_bytes)
+
+    @property
+    def has_arrived(self) -> bool:
+        """Whether the first bytes of the incoming frame are there."""
+        return self._got > 0 or (self.ring_in is not None and self.ring_in.state[IN_AT] > 0)
+
+    @property
+    def only_rings(self) -> bool:
+        """Whether nothing is left to be moved over sockets."""
+        return self._sent == self._out_bytes and self._got == self._in_bytes
+
+    @property
+    def is_over(self) -> bool:
+        """Whether both frames are through."""
+        return not (
+            not self.only_rings
+            or _open_out(self.ring_out)
+            or _open_in(self.ring_in)
+        )
+
+    @property
+    def awaited(self) -> Link:
+        """The peer that something is still due from, or else to."""
+        link = self.link_in if self._got < self._in_bytes or _open_in(self.ring_in) else self.link_out
+        link = link or self.link_out or self.link_in
+        assert link is not None  # one of the two frames is never None
+        return link
+
+    def step_sockets(self) -> None:
+        """Send and receive what the sockets take and have."""
+        if self._sent < self._out_bytes and self.link_out is not None:
+            self._sent += send_some(self.link_out, self._payload_out, self._sent)
+        if self._got < self._in_bytes and self.link_in is not None:
+            self._got += receive_some(self.link_in, self._payload_in, self._got)
+
+    def step_rings(self, n_polls: int, *, until_arrived: bool = False) -> int:
+        """Write and read what the rings take and have; look `n_polls` times where there is nothing else to look at."""
+        ring_in = self.ring_in
+        if not self.only_rings:
+            n_polls = 0
+            if self._got < self._in_bytes:
+                # An array is read only after its header has shown that it is the one due.
+                ring_in = None
+        code = pump(self.ring_out, ring_in, n_polls, until_arrived=until_arrived and not self.has_arrived)
+        if code >= BAD_HEADER:
+            self._raise_for(code)
+        return code
+
+    def sleep(self, limit_s: float) -> Link | None:
+        """Wait until a socket or a bell has something; returns a peer that is found to have gone."""
+        poller = select.poll()
+        if self._sent < self._out_bytes and self.link_out is not None:
+            poller.register(self.link_out.sock, select.POLLOUT)
+        if self._got < self._in_bytes and self.link_in is not None:
+            if self.link_in.has_pending:
+                return None
+            fd = self.link_in.sock.fileno()
+            both = self._sent < self._out_bytes and self.link_in is self.link_out
+            poller.register(fd, select.POLLIN | select.POLLOUT if both else select.POLLIN)
+        rings = {id(ring): ring for ring in (self.ring_out, self.ring_in) if ring is not None}.values()
+        for ring in rings:
+            poller.register(ring.bell, select.POLLIN)
+        ready = {fd for fd, _ in poller.poll(limit_s * 1000)}
+        for ring in rings:
+            if ring.bell.fileno() in ready and not _drain(ring.bell):
+                return ring.link
+        return None
+
+    def _raise_for(self, code: int) -> None:
+        link = self.link_out if code == BAD_OUT else self.link_in
+        if link is None:
+            return
+        if code == BAD_HEADER:
+            link.check_header()
+        raise ProtocolError(
+            f"rank {link.rank} at {link.address} has written into the shared memory that it moved a number of bytes "
+            "that it cannot have moved."
+        )
+
+
+def _open_out(ring: Ring | None) -> bool:
+    return ring is not None and bool(ring.state[OUT_AT] < ring.state[OUT_END])
+
+
+def _open_in(ring: Ring | None) -> bool:
+    return ring is not None and bool(ring.state[IN_AT] < ring.state[IN_END])
+
+
+def _drain(bell: socket.socket) -> bool:
+    """Take the bytes out of a bell; returns whether it is still connected."""
+    try:
+        return bool(bell.recv(_BELL_BYTES, socket.MSG_DONTWAIT))
+    except BlockingIOError:
+        return True
+    except OSError:
+        return False
+
+
+def connect(
+    listener: Listener,
+    rank: int,
+    addresses: Sequence[str],
+    *,
+    job_id: bytes | str,
+    epoch: int,
+    token: bytes,
+    config: bytes = b"",
+    ledger: RankLedger | None = None,
+    abort: AbortFlag | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    connect_timeout_s: float = DEFAULT_TIMEOUT_S,
+    wrap: Wrap | None = None,
+    wait: Wait = "sleep",
+    identity: bytes | None = None,
+) -> SharedTransport:
+    """Join the gang, and share memory with the peers on this host.
+
+    Parameters
+    ----------
+    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s, wrap
+        See `dsgd.comm.tcp.connect`.
+    wait : {"sleep", "spin"}, default "sleep"
+        What a rank does that waits for a neighbour; the same on all ranks.
+    identity : bytes, length 32, optional
+        What stands for this host; found out by default.
+
+    Returns
+    -------
+    SharedTransport
+        Connected with all other ranks. Where memory cannot be shared with a peer of this host, a warning is logged,
+        and the two talk over TCP.
+
+    Raises
+    ------
+    InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
+        See `dsgd.comm.tcp.connect`; a peer that waits in another way is a `ProtocolError`.
+    """
+    size = len(addresses)
+    if not 0 <= rank < size:
+        raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
+    if wait not in get_args(Wait):
+        raise InvalidParameterError(f"connect(wait=...) must be 'sleep' or 'spin'. Got {wait!r}.")
+    check_limit("timeout_s", timeout_s)
+    check_limit("connect_timeout_s", connect_timeout_s)
+    spins = wait == "spin"
+    abort = AbortFlag() if abort is None else abort
+    # Loaded or compiled now, and not while a peer waits for the first frame.
+    pump(None, None)
+    credentials = Credentials(rank, size, job_id, epoch, token, b"shm " + wait.encode() + b" " + config)
+    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap)
+    try:
+        neighbourhood = join_neighbours(
+            links,
+            rank,
+            job=credentials.job,
+            epoch=epoch,
+            capacity=RING_BYTES,
+            carries_headers=spins,
+            identity=identity,
+        )
+    except BaseException:
+        for link in links.values():
+            link.sock.close()
+        abort.check()
+        raise
+    warn_of(neighbourhood.problems, rank)
+    for link in links.values():
+        link.configure(timeout_s)
+    mesh = TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
+    return SharedTransport(mesh, neighbourhood, abort, timeout_s, spins=spins)
