@@ -52,7 +52,7 @@ RING_FROM_BYTES: Final = 32 * 1024
 RING_BYTES: Final = 512 * 1024
 # How long a rank of a spinning gang looks at memory before it sleeps.
 SPIN_S: Final = 0.01
-_POLLS: Final = 100
+_POLLS: Final = 500
 _SPIN_POLLS: Final = 1000
 _BELL_BYTES: Final = 4096
 _NO_BYTES: Final = memoryview(bytearray())
@@ -115,11 +115,14 @@ class SharedTransport(AbstractTransport):
         if ring_in is not None and incoming is not None:
             ring_in.start_in(incoming)
         ledger = self.ledger
-        passage = _Passage(out, ring_out, outgoing, inn, ring_in, incoming)
-        if self._spins and not ledger.timing and passage.only_rings:
+        code = DONE
+        if self._spins and not ledger.timing and (out is None or ring_out) and (inn is None or ring_in):
             # A short frame of a spinning gang is over in one call.
-            if passage.step_rings(self._n_polls) == DONE:
+            code = pump(ring_out, ring_in, self._n_polls)
+            if code == DONE:
                 return
+        passage = _Passage(out, ring_out, outgoing, inn, ring_in, incoming)
+        passage.check(code)
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
         arrived_at = 0.0
@@ -260,7 +263,7 @@ class _Passage:
         if self._got < self._in_bytes and self.link_in is not None:
             self._got += receive_some(self.link_in, self._payload_in, self._got)
 
-    def step_rings(self, n_polls: int, *, until_arrived: bool = False) -> int:
+    def step_rings(self, n_polls: int, *, until_arrived: bool) -> None:
         """Write and read what the rings take and have; look `n_polls` times where there is nothing else to look at."""
         ring_in = self.ring_in
         if not self.only_rings:
@@ -269,9 +272,7 @@ class _Passage:
                 # An array is read only after its header has shown that it is the one due.
                 ring_in = None
         code = pump(self.ring_out, ring_in, n_polls, until_arrived=until_arrived and not self.has_arrived)
-        if code >= BAD_HEADER:
-            self._raise_for(code)
-        return code
+        self.check(code)
 
     def sleep(self, limit_s: float) -> Link | None:
         """Wait until a socket or a bell has something; returns a peer that is found to have gone."""
@@ -293,9 +294,10 @@ class _Passage:
                 return ring.link
         return None
 
-    def _raise_for(self, code: int) -> None:
+    def check(self, code: int) -> None:
+        """Raise `ProtocolError` if `pump` has found something wrong."""
         link = self.link_out if code == BAD_OUT else self.link_in
-        if link is None:
+        if code < BAD_HEADER or link is None:
             return
         if code == BAD_HEADER:
             link.check_header()
