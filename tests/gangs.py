@@ -1,4 +1,4 @@
-"""Gangs for tests: ranks as threads over either transport, and ranks as processes over TCP."""
+"""Gangs for tests: ranks as threads over either transport, and ranks as processes."""
 
 from __future__ import annotations
 
@@ -139,14 +139,24 @@ def run_gang(
         return raise_first(run_ranks([lambda group=group: program(group) for group in groups]))
 
 
-def _process_rank(rank: int, size: int, pipe: Connection, what: str) -> None:
+def _join_processes(kind: str, listener: tcp.Listener, rank: int, addresses: list[str], timeout_s: float) -> Any:
+    connect: Any = tcp.connect if kind == "tcp" else shm.connect
+    options = {} if kind == "tcp" else SHARED[kind](len(addresses))
+    return connect(listener, rank, addresses, job_id="test", epoch=0, token=TOKEN, timeout_s=timeout_s, **options)
+
+
+def _process_rank(rank: int, size: int, pipe: Connection, what: str, kind: str) -> None:
     with tcp.Listener() as listener:
         pipe.send(listener.address)
-        transport = tcp.connect(listener, rank, pipe.recv(), job_id="test", epoch=0, token=TOKEN, timeout_s=20.0)
+        transport = _join_processes(kind, listener, rank, pipe.recv(), 20.0)
     group = Group(transport)
     group.barrier()
     if what == "sums":
         pipe.send([sum_of(group, n, seed) for seed, n in enumerate((0, 1, 7, 1000, 100_000))])
+    elif what == "rounds":
+        vector = np.zeros(1_000_000)
+        while True:
+            group.allreduce(vector)
     elif what == "mute":
         pipe.recv()
     transport.close()
@@ -160,15 +170,17 @@ def sum_of(group: Group, n: int, seed: int) -> bytes:
 
 
 @contextlib.contextmanager
-def process_gang(size: int, what: str, timeout_s: float = 20.0) -> Iterator[tuple[Group, list[Any], list[Connection]]]:
+def process_gang(
+    size: int, what: str, timeout_s: float = 20.0, kind: str = "tcp"
+) -> Iterator[tuple[Group, list[Any], list[Connection]]]:
     """Start size - 1 processes that run as ranks 1, 2, ...; give rank 0's group, the processes and their pipes."""
     context = multiprocessing.get_context("spawn")
     pipes, processes = [], []
-    transport: tcp.TCPTransport | None = None
+    transport: AbstractTransport | None = None
     try:
         for rank in range(1, size):
             ours, theirs = context.Pipe()
-            process = context.Process(target=_process_rank, args=(rank, size, theirs, what), daemon=True)
+            process = context.Process(target=_process_rank, args=(rank, size, theirs, what, kind), daemon=True)
             process.start()
             theirs.close()
             pipes.append(ours)
@@ -177,7 +189,7 @@ def process_gang(size: int, what: str, timeout_s: float = 20.0) -> Iterator[tupl
             addresses = [listener.address, *(pipe.recv() for pipe in pipes)]
             for pipe in pipes:
                 pipe.send(addresses)
-            transport = tcp.connect(listener, 0, addresses, job_id="test", epoch=0, token=TOKEN, timeout_s=timeout_s)
+            transport = _join_processes(kind, listener, 0, addresses, timeout_s)
         group = Group(transport)
         group.barrier()
         yield group, processes, pipes

@@ -358,9 +358,7 @@ def _move(
     latency_s = measure_latency(shared.frames, is_first=peer < rank)
     link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s)
     old.sock.close()
-    return Ring(
-        shared.segment, meeting.capacity, link, shared.bell, first=rank < peer, carries_headers=carries_headers
-    )
+    return Ring(shared.segment, meeting.capacity, link, shared.bell, first=rank < peer, carries_headers=carries_headers)
 
 
 def warn_of(problems: Sequence[str], rank: int) -> None:

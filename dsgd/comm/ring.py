@@ -142,7 +142,7 @@ def _ring_if_asleep(flag: int, bell: int, message: int) -> None:
 
 
 @scalar
-def _put(state: AnyArray, payload: int) -> int:
+def _put(state: AnyArray, payload: int) -> Any:
     """Write what fits of the present outgoing frame; returns the bytes written, −1 if the counters make no sense."""
     control, capacity = state[_OUT_CONTROL], state[_CAPACITY]
     used = state[_WRITTEN] - _load(control + _READ_AT)
@@ -170,7 +170,7 @@ def _put(state: AnyArray, payload: int) -> int:
 
 
 @scalar
-def _take(state: AnyArray, payload: int) -> int:
+def _take(state: AnyArray, payload: int) -> Any:
     """Read what is there of the present incoming frame; returns the bytes read, −1 if the counters make no sense."""
     control, capacity = state[_IN_CONTROL], state[_CAPACITY]
     ready = _load(control + _WRITTEN_AT) - state[_READ]
@@ -208,9 +208,7 @@ def _say_asleep(out: AnyArray, source: AnyArray, asleep: int) -> None:
 
 
 @kernel
-def _pump(
-    out: AnyArray, outgoing: int, source: AnyArray, incoming: int, n_polls: int, stop_when_arrived: bool
-) -> int:
+def _pump(out: AnyArray, outgoing: int, source: AnyArray, incoming: int, n_polls: int, stop_when_arrived: bool) -> int:
     """See `pump`; of two states, each shape (16,) and int64, the outgoing and the incoming half are worked on."""
     polls, asleep = 0, False
     while True:
@@ -248,7 +246,7 @@ def _pump(
 
 
 class Ring:
-    """This side's end of the two streams that it shares with one peer.
+    """One end of the two streams that two ranks share.
 
     Parameters
     ----------
@@ -298,7 +296,7 @@ class Ring:
         base = segment.array.ctypes.data
         ours, theirs = (0, 1) if first else (1, 0)
         self.state = np.zeros(_N_STATE, dtype=np.int64)
-        self._words = memoryview(self.state)  # quicker than an array where one word is written
+        self._words = self.state.data  # quicker than an array where one word is written
         self.state[_OUT_CONTROL] = base + _FIRST_CONTROL + ours * _CONTROL_BYTES
         self.state[_IN_CONTROL] = base + _FIRST_CONTROL + theirs * _CONTROL_BYTES
         self.state[_OUT_DATA] = base + _FIRST_DATA + ours * capacity

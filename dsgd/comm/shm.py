@@ -9,8 +9,8 @@ anything that needs a second wake-up. A long frame announces itself there and go
 while a second local socket, the bell, wakes whoever has run out of things to do. A closed socket means that the
 peer's process has gone, a shutdown wakes this one, deadlines are those of TCP.
 
-With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps. That
-takes the wake-up out of a short round, and a core per rank while it waits: for ranks that have a core each.
+With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
+That takes the wake-up out of a short round, and a core per rank while it waits: for ranks that have a core each.
 
 Cost per long frame: two copies, both of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
@@ -36,7 +36,7 @@ from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import Wrap, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
-from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TRIES, TCPTransport
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -47,7 +47,7 @@ __all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait",
 Wait = Literal["sleep", "spin"]
 
 # A shorter frame is faster through the local socket (benchmarks/transports.py).
-RING_FROM_BYTES: Final = 32 * 1024
+RING_FROM_BYTES: Final = 16 * 1024
 # Of each direction: what fits the cache beside the vectors. A pair of ranks shares twice that and a page.
 RING_BYTES: Final = 512 * 1024
 # How long a rank of a spinning gang looks at memory before it sleeps.
@@ -145,7 +145,7 @@ class SharedTransport(AbstractTransport):
 
     def _move(self, passage: _Passage, clock: Callable[[], float] | None) -> float:
         """Move frames until both are through; returns what the clock showed when the first bytes came."""
-        arrived_at, last = 0.0, time.monotonic()
+        arrived_at, last, tries = 0.0, time.monotonic(), 0
         gone: Link | None = None
         while not passage.is_over:
             before = passage.moved
@@ -154,14 +154,16 @@ class SharedTransport(AbstractTransport):
             passage.step_rings(self._n_polls, until_arrived=timed)
             if timed and clock is not None and passage.has_arrived:
                 arrived_at = clock()
-            now = time.monotonic()
             if passage.moved != before:
-                last = now
+                last, tries = time.monotonic(), 0
                 continue
             self._abort.check()
             if gone is not None:
                 raise PeerGoneError("it closed the connection", gone)
-            idle_s = now - last
+            tries += 1
+            if tries <= TRIES and not passage.only_rings:
+                continue
+            idle_s = time.monotonic() - last
             if idle_s >= self._timeout_s:
                 raise PeerLateError("made no progress", passage.awaited)
             gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self._timeout_s - idle_s)
@@ -242,11 +244,7 @@ class _Passage:
     @property
     def is_over(self) -> bool:
         """Whether both frames are through."""
-        return not (
-            not self.only_rings
-            or _open_out(self.ring_out)
-            or _open_in(self.ring_in)
-        )
+        return not (not self.only_rings or _open_out(self.ring_out) or _open_in(self.ring_in))
 
     @property
     def awaited(self) -> Link:
@@ -285,13 +283,15 @@ class _Passage:
             fd = self.link_in.sock.fileno()
             both = self._sent < self._out_bytes and self.link_in is self.link_out
             poller.register(fd, select.POLLIN | select.POLLOUT if both else select.POLLIN)
-        rings = {id(ring): ring for ring in (self.ring_out, self.ring_in) if ring is not None}.values()
-        for ring in rings:
-            poller.register(ring.bell, select.POLLIN)
+        # Only those that something is due from: a peer that has done its part may leave.
+        due = [(self.ring_out, _open_out), (self.ring_in, _open_in)]
+        rings = {ring.bell.fileno(): ring for ring, is_open in due if ring is not None and is_open(ring)}
+        for bell in rings:
+            poller.register(bell, select.POLLIN)
         ready = {fd for fd, _ in poller.poll(limit_s * 1000)}
-        for ring in rings:
-            if ring.bell.fileno() in ready and not _drain(ring.bell):
-                return ring.link
+        for bell in ready & rings.keys():
+            if not _drain(rings[bell].bell):
+                return rings[bell].link
         return None
 
     def check(self, code: int) -> None:

@@ -1,0 +1,309 @@
+"""Time what two ranks of one host can send each other: every wire of dsgd beside torch's gloo and MPICH.
+
+Two processes (threads for ``inproc``), an all-reduce and a round trip (ping-pong) of float64 vectors from 8 bytes to
+64 MB. All methods run in the same call, one after the other. Rows go to ``--out`` as JSON lines, tables to the
+terminal. Nothing is asserted.
+
+    python benchmarks/transports.py --quick
+    python benchmarks/transports.py --mpi-python ~/mpi/bin/python --out rows.jsonl
+
+``inproc``  threads of one process
+``tcp``     `dsgd.comm.tcp` over loopback
+``tls``     the same, encrypted with certificates as those of a Dask cluster; left out where cryptography is missing
+``shm``     `dsgd.comm.shm`, ranks that wait sleep
+``spin``    `dsgd.comm.shm` with ``wait="spin"``
+``gloo``    ``torch.distributed``, plain processes; left out where torch is missing
+``mpi``     mpi4py on MPICH, plain processes; left out where ``--mpi-python`` has no mpi4py or no mpiexec beside it
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+# One thread per process: the two ranks are what runs in parallel.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np  # noqa: E402
+
+SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 65536, "1 MB": 10**6, "10 MB": 10**7, "64 MB": 64 * 10**6}
+REPEATS = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**6: 8}
+METHODS = ("inproc", "tcp", "tls", "shm", "spin", "gloo", "mpi")
+OPERATIONS = ("allreduce", "pingpong")
+N_WARM_UP = 20
+LIMIT_S = 300.0
+
+# Seconds of each round, by operation and bytes.
+Timings = dict[str, dict[int, list[float]]]
+
+
+def time_all(make: Callable[[str, Any], Callable[[], None]], barrier: Callable[[], None], quick: bool) -> Timings:
+    """Time both operations on vectors of all sizes; `make` returns what does one round."""
+    found: Timings = {operation: {} for operation in OPERATIONS}
+    for operation in OPERATIONS:
+        for n_bytes in SIZES.values():
+            step = make(operation, np.zeros(n_bytes // 8))
+            repeats = max(5, REPEATS[n_bytes] // 10) if quick else REPEATS[n_bytes]
+            for _ in range(min(N_WARM_UP, repeats)):
+                step()
+            barrier()
+            seconds = []
+            for _ in range(repeats):
+                start = time.perf_counter()
+                step()
+                seconds.append(time.perf_counter() - start)
+            found[operation][n_bytes] = seconds
+    return found
+
+
+def time_transport(transport: Any, quick: bool) -> Timings:
+    """Time a transport of dsgd, counted and sampled by its ledger as the rank loop does."""
+    from dsgd.collectives import Group
+
+    group = Group(transport)
+    ledger = group.ledger
+
+    def make(operation: str, vector: Any) -> Callable[[], None]:
+        def allreduce() -> None:
+            ledger.begin_round("sync")
+            group.allreduce(vector)
+            ledger.end_round()
+
+        def pingpong() -> None:
+            ledger.begin_round("sync")
+            if group.rank == 0:
+                transport.send(1, vector)
+                transport.recv(1, vector)
+            else:
+                transport.recv(0, vector)
+                transport.send(0, vector)
+            ledger.end_round()
+
+        return allreduce if operation == "allreduce" else pingpong
+
+    return time_all(make, group.barrier, quick)
+
+
+def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
+    from dsgd.comm import shm, tcp
+
+    def wrap(sock: Any, server_side: bool) -> Any:
+        settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
+        return settings["ssl_context"].wrap_socket(sock, server_side=server_side)
+
+    options: dict[str, Any] = {"job_id": "bench", "epoch": 0, "token": bytes(32)}
+    with tcp.Listener() as listener:
+        pipe.send(listener.address)
+        addresses = pipe.recv()
+        if method in ("shm", "spin"):
+            wait: Any = "spin" if method == "spin" else "sleep"
+            transport: Any = shm.connect(listener, rank, addresses, wait=wait, **options)
+        else:
+            transport = tcp.connect(listener, rank, addresses, wrap=wrap if method == "tls" else None, **options)
+    found = time_transport(transport, quick)
+    transport.close()
+    pipe.send(found)
+
+
+def gloo_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    pipe.send("ready")
+    meeting_file = pipe.recv()
+    # Without this gloo resolves the host's name, which not every machine can.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=2)
+
+    def make(operation: str, vector: Any) -> Callable[[], None]:
+        tensor = torch.from_numpy(vector)
+
+        def pingpong() -> None:
+            if rank == 0:
+                dist.send(tensor, 1)
+                dist.recv(tensor, 1)
+            else:
+                dist.recv(tensor, 0)
+                dist.send(tensor, 0)
+
+        return (lambda: dist.all_reduce(tensor)) if operation == "allreduce" else pingpong
+
+    found = time_all(make, dist.barrier, quick)
+    dist.destroy_process_group()
+    pipe.send(found)
+
+
+def mpi_rank(path: str, quick: bool) -> None:
+    """Run as one of two ranks under mpiexec; rank 0 writes what it measured."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    rank = world.Get_rank()
+
+    def make(operation: str, vector: Any) -> Callable[[], None]:
+        def pingpong() -> None:
+            if rank == 0:
+                world.Send(vector, 1)
+                world.Recv(vector, 1)
+            else:
+                world.Recv(vector, 0)
+                world.Send(vector, 0)
+
+        return (lambda: world.Allreduce(MPI.IN_PLACE, vector)) if operation == "allreduce" else pingpong
+
+    found = time_all(make, world.Barrier, quick)
+    if rank == 0:
+        Path(path).write_text(json.dumps(found))
+
+
+def time_processes(method: str, quick: bool) -> Timings:
+    """Run a rank in each of two processes and return what rank 0 measured."""
+    security = None
+    if method == "tls":
+        from distributed import Security
+
+        security = Security.temporary()
+    target = gloo_rank if method == "gloo" else dsgd_rank
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(2):
+                ours, theirs = context.Pipe()
+                processes.append(context.Process(target=target, args=(method, rank, theirs, quick, security)))
+                processes[-1].start()
+                theirs.close()
+                pipes.append(ours)
+            told = [pipe.recv() for pipe in pipes]
+            for pipe in pipes:
+                pipe.send(told if method != "gloo" else str(Path(folder) / "meeting"))
+            found: list[Timings] = [pipe.recv() for pipe in pipes]
+            return found[0]
+        finally:
+            for process in processes:
+                process.join(10.0)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+
+def time_threads(quick: bool) -> Timings:
+    from dsgd.comm import inproc
+
+    transports = inproc.connect(2, timeout_s=LIMIT_S)
+    found: list[Timings] = [{}, {}]
+
+    def run(rank: int) -> None:
+        found[rank] = time_transport(transports[rank], quick)
+
+    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return found[0]
+
+
+def time_mpi(python: str, quick: bool) -> Timings | None:
+    launcher = Path(python).with_name("mpiexec")
+    has_mpi = subprocess.run([python, "-c", "import mpi4py, numpy"], capture_output=True, check=False).returncode == 0
+    if not (has_mpi and launcher.exists()):
+        print("mpi: left out, --mpi-python has no mpi4py, or no mpiexec beside it", file=sys.stderr)
+        return None
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "timings.json"
+        command = [str(launcher), "-n", "2", python, __file__, "--mpi-rank", str(path)]
+        subprocess.run(command + ["--quick"] * quick, check=True, timeout=LIMIT_S)
+        found = json.loads(path.read_text())
+    return {op: {int(n_bytes): seconds for n_bytes, seconds in sizes.items()} for op, sizes in found.items()}
+
+
+def measure(method: str, quick: bool, mpi_python: str) -> Timings | None:
+    if method == "inproc":
+        return time_threads(quick)
+    if method == "mpi":
+        return time_mpi(mpi_python, quick)
+    if method == "tls" and importlib.util.find_spec("cryptography") is None:
+        print("tls: left out, cryptography (which makes the certificates) is not installed", file=sys.stderr)
+        return None
+    if method == "gloo" and importlib.util.find_spec("torch") is None:
+        print("gloo: left out, torch is not installed", file=sys.stderr)
+        return None
+    return time_processes(method, quick)
+
+
+def rows_of(method: str, found: Timings) -> list[dict[str, Any]]:
+    return [
+        {
+            "method": method,
+            "operation": operation,
+            "ranks": 2,
+            "n_bytes": n_bytes,
+            "repeats": len(seconds),
+            "median_us": round(statistics.median(seconds) * 1e6, 2),
+            "p90_us": round(float(np.quantile(seconds, 0.9)) * 1e6, 2),
+            "least_us": round(min(seconds) * 1e6, 2),
+            "mb_per_s": round(n_bytes / statistics.median(seconds) / 1e6, 2),
+        }
+        for operation, sizes in found.items()
+        for n_bytes, seconds in sizes.items()
+    ]
+
+
+def table(rows: list[dict[str, Any]], methods: list[str], operation: str) -> str:
+    """Return medians and 90 % quantiles in microseconds."""
+    found = {(row["method"], row["n_bytes"]): row for row in rows if row["operation"] == operation}
+    lines = [f"{operation}, median (p90) us", f"{'size':>6} " + " ".join(f"{m:>20}" for m in methods)]
+    for label, n_bytes in SIZES.items():
+        cells = [found[m, n_bytes] for m in methods]
+        shown = [f"{c['median_us']:.1f} ({c['p90_us']:.1f})" for c in cells]
+        lines.append(f"{label:>6} " + " ".join(f"{text:>20}" for text in shown))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--quick", action="store_true", help="a tenth of the repetitions")
+    parser.add_argument("--out", help="append rows to this file, one JSON object per line")
+    parser.add_argument("--methods", default=",".join(METHODS), help="comma-separated; default: %(default)s")
+    parser.add_argument("--mpi-python", default=sys.executable, help="an interpreter with mpi4py")
+    parser.add_argument("--mpi-rank", help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.mpi_rank:
+        mpi_rank(options.mpi_rank, options.quick)
+        return
+    from common import Rows
+
+    rows: list[dict[str, Any]] = []
+    methods = []
+    for method in options.methods.split(","):
+        if method not in METHODS:
+            parser.error(f"--methods: unknown method {method!r}; choose from {', '.join(METHODS)}")
+        found = measure(method, options.quick, options.mpi_python)
+        if found is not None:
+            rows += rows_of(method, found)
+            methods.append(method)
+    kept = Rows("transports", options.out)
+    for row in rows:
+        kept.add(**row)
+    for operation in OPERATIONS:
+        print(table(rows, methods, operation))
+
+
+if __name__ == "__main__":
+    main()

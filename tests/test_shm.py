@@ -1,0 +1,363 @@
+"""Memory shared by ranks of one host: who shares it, what is left of it, and what a peer that dies or lies does."""
+
+from __future__ import annotations
+
+import fcntl
+import logging
+import os
+import signal
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, SharedTransport, neighbours, ring, segment, shm, tcp
+from dsgd.comm.ring import Ring
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
+from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
+
+LONG = 300_000
+each_wait = pytest.mark.parametrize("wait", ["sleep", "spin"])
+
+
+def names() -> set[str]:
+    return {path.name for path in segment.shared_folder().glob("dsgd-*")}
+
+
+@contextmanager
+def joined(n: int, timeout_s: float = 20.0, **options: Any) -> Iterator[list[SharedTransport]]:
+    transports = raise_first(connect_shm(n, timeout_s, **options))
+    try:
+        yield transports
+    finally:
+        for transport in transports:
+            transport.close()
+
+
+def swap(transports: list[SharedTransport], n: int = LONG) -> list[np.ndarray]:
+    """Let two ranks exchange n numbers; return what each received."""
+    received = [np.empty(n), np.empty(n)]
+
+    def program(rank: int) -> None:
+        transports[rank].exchange(1 - rank, np.full(n, float(rank)), 1 - rank, received[rank])
+
+    raise_first(run_ranks([lambda: program(0), lambda: program(1)]))
+    return received
+
+
+def test_nothing_has_a_name_once_ranks_have_met() -> None:
+    """While a gang runs, neither its memory nor its local sockets can be found in the file system."""
+    before = names()
+    with joined(3) as transports:
+        assert [t.wire for t in transports] == ["shm"] * 3
+        assert names() == before
+        assert all(t.hosts == (0, 0, 0) for t in transports)
+
+
+def test_a_closed_gang_holds_no_descriptor() -> None:
+    """Sockets and memory are let go when the transports close."""
+    with joined(2) as transports:
+        swap(transports)
+    del transports
+    before = len(os.listdir("/dev/fd"))
+    with joined(2) as transports:
+        swap(transports)
+        assert len(os.listdir("/dev/fd")) > before
+    del transports
+    assert len(os.listdir("/dev/fd")) == before
+
+
+def test_ranks_of_other_hosts_talk_over_tcp() -> None:
+    """Whoever has another identity is on another host; hosts are numbered as they first occur, alike on all ranks."""
+    identities = [b"b" * 32, b"a" * 32, b"b" * 32, b"c" * 32]
+    with joined(4, identity=identities) as transports:
+        assert [t.wire for t in transports] == ["shm+tcp", "tcp", "shm+tcp", "tcp"]
+        assert {t.hosts for t in transports} == {(0, 1, 0, 2)}
+
+
+def test_equal_identities_are_no_proof(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """A peer that claims to be on this host but sees another memory under the name is talked to over TCP."""
+    whole = segment.Segment.open
+
+    def elsewhere(name: str, size: int) -> segment.Segment:
+        found = whole(name, size)
+        return _Copy(found)  # type: ignore[return-value]
+
+    monkeypatch.setattr(neighbours.Segment, "open", elsewhere)
+    with caplog.at_level(logging.WARNING, logger="dsgd.comm.shm"), joined(2) as transports:
+        assert [t.wire for t in transports] == ["tcp", "tcp"]
+        assert (swap(transports)[0] == 1.0).all()
+    assert "another memory" in caplog.text
+
+
+class _Copy:
+    """A segment whose bytes are private to the one that opened it."""
+
+    def __init__(self, found: segment.Segment) -> None:
+        self.array = found.array.copy()
+        self.unlink = found.unlink
+
+
+@pytest.mark.parametrize("problem", ["full", "missing"])
+def test_without_room_ranks_warn_once_and_talk_over_tcp(
+    problem: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, tmp_path: Path
+) -> None:
+    """A shared folder that is full or missing costs speed and one warning per rank, not the fit."""
+    if problem == "full":
+
+        def no_room(fd: int, size: int) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(segment, "_reserve", no_room)
+    else:
+        monkeypatch.setattr(segment, "shared_folder", lambda: tmp_path / "missing")
+    identity = b"h" * 32
+    with caplog.at_level(logging.WARNING, logger="dsgd.comm.shm"), joined(3, identity=identity) as transports:
+        assert [t.wire for t in transports] == ["tcp"] * 3
+        assert (swap(transports[:2])[1] == 0.0).all()
+        assert {t.hosts for t in transports} == {(0, 0, 0)}
+    assert len(caplog.records) == 3
+    assert all("over TCP" in record.getMessage() for record in caplog.records)
+    assert not names()
+
+
+def test_a_segment_is_opened_by_name_size_and_owner_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Paths, links and files of another size are refused: a name comes from a peer."""
+    monkeypatch.setattr(segment, "shared_folder", lambda: tmp_path)
+    made = segment.Segment.create(8192)
+    made.array[:3] = 7
+    again = segment.Segment.open(made.name, 8192)
+    assert again.array[:4].tolist() == [7, 7, 7, 0]
+    for name in ("../" + made.name, "", "a" * 31, made.name.upper() + "/"):
+        with pytest.raises(OSError, match="no name of a segment"):
+            segment.Segment.open(name, 8192)
+    with pytest.raises(OSError, match="4096 bytes"):
+        segment.Segment.open(made.name, 4096)
+    (tmp_path / f"dsgd-{'b' * 32}").symlink_to(tmp_path / f"dsgd-{made.name}")
+    with pytest.raises(OSError, match="b" * 32):
+        segment.Segment.open("b" * 32, 8192)
+    made.unlink()
+    again.unlink()
+    made.unlink()
+    assert [path.name for path in tmp_path.iterdir()] == [f"dsgd-{'b' * 32}"]
+
+
+def test_what_a_killed_maker_left_is_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An old segment that no process holds goes when the next one is made; one that is held or new stays."""
+    monkeypatch.setattr(segment, "shared_folder", lambda: tmp_path)
+    orphan, held, new = (tmp_path / f"dsgd-{digit * 32}" for digit in "abc")
+    for path in (orphan, held, new, tmp_path / f"dsgd-{'a' * 32}.sock", tmp_path / "dsgd-notes"):
+        path.touch()
+        if path != new:
+            os.utime(path, (0, 0))
+    with held.open("r+") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        made = segment.Segment.create(4096)
+    made.unlink()
+    assert {path.name for path in tmp_path.iterdir()} == {held.name, new.name, "dsgd-notes"}
+
+
+def test_all_ranks_must_wait_in_the_same_way() -> None:
+    """A gang in which one rank spins and the other sleeps, or one knows nothing of shared memory, does not start."""
+    options: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "connect_timeout_s": 10.0}
+    with tcp.Listener() as first, tcp.Listener() as second:
+        addresses = [first.address, second.address]
+        two_kinds = run_ranks(
+            [
+                lambda: tcp.connect(first, 0, addresses, **options),
+                lambda: shm.connect(second, 1, addresses, **options),
+            ]
+        )
+    for result in (*connect_shm(2, wait=["sleep", "spin"]), *two_kinds):
+        assert isinstance(result, ProtocolError)
+        assert "settings" in str(result)
+    (refused,) = connect_shm(1, wait="doze")
+    assert isinstance(refused, InvalidParameterError)
+
+
+@each_wait
+@pytest.mark.parametrize("where", ["written", "read"])
+@settings(max_examples=25)
+@given(value=st.one_of(st.integers(-(2**63), -10_000), st.integers(2**40, 2**63 - 1)))
+def test_counters_that_cannot_be_are_refused(wait: str, where: str, value: int) -> None:
+    """Whatever a peer writes over the counters, this rank raises and touches nothing outside of the rings."""
+    memory = _Memory()
+    mine, theirs = memory.rings(carries_headers=wait == "spin")
+    control = np.frombuffer(memory.array, dtype=np.int64)
+    place = 1024 + (0 if where == "read" else 512) + (128 if where == "read" else 0)
+    control[place // 8] = value
+    array = np.zeros(1000)
+    if where == "read":
+        mine.start_out(array)
+        assert ring.pump(mine, None) == ring.BAD_OUT
+    else:
+        mine.start_in(array)
+        assert ring.pump(None, mine) == ring.BAD_IN
+    assert not array.any()
+    for end in (mine, theirs):
+        end.close()
+
+
+class _Memory:
+    """A segment without a file, for two ends in one thread."""
+
+    def __init__(self) -> None:
+        self.array = np.zeros(ring.segment_bytes(4096), dtype=np.uint8)
+
+    def rings(self, *, carries_headers: bool) -> tuple[Ring, Ring]:
+        import socket
+
+        from dsgd.comm.link import Link
+
+        made = []
+        for first, sock in zip((True, False), socket.socketpair(), strict=True):
+            link = Link(sock, 0, "here", job=1, epoch=0)
+            made.append(Ring(self, 4096, link, sock, first=first, carries_headers=carries_headers))  # type: ignore[arg-type]
+        return made[0], made[1]
+
+
+@settings(max_examples=60)
+@given(sizes=st.lists(st.integers(0, 20_000), min_size=1, max_size=8), headers=st.booleans())
+def test_frames_of_any_size_pass_a_small_ring(sizes: list[int], headers: bool) -> None:
+    """Frames of any sizes, also many times that of the ring, arrive as they were, in order."""
+    mine, theirs = _Memory().rings(carries_headers=headers)
+    for number, n in enumerate(sizes):
+        sent = np.random.default_rng(number).integers(0, 256, n).astype(np.uint8)
+        got = np.zeros(n, dtype=np.uint8)
+        mine.link.pack_out(7, n, 1)
+        theirs.link.pack_wanted(7, n, 1)
+        mine.start_out(sent)
+        theirs.start_in(got)
+        for _ in range(2 + n // 2000):
+            ring.pump(mine, None)
+            ring.pump(None, theirs)
+        assert ring.pump(mine, theirs) == ring.DONE
+        np.testing.assert_array_equal(got, sent)
+    for end in (mine, theirs):
+        end.close()
+
+
+@each_wait
+def test_garbage_in_the_memory_is_a_protocol_error(wait: str) -> None:
+    """A peer that scribbles over the whole segment is named, whether frames or counters are hit."""
+    with joined(2, timeout_s=2.0, wait=wait) as transports:
+        swap(transports)
+        shared = transports[1]._rings[0]._segment.array
+        shared[:] = np.random.default_rng(0).integers(0, 256, len(shared)).astype(np.uint8)
+        with pytest.raises(ProtocolError, match="rank 1"):
+            transports[0].exchange(1, np.zeros(LONG), 1, np.zeros(LONG))
+
+
+@pytest.mark.parametrize(("kind", "n"), [("shm", LONG), ("spin", 4)])
+def test_a_killed_process_is_noticed_and_leaves_no_memory(kind: str, n: int) -> None:
+    """The end of a peer's process is an error for whoever waits for it, within moments; nothing is left behind."""
+    with process_gang(2, "mute", timeout_s=60.0, kind=kind) as (group, (process,), _):
+        begin = time.monotonic()
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            group.allreduce(np.ones(n))
+        assert time.monotonic() - begin < 10.0
+    assert not names()
+
+
+def for_ever(group: Group, vector: np.ndarray) -> None:
+    while True:
+        group.allreduce(vector)
+
+
+def test_a_process_killed_in_the_middle_of_a_frame_is_noticed() -> None:
+    """Rounds of long frames end with an error when the peer is killed in one of them."""
+    with process_gang(2, "rounds", timeout_s=60.0, kind="shm") as (group, (process,), _):
+        vector = np.zeros(1_000_000)
+        for _ in range(3):
+            group.allreduce(vector)
+        os.kill(process.pid, signal.SIGKILL)
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            for_ever(group, vector)
+        assert time.monotonic() - begin < 10.0
+
+
+@pytest.mark.parametrize(("kind", "n"), [("shm", LONG), ("spin", 4)])
+def test_a_stopped_process_is_caught_by_the_deadline(kind: str, n: int) -> None:
+    """A peer that hangs (SIGSTOP) is named when the deadline passes, short of it nothing happens."""
+    with process_gang(2, "mute", timeout_s=0.5, kind=kind) as (group, (process,), _):
+        os.kill(process.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(GangTimeoutError, match=r"waited 0\.5 s for rank 1"):
+                group.allreduce(np.ones(n))
+        finally:
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def test_processes_sum_as_threads_do() -> None:
+    """Ranks in processes of their own get the bits that ranks in threads get."""
+    with gang("inproc", 3) as transports:
+        groups = [Group(transport) for transport in transports]
+        sizes = list(enumerate((0, 1, 7, 1000, 100_000)))
+        expected = raise_first(run_ranks([lambda g=g: [sum_of(g, n, seed) for seed, n in sizes] for g in groups]))
+    with process_gang(3, "sums", kind="shm") as (group, _, pipes):
+        assert [sum_of(group, n, seed) for seed, n in sizes] == expected[0]
+        assert [pipe.recv() for pipe in pipes] == expected[1:]
+
+
+def test_an_abort_before_the_ranks_have_met_ends_joining() -> None:
+    """A flag that is set from the beginning is an `AbortedError`, and no name is left."""
+    aborts = [AbortFlag(), AbortFlag()]
+    aborts[1].set("the client went away")
+    results = connect_shm(2, aborts=aborts, connect_timeout_s=1.0)
+    assert isinstance(results[1], AbortedError)
+    assert isinstance(results[0], (AbortedError, GangTimeoutError))
+    assert not names()
+
+
+def test_a_round_trip_of_long_frames_allocates_nothing_of_their_size() -> None:
+    """Ten exchanges of 8 MB each allocate less than a fiftieth of one of them."""
+    n = 1_000_000
+    with joined(2) as transports:
+        buffers = [(np.zeros(n), np.zeros(n)) for _ in range(2)]
+
+        def rounds(rank: int) -> None:
+            for _ in range(10):
+                transports[rank].exchange(1 - rank, buffers[rank][0], 1 - rank, buffers[rank][1])
+
+        raise_first(run_ranks([lambda: rounds(0), lambda: rounds(1)]))
+        tracemalloc.start()
+        raise_first(run_ranks([lambda: rounds(0), lambda: rounds(1)]))
+        _, peak = tracemalloc.get_traced_memory()
+        tracemalloc.stop()
+    assert peak < n * 8 / 50
+
+
+def test_a_bystander_that_leaves_disturbs_no_exchange() -> None:
+    """A neighbour that has done its part may leave while another one is still awaited."""
+    with joined(3) as transports:
+
+        def middle() -> float:
+            got = np.empty(LONG)
+            transports[1].exchange(0, np.zeros(LONG), 2, got)
+            return float(got[-1])
+
+        def first() -> None:
+            transports[0].recv(1, np.empty(LONG))
+            transports[0].close()
+
+        def last() -> None:
+            time.sleep(0.2)
+            transports[2].send(1, np.full(LONG, 2.0))
+
+        assert raise_first(run_ranks([first, middle, last]))[1] == 2.0
+
+
+def test_settings_are_checked_before_anything_is_opened() -> None:
+    """A rank out of range is refused by name."""
+    with pytest.raises(InvalidParameterError, match="rank="):
+        shm.connect(None, 2, ["a:1", "b:2"], job_id="j", epoch=0, token=TOKEN)  # type: ignore[arg-type]
