@@ -23,7 +23,7 @@ from dsgd.collectives import (
 )
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
-from gangs import TRANSPORTS, run_gang
+from gangs import SHARED, TRANSPORTS, run_gang
 from reference import collectives as reference
 
 SIZES = (1, 2, 3, 4, 5, 7, 8)
@@ -114,6 +114,13 @@ def test_any_list_of_operations_equals_numpy_over_tcp(size: int, algorithm: str,
     check_operations("tcp", size, algorithm, ops)
 
 
+@settings(max_examples=10)
+@given(size=st.sampled_from(SIZES), kind=st.sampled_from(sorted(SHARED)), ops=operations)
+def test_any_list_of_operations_equals_numpy_through_memory(size: int, kind: str, ops: list[Any]) -> None:
+    """Gangs that share memory, all of it or in part, that sleep or spin, give numpy's results."""
+    check_operations(kind, size, "auto", ops)
+
+
 @settings(max_examples=8)
 @given(size=st.sampled_from((2, 3, 5)), algorithm=st.sampled_from(ALGORITHMS), ops=operations)
 def test_any_list_of_operations_equals_numpy_over_wrapped_sockets(size: int, algorithm: str, ops: list[Any]) -> None:
@@ -139,6 +146,77 @@ def test_sums_are_bitwise_those_of_the_plain_twin(size: int, algorithm: str) -> 
             assert result.tobytes() == expected[0].tobytes()
 
 
+def hierarchical_gang(hosts: list[int], program: Any, algorithm: Any = "hierarchical") -> list[Any]:
+    """Run a program on threads that pretend to be on these hosts."""
+
+    def as_if(group: Group) -> Any:
+        return program(Group(group.transport, algorithm, hosts=hosts))
+
+    return run_gang("inproc", len(hosts), as_if)
+
+
+@settings(max_examples=40)
+@given(hosts=st.lists(st.integers(0, 3), min_size=1, max_size=9), n=st.sampled_from([0, 1, 3, 100, 9_000]))
+def test_a_sum_in_two_levels_is_bitwise_that_of_its_twin(hosts: list[int], n: int) -> None:
+    """However ranks lie on hosts, all hold the bits that the stated order of sums gives, which are numpy's sum."""
+    vectors = random_vectors(len(hosts), n)
+
+    def program(group: Group) -> np.ndarray:
+        mine = vectors[group.rank].copy()
+        group.allreduce(mine)
+        return mine
+
+    expected = reference.hierarchical(vectors, hosts) if len(hosts) > 1 else vectors
+    for result in hierarchical_gang(hosts, program):
+        assert result.tobytes() == expected[0].tobytes()
+        np.testing.assert_allclose(result, np.sum(vectors, axis=0), rtol=1e-9, atol=1e-6)
+
+
+@settings(max_examples=20)
+@given(hosts=st.lists(st.integers(0, 2), min_size=2, max_size=7), algorithm=st.sampled_from(ALGORITHMS))
+def test_sums_in_two_levels_cost_what_the_closed_form_says(hosts: list[int], algorithm: Any) -> None:
+    """Bytes and messages equal their formula, and auto takes two levels where hosts and ranks are several."""
+
+    def program(group: Group) -> Cost:
+        for n in (3, 20_001):
+            group.allreduce(np.ones(n, dtype=np.float32))
+        group.ledger.end_round()
+        totals = group.ledger.records().totals
+        return Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+
+    for rank, cost in enumerate(hierarchical_gang(hosts, program, algorithm)):
+        parts = [allreduce_cost(rank, len(hosts), n, 4, algorithm, hosts) for n in (3, 20_001)]
+        assert cost == Cost(sum(p.n_bytes for p in parts), sum(p.messages for p in parts))
+    if algorithm == "auto" and 1 < len(set(hosts)) < len(hosts):
+        whole = [allreduce_cost(rank, len(hosts), 3, 4, "hierarchical", hosts) for rank in range(len(hosts))]
+        assert whole == [allreduce_cost(rank, len(hosts), 3, 4, "auto", hosts) for rank in range(len(hosts))]
+
+
+def test_between_hosts_only_leaders_talk() -> None:
+    """With two hosts of four ranks, one message each way crosses between them for a short vector."""
+    hosts = [0, 0, 0, 0, 1, 1, 1, 1]
+    flat = sum(allreduce_cost(rank, 8, 10, 8, "recursive_doubling").messages for rank in range(8))
+    levels = [allreduce_cost(rank, 8, 10, 8, "hierarchical", hosts).messages for rank in range(8)]
+    assert flat == 24
+    assert sum(levels) == 2 * 3 + 2 * 3 + 2
+
+
+def test_a_mixed_gang_sums_in_two_levels() -> None:
+    """Pairs that share memory and talk to the others over TCP all hold the bits of the plain twin."""
+    hosts = [0, 0, 1, 0, 0, 2]
+    vectors = random_vectors(6, 30_000)
+
+    def program(group: Group) -> tuple[np.ndarray, tuple[int, ...]]:
+        mine = vectors[group.rank].copy()
+        group.allreduce(mine)
+        return mine, group.transport.hosts
+
+    expected = reference.hierarchical(vectors, hosts)[0].tobytes()
+    for result, found in run_gang("mixed", 6, program):
+        assert list(found) == hosts
+        assert result.tobytes() == expected
+
+
 @pytest.mark.parametrize("size", SIZES)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_every_rank_and_every_transport_gets_the_same_bits(size: int, dtype: Any) -> None:
@@ -151,7 +229,7 @@ def test_every_rank_and_every_transport_gets_the_same_bits(size: int, dtype: Any
             group.allreduce(mine)
             return mine.tobytes()
 
-        results = {bits for kind in (*TRANSPORTS, "wrapped") for bits in run_gang(kind, size, program)}
+        results = {bits for kind in (*TRANSPORTS, "wrapped", "spin") for bits in run_gang(kind, size, program)}
         assert len(results) == 1
 
 
@@ -222,6 +300,8 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
             group.allgatherv(np.zeros(3), [3])
         with pytest.raises(InvalidParameterError, match="algorithm"):
             Group(group.transport, "tree")  # type: ignore[arg-type]
+        with pytest.raises(InvalidParameterError, match="hosts"):
+            Group(group.transport, hosts=[0, 1, 2])
         group.barrier()
 
     run_gang("inproc", 2, program)

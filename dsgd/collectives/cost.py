@@ -18,6 +18,8 @@ barrier                 L                     L h
 
 where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks
 send their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
+A hierarchical all-reduce over H hosts costs a rank one message of its vector (but for the first rank of a host, the
+leader), what a broadcast in its host costs, and a leader what an all-reduce of H ranks costs.
 
 Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the others).
 """
@@ -45,7 +47,7 @@ __all__ = [
     "ring_bounds",
 ]
 
-Algorithm = Literal["auto", "recursive_doubling", "ring"]
+Algorithm = Literal["auto", "recursive_doubling", "ring", "hierarchical"]
 
 # Up to here a message is mostly latency, so the algorithm with fewer messages wins.
 RING_FROM_BYTES: Final = 64 * 1024
@@ -77,14 +79,29 @@ def ring_bounds(n: int, size: int) -> list[int]:
     return [n * chunk // size for chunk in range(size + 1)]
 
 
+def groups_of(hosts: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of each host, ascending, in the order of their first ranks."""
+    groups: dict[int, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        groups.setdefault(host, []).append(rank)
+    return list(groups.values())
+
+
+def is_hierarchical(hosts: Sequence[int]) -> bool:
+    """Return whether there are several hosts and one of them has several ranks."""
+    return 1 < len(set(hosts)) < len(hosts)
+
+
 def choose_algorithm(n: int, itemsize: int, size: int) -> Literal["recursive_doubling", "ring"]:
-    """Return what ``"auto"`` means for n elements of `itemsize` bytes on `size` ranks."""
+    """Return what ``"auto"`` means for n elements of `itemsize` bytes on `size` ranks at equal distances."""
     if n < size or n * itemsize <= RING_FROM_BYTES:
         return "recursive_doubling"
     return "ring"
 
 
-def allreduce_cost(rank: int, size: int, n: int, itemsize: int, algorithm: Algorithm = "auto") -> Cost:
+def allreduce_cost(
+    rank: int, size: int, n: int, itemsize: int, algorithm: Algorithm = "auto", hosts: Sequence[int] | None = None
+) -> Cost:
     """Return what `rank` sends in an all-reduce of n elements.
 
     Parameters
@@ -93,8 +110,10 @@ def allreduce_cost(rank: int, size: int, n: int, itemsize: int, algorithm: Algor
         The rank, and how many there are.
     n, itemsize : int
         Elements of the vector, and bytes of each.
-    algorithm : {"auto", "recursive_doubling", "ring"}, default "auto"
+    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}, default "auto"
         How it is done.
+    hosts : sequence of int, length size, optional
+        The host of each rank; one host by default.
 
     Returns
     -------
@@ -103,6 +122,9 @@ def allreduce_cost(rank: int, size: int, n: int, itemsize: int, algorithm: Algor
     """
     if size == 1:
         return Cost(0, 0)
+    hosts = [0] * size if hosts is None else hosts
+    if algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
+        return _hierarchical_cost(rank, n, itemsize, hosts)
     if algorithm == "auto":
         algorithm = choose_algorithm(n, itemsize, size)
     if algorithm == "ring":
@@ -118,6 +140,16 @@ def allreduce_cost(rank: int, size: int, n: int, itemsize: int, algorithm: Algor
     else:
         messages = n_levels(core) + (rank < extra)
     return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
+
+
+def _hierarchical_cost(rank: int, n: int, itemsize: int, hosts: Sequence[int]) -> Cost:
+    groups = groups_of(hosts)
+    number, group = next((number, group) for number, group in enumerate(groups) if rank in group)
+    down = broadcast_cost(group.index(rank), len(group), n, itemsize)
+    if rank != group[0]:
+        return Cost(down.n_bytes + n * itemsize + HEADER_BYTES, down.messages + 1)
+    across = allreduce_cost(number, len(groups), n, itemsize)
+    return Cost(down.n_bytes + across.n_bytes, down.messages + across.messages)
 
 
 def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -> Cost:

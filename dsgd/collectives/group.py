@@ -7,7 +7,8 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from dsgd.collectives.cost import Algorithm, choose_algorithm
+from dsgd.collectives.cost import Algorithm, choose_algorithm, is_hierarchical
+from dsgd.collectives.hierarchical import Hierarchy
 from dsgd.collectives.recursive_doubling import recursive_doubling
 from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
 from dsgd.collectives.tree import binomial_broadcast, direct_gather, dissemination_barrier
@@ -29,8 +30,11 @@ class Group:
     ----------
     transport : AbstractTransport
         Connects this rank with the others.
-    algorithm : {"auto", "recursive_doubling", "ring"}, default "auto"
-        How `allreduce` works; ``"auto"`` takes recursive doubling for short vectors and the ring for long ones.
+    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}, default "auto"
+        How `allreduce` works; ``"auto"`` takes recursive doubling for short vectors and the ring for long ones, and
+        both in two levels (first inside each host) where the ranks are on several hosts and some share one.
+    hosts : sequence of int, length world size, optional
+        The host of each rank, the same on all of them; ``transport.hosts`` by default.
 
     Attributes
     ----------
@@ -42,7 +46,7 @@ class Group:
     Raises
     ------
     InvalidParameterError
-        There is no such algorithm.
+        There is no such algorithm, or `hosts` has not one entry per rank.
 
     Notes
     -----
@@ -51,11 +55,20 @@ class Group:
     `AbstractTransport.exchange` raises.
     """
 
-    def __init__(self, transport: AbstractTransport, algorithm: Algorithm = "auto") -> None:
+    def __init__(
+        self, transport: AbstractTransport, algorithm: Algorithm = "auto", hosts: Sequence[int] | None = None
+    ) -> None:
         if algorithm not in get_args(Algorithm):
             choices = ", ".join(repr(name) for name in get_args(Algorithm))
             raise InvalidParameterError(f"Group(algorithm=...) must be one of {choices}. Got {algorithm!r}.")
+        hosts = transport.hosts if hosts is None else hosts
+        if len(hosts) != transport.size:
+            raise InvalidParameterError(
+                f"Group(hosts=...) must have one entry per rank ({transport.size}). Got {len(hosts)}."
+            )
         self.transport = transport
+        in_levels = algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts))
+        self._hierarchy = Hierarchy(transport, hosts) if in_levels else None
         self.algorithm = algorithm
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
@@ -78,7 +91,7 @@ class Group:
     def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
         """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.
 
-        Extremes always go by recursive doubling: they are meant for short vectors. A NaN of any rank stays one.
+        Extremes always go by recursive doubling of all ranks: they are meant for short vectors. A NaN stays one.
         """
         if op not in _COMBINE:
             raise InvalidParameterError(f"allreduce(op=...) must be 'sum', 'min' or 'max'. Got {op!r}.")
@@ -92,7 +105,9 @@ class Group:
             algorithm = choose_algorithm(n, flat.itemsize, size)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
         with np.errstate(over="ignore", invalid="ignore"):
-            if op == "sum" and algorithm == "ring":
+            if op == "sum" and self._hierarchy is not None:
+                self._hierarchy.allreduce(flat, self._borrow(flat.dtype, n))
+            elif op == "sum" and algorithm == "ring":
                 ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
             else:
                 recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n), _COMBINE[op])

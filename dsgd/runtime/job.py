@@ -72,7 +72,7 @@ def run_on_cluster(
         How long a rank waits for a peer that says nothing.
     queue_timeout_s : float, default 86400
         How long the job waits for other jobs to release its workers.
-    algorithm : {"auto", "recursive_doubling", "ring"}
+    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
     on_event : callable, optional
         Called in this thread with what rank 0 publishes; what it raises stops the job.

@@ -45,7 +45,7 @@ def run_on_threads(
         Further arguments, the same objects for every rank.
     timeout_s : float, default 300
         How long a rank waits for a peer.
-    algorithm : {"auto", "recursive_doubling", "ring"}
+    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How vectors are summed.
     on_event : callable, optional
         Receives what rank 0 publishes, in the thread of rank 0.

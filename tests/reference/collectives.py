@@ -32,3 +32,21 @@ def ring(vectors: list[NDArray]) -> list[NDArray]:
         for step in range(1, size):
             total[chunk] = total[chunk] + vectors[(k + step) % size][chunk]
     return [total.copy() for _ in vectors]
+
+
+def hierarchical(vectors: list[NDArray], hosts: list[int]) -> list[NDArray]:
+    """Return what every rank holds when hosts sum up a tree, their first ranks all-reduce, and all get the result."""
+    groups = [[r for r, host in enumerate(hosts) if host == name] for name in dict.fromkeys(hosts)]
+    sums = []
+    for group in groups:
+        partial = [vectors[r].copy() for r in group]
+        distance = 1
+        while distance < len(group):
+            for low in range(0, len(group) - distance, 2 * distance):
+                partial[low] = partial[low] + partial[low + distance]
+            distance *= 2
+        sums.append(partial[0])
+    n_bytes = sums[0].nbytes
+    short = len(sums[0]) < len(groups) or n_bytes <= 64 * 1024
+    total = (recursive_doubling(sums) if short else ring(sums))[0]
+    return [total.copy() for _ in vectors]
