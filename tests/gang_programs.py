@@ -46,6 +46,29 @@ def add_long(rank: Rank, data: Any, n: int) -> float:
     return float(vector.sum())
 
 
+def sums_of(rank: Rank, data: Any, sizes: Sequence[int]) -> list[bytes]:
+    """Return the bytes of all-reduced random vectors of these lengths."""
+    rng = np.random.default_rng(rank.number)
+    vectors = [rng.standard_normal(n) for n in sizes]
+    for vector in vectors:
+        rank.group.allreduce(vector)
+    return [vector.tobytes() for vector in vectors]
+
+
+def fill_shared_memory(full: bool) -> None:
+    """Let this process find no room for shared memory, or let it find some again."""
+    from dsgd.comm import segment
+
+    def refuse(fd: int, size: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    if full:
+        segment._kept = segment._reserve  # type: ignore[attr-defined]
+        segment._reserve = refuse
+    else:
+        segment._reserve = segment._kept  # type: ignore[attr-defined]
+
+
 def in_order(rank: Rank, data: Sequence[Any]) -> list[int]:
     """Return the blocks of all ranks, rank by rank, by the first value of each."""
     mine = np.full(16, -1.0)

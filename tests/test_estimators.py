@@ -129,6 +129,7 @@ def test_every_strategy_converges_on_threads(two_classes, strategy, n_jobs):
     together = SGDClassifier(**options, sync=strategy, n_jobs=n_jobs).fit(X, y)
     assert together.score(X, y) > alone.score(X, y) - 0.03
     assert together.fit_report_["ranks"] == n_jobs
+    assert together.fit_report_["transport"] == "inproc"
     assert len(together.ledger_.per_rank()) == n_jobs
 
 
@@ -334,6 +335,7 @@ def test_verbose_prints(two_classes, capsys):
         ({"average": -1}, "average"),
         ({"class_weight": "even"}, "class_weight"),
         ({"sync": 0}, "every"),
+        ({"transport": "smoke"}, "transport"),
         ({"sync": "always"}, "sync"),
         ({"sync": 1.5}, "sync"),
     ],

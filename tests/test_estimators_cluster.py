@@ -50,6 +50,7 @@ def test_readme_example(client, data):
     )
     assert clf.score(X, y) > 0.7
     assert clf.fit_report_["ranks"] == 2
+    assert clf.fit_report_["transport"] == "shm"
     assert "wait" in clf.ledger_.summary()
 
 

@@ -53,6 +53,39 @@ def test_every_block_is_seen_by_one_rank(client: Client, n_ranks: int | None, n_
     assert len({stat["worker"] for stat in result.stats}) == size
 
 
+def test_every_transport_gives_the_same_bits(client: Client) -> None:
+    """Workers of one host share memory unless told otherwise; what they sum does not depend on it."""
+    results = {
+        name: run_on_cluster(
+            programs.sums_of, [], client=client, pack=programs.keep, args=((3, 1000, 50_001),), transport=name
+        )
+        for name in ("auto", "spin", "shm", "tcp")
+    }
+    assert {name: {s["transport"] for s in result.stats} for name, result in results.items()} == {
+        "auto": {"shm"},
+        "spin": {"shm"},
+        "shm": {"shm"},
+        "tcp": {"tcp"},
+    }
+    assert len({tuple(result.value) for result in results.values()}) == 1
+    assert len({result.ledger.totals()["bytes_sent"] for result in results.values()}) == 1
+    with pytest.raises(InvalidParameterError, match="transport"):
+        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, transport="smoke")  # type: ignore[arg-type]
+
+
+def test_workers_without_room_for_shared_memory_use_tcp(client: Client) -> None:
+    """A full shared folder costs speed, not the job, unless shared memory is what was asked for."""
+    client.run(programs.fill_shared_memory, True)
+    try:
+        result = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        assert result.value[0] == 3
+        assert {stat["transport"] for stat in result.stats} == {"tcp"}
+        with pytest.raises(ClusterError, match="share memory"):
+            run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, transport="shm")
+    finally:
+        client.run(programs.fill_shared_memory, False)
+
+
 def test_blocks_come_in_input_order(client: Client) -> None:
     """Each rank packs its blocks in the order of the input, and the first block is on rank 0."""
     order: Any = run_on_cluster(programs.in_order, put_blocks(client, 9), client=client, pack=programs.keep).value
@@ -210,8 +243,11 @@ def test_an_encrypted_cluster_gets_encrypted_data_sockets(security: Security) ->
         result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
         assert result.value.tolist() == [2, 1, 3, 36]
         assert result.stats[0]["worker"].startswith("tls://")
-        long = run_on_cluster(programs.add_long, [], client=client, pack=programs.keep, args=(300_000,))
-        assert long.value == 300_000 * 3
+        for transport in ("auto", "tcp"):
+            long = run_on_cluster(
+                programs.add_long, [], client=client, pack=programs.keep, args=(300_000,), transport=transport
+            )
+            assert long.value == 300_000 * 3
         assert_clean(client)
 
 

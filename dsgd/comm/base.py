@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, final
+from typing import Final, Literal, final
 
 from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["AbortFlag", "AbstractTransport", "check_limit"]
+__all__ = ["AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
+
+#: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone.
+TransportName = Literal["auto", "spin", "shm", "tcp"]
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 _MAX_LIMIT_S: Final = 1e6

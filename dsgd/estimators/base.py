@@ -22,6 +22,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
@@ -73,6 +74,7 @@ class AbstractSGD(AbstractClusterEstimator):
     warm_start: bool
     average: bool | int
     sync: Any
+    transport: TransportName
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "_standard", "_averaged")
 
@@ -145,7 +147,9 @@ class AbstractSGD(AbstractClusterEstimator):
             first=first,
         ) as blocks:
             packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
-            gang = blocks.run(train, packer, (job,), n_ranks=self._n_ranks(), on_event=self._listener())
+            gang = blocks.run(
+                train, packer, (job,), n_ranks=self._n_ranks(), on_event=self._listener(), transport=self.transport
+            )
         return gang, packer.sparse
 
     def _plan(
@@ -219,6 +223,7 @@ class AbstractSGD(AbstractClusterEstimator):
         self.fit_report_ = {
             "ranks": len(gang.stats),
             "strategy": repr(resolve(self.sync)),
+            "transport": ", ".join(sorted({str(s["transport"]) for s in gang.stats})),
             "elapsed_s": elapsed_s,
             "epochs": [dict(vars(record)) for record in result.history],
             "converged": result.converged,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.sync import resolve
@@ -39,6 +40,7 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     check_number(f"{name}(alpha=...)", estimator.alpha, low=0)
     if estimator.penalty == "elasticnet" or estimator.l1_ratio is not None:
         check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
+    check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
     check_number(f"{name}(max_iter=...)", estimator.max_iter, low=1, integer=True)

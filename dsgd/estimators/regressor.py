@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, lazy
@@ -79,6 +80,9 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     client : distributed.Client or None, default None
         The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
         a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -99,7 +103,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank.
     fit_report_ : dict
-        Ranks, strategy, seconds, history by epoch, peak memory.
+        Ranks, strategy, transport, seconds, history by epoch, peak memory.
 
     See Also
     --------
@@ -140,6 +144,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         average: bool | int = False,
         sync: Any = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.loss = loss
         self.penalty = penalty
@@ -163,6 +168,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self.average = average
         self.sync = sync
         self.client = client
+        self.transport = transport
 
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None

@@ -16,6 +16,7 @@ import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, summarise
@@ -54,6 +55,7 @@ class ClusterBlocks:
         *,
         n_ranks: int | None = None,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
+        transport: TransportName = "auto",
     ) -> GangResult:
         """Run a rank program over the blocks, one rank per worker process or `n_ranks`; see `run_on_cluster`."""
         from dsgd.runtime import run_on_cluster
@@ -68,6 +70,7 @@ class ClusterBlocks:
             block_rows=[s.rows for s in self.summaries],
             block_nbytes=[s.nbytes for s in self.summaries],
             on_event=on_event,
+            transport=transport,
         )
 
 

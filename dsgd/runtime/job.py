@@ -6,11 +6,12 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import cloudpickle
 
 from dsgd.collectives.group import Algorithm
+from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.ledger import Ledger
 from dsgd.runtime.client import require_cluster
@@ -20,6 +21,7 @@ from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
+from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -43,6 +45,7 @@ def run_on_cluster(
     timeout_s: float = 300.0,
     queue_timeout_s: float = 86_400.0,
     algorithm: Algorithm = "auto",
+    transport: TransportName = "auto",
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -74,6 +77,11 @@ def run_on_cluster(
         How long the job waits for other jobs to release its workers.
     algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
+    transport : {"auto", "spin", "shm", "tcp"}, default "auto"
+        ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP; ``"spin"`` is the same,
+        but a rank that waits for a neighbour keeps its core busy for up to 10 ms before it sleeps (for rounds of a few
+        microseconds and a core per rank); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` leaves
+        shared memory alone.
     on_event : callable, optional
         Called in this thread with what rank 0 publishes; what it raises stops the job.
     block_rows, block_nbytes : sequence of int, optional
@@ -107,6 +115,7 @@ def run_on_cluster(
             raise InvalidParameterError(
                 f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
             )
+    check_choice("run_on_cluster(transport=...)", transport, get_args(TransportName))
     payload = cloudpickle.dumps((program, pack, args))
     check_versions(client)
     register(client)
@@ -114,7 +123,7 @@ def run_on_cluster(
     try:
         plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
         _place(session, plan, blocks)
-        outcomes = _train(session, plan, payload, algorithm)
+        outcomes = _train(session, plan, payload, algorithm, transport)
         session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
@@ -201,7 +210,9 @@ def _place(session: Session, plan: Plan, blocks: Sequence[Future]) -> None:
     session.futures.clear()
 
 
-def _train(session: Session, plan: Plan, payload: bytes, algorithm: Algorithm) -> list[RankOutcome]:
+def _train(
+    session: Session, plan: Plan, payload: bytes, algorithm: Algorithm, transport: TransportName
+) -> list[RankOutcome]:
     """Run the ranks and return their outcomes in rank order."""
     futures = [
         session.client.submit(
@@ -214,6 +225,7 @@ def _train(session: Session, plan: Plan, payload: bytes, algorithm: Algorithm) -
                 payload,
                 session.timeout_s,
                 algorithm,
+                transport,
             ),
             key=f"dsgd-rank-{session.job_id}-{rank.rank}",
             workers=[rank.worker.address],

@@ -18,6 +18,7 @@ import cloudpickle
 from distributed import get_worker, secede
 
 from dsgd.collectives.group import Algorithm, Group
+from dsgd.comm.base import TransportName
 from dsgd.comm.tcp import Listener
 from dsgd.errors import AbortedError, GangError
 from dsgd.ledger import RankLedger, RankRecords
@@ -55,6 +56,8 @@ class MemberTask:
         Longest wait for a peer.
     algorithm : str
         How `Group.allreduce` works.
+    transport : str
+        See `run_on_cluster`.
     """
 
     fence: Fence
@@ -64,6 +67,7 @@ class MemberTask:
     payload: bytes
     timeout_s: float
     algorithm: Algorithm
+    transport: TransportName = "auto"
 
 
 @dataclass(frozen=True)
@@ -158,6 +162,7 @@ def _run(
         abort=job.abort,
         timeout_s=task.timeout_s,
         wrap=data_wrap(worker),
+        transport=task.transport,
     )
     cleanup.callback(transport.close)
     group = Group(transport, task.algorithm)
@@ -179,6 +184,7 @@ def _run(
             "rows": getattr(data, "n_rows", None),
             "n_blocks": len(task.blocks),
             "peak_rss_bytes": peak_rss_bytes(),
+            "transport": transport.wire,
         },
         ledger.records(),
     )

@@ -19,8 +19,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from distributed.comm import get_address_host, parse_address
 
-from dsgd.comm.base import AbortFlag, AbstractTransport
-from dsgd.comm.tcp import Listener, Wrap, connect
+from dsgd.comm import shm, tcp
+from dsgd.comm.base import AbortFlag, AbstractTransport, TransportName
+from dsgd.comm.tcp import Listener, Wrap
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.plugins import RANK_EVENT
@@ -159,6 +160,7 @@ def meet(
     abort: AbortFlag,
     timeout_s: float,
     wrap: Wrap | None = None,
+    transport: TransportName = "auto",
 ) -> AbstractTransport:
     """Wait until all ranks are there, and connect with them.
 
@@ -178,6 +180,8 @@ def meet(
         Longest wait for the others, and for anything the transport waits for later.
     wrap : callable, optional
         Encrypts the sockets.
+    transport : {"auto", "spin", "shm", "tcp"}, default "auto"
+        See `run_on_cluster`.
 
     Returns
     -------
@@ -190,6 +194,8 @@ def meet(
         The job stopped, or this task does not belong to it.
     GangTimeoutError
         Some ranks did not come in time; names them.
+    ClusterError
+        Not all ranks can share memory, with ``transport="shm"``.
     """
     deadline = time.monotonic() + timeout_s
     while True:
@@ -207,16 +213,24 @@ def meet(
                 f"rank {fence.rank} waited {timeout_s:g} s for {', '.join(answer['missing'])} to start. "
                 "The worker may be busy with other tasks, paused for memory, or still reading its rows."
             )
-    return connect(
-        listener,
-        fence.rank,
-        answer["addresses"],
-        job_id=fence.job_id,
-        epoch=fence.epoch,
-        token=fence.token,
-        ledger=ledger,
-        abort=abort,
-        timeout_s=timeout_s,
-        connect_timeout_s=min(timeout_s, _CONNECT_S),
-        wrap=wrap,
-    )
+    options: dict[str, Any] = {
+        "job_id": fence.job_id,
+        "epoch": fence.epoch,
+        "token": fence.token,
+        "ledger": ledger,
+        "abort": abort,
+        "timeout_s": timeout_s,
+        "connect_timeout_s": min(timeout_s, _CONNECT_S),
+        "wrap": wrap,
+    }
+    if transport == "tcp":
+        return tcp.connect(listener, fence.rank, answer["addresses"], **options)
+    wait: shm.Wait = "spin" if transport == "spin" else "sleep"
+    joined = shm.connect(listener, fence.rank, answer["addresses"], wait=wait, **options)
+    if transport == "shm" and joined.size > 1 and joined.wire != "shm":
+        joined.close()
+        raise ClusterError(
+            f"rank {fence.rank} cannot share memory with all other ranks: there are {len(set(joined.hosts))} hosts, or "
+            'the shared folder has no room (see the log of the worker). Use transport="auto".'
+        )
+    return joined

@@ -96,6 +96,7 @@ def run_on_threads(
             "host": platform.node(),
             "rows": getattr(data[r], "n_rows", None),
             "peak_rss_bytes": peak_rss_bytes(),
+            "transport": transports[r].wire,
         }
         for r in range(size)
     ]
