@@ -1,0 +1,183 @@
+"""Elimination under cache pressure: every preset of `dsgd.svm.SVC` on sets whose kernel does not fit into the cache.
+
+Each fit runs in a process of its own, so that its peak memory can be told; presets of one set take turns. One line per
+preset: kernel values computed, in units of n² and against ``none``; median seconds and processor seconds; steps;
+samples left out, and those that wrongly were and came back; reconstructions; how far the objective lies from that of
+``none``; and by how much resident memory rose above what the data, the program and the cache take.
+
+    DSGD_DATA=... python benchmarks/svm_elimination.py --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from common import Rows
+from sklearn.datasets import make_classification
+
+from dsgd.datasets import load
+from dsgd.errors import DatasetError
+
+PRESETS = ["none", "auto", "multi", "single", "libsvm", "aggressive", "average", "conservative"]
+
+
+def clean(n: int) -> tuple[Any, Any]:
+    """Return n rows of 20 features of which few are near the boundary."""
+    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
+
+
+def noisy(n: int) -> tuple[Any, Any]:
+    """Return the same with a fifth of the labels drawn at random, so more than half of the rows end as vectors."""
+    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.2, random_state=0)
+
+
+def checkerboard(n: int) -> tuple[Any, Any]:
+    """Return points of a 4 x 4 board."""
+    X = np.random.default_rng(1).random((n, 2))
+    return X, (np.floor(4 * X).sum(axis=1) % 2).astype(int)
+
+
+def real(name: str, n: int, positive: Any = None) -> tuple[Any, Any]:
+    """Return n rows of a set, drawn with seed 0; with `positive`, that class against the others."""
+    data = load(name)
+    rows = np.sort(np.random.default_rng(0).permutation(data.X.shape[0])[:n])
+    y = data.y[rows] if positive is None else (data.y[rows] == positive).astype(int)
+    return data.X[rows], y
+
+
+#: name -> (rows by number, number of rows, parameters, megabytes of cache)
+CASES: dict[str, tuple[Callable[[int], tuple[Any, Any]], int, dict[str, float], float]] = {
+    "clean 20k": (clean, 20_000, {"C": 10.0}, 20),
+    "clean 60k": (clean, 60_000, {"C": 10.0}, 200),
+    "noisy 20k": (noisy, 20_000, {"C": 1.0}, 20),
+    "noisy 60k": (noisy, 60_000, {"C": 1.0}, 200),
+    "checkerboard 20k": (checkerboard, 20_000, {"C": 100.0, "gamma": 10.0}, 20),
+    "a9a csr": (lambda n: real("a9a", n), 32_561, {"C": 1.0}, 50),
+    "ijcnn1": (lambda n: real("ijcnn1", n), 49_990, {"C": 10.0, "gamma": 1.0}, 100),
+    "w8a csr": (lambda n: real("w8a", n), 49_749, {"C": 8.0}, 100),
+    "covtype 20k": (lambda n: real("covtype-subset", n, 1), 20_000, {"C": 10.0}, 20),
+    "clean 20k, fits": (clean, 20_000, {"C": 10.0}, 1600),
+    "noisy 20k, fits": (noisy, 20_000, {"C": 1.0}, 1600),
+}
+QUICK_ROWS = 4000
+
+
+def measure(name: str, preset: str, quick: bool) -> dict[str, Any]:
+    """Fit once in this process and return what it took."""
+    from dsgd.runtime.threads import peak_rss_bytes
+    from dsgd.svm import SVC
+
+    read, n, options, cache_mb = CASES[name]
+    X, y = read(n)
+    if quick:
+        X, y = X[:QUICK_ROWS], y[:QUICK_ROWS]
+        cache_mb *= (X.shape[0] / n) ** 2
+    some = np.argsort(y, kind="stable")[:: max(1, len(y) // 3000)]
+    SVC(cache_size=0.1, elimination="aggressive").fit(X[some], y[some])  # load compiled code
+    before = peak_rss_bytes()
+    begin, cpu = time.perf_counter(), time.process_time()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = SVC(cache_size=cache_mb, elimination=preset, **options).fit(X, y)
+    seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    (history,) = model.elimination_history_
+    active = [record.n_active for record in history]
+    return {
+        "n": X.shape[0],
+        "d": X.shape[1],
+        "cache_mb": cache_mb,
+        "seconds": seconds,
+        "cpu_seconds": cpu,
+        "kernel_evaluations": model.n_kernel_evaluations_,
+        "n_iter": int(model.n_iter_.sum()),
+        "n_support": len(model.support_),
+        "n_eliminated": model.n_eliminated_,
+        "n_returned": model.n_returned_,
+        "n_reconstructions": model.n_reconstructions_,
+        "least_active": min(active),
+        "objective": model.dual_objective_,
+        "gap": model.gap_,
+        "peak_rise_bytes": peak_rss_bytes() - before,
+        "data_bytes": int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sp.issparse(X) else X.nbytes),
+    }
+
+
+def in_own_process(name: str, preset: str, quick: bool) -> dict[str, Any]:
+    """Run `measure` in a fresh process."""
+    command = [sys.executable, __file__, "--measure", name, preset, *(["--quick"] if quick else [])]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise RuntimeError(done.stderr)
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def compare(name: str, presets: list[str], repeats: int, quick: bool, rows: Rows) -> None:
+    """Fit one set with all presets in turn and print their lines."""
+    runs: dict[str, list[dict[str, Any]]] = {preset: [] for preset in presets}
+    for _ in range(repeats):
+        for preset in presets:
+            runs[preset].append(in_own_process(name, preset, quick))
+    none = runs["none"][0]
+    times = {p: statistics.median(run["seconds"] for run in runs[p]) for p in presets}
+    cpus = {p: statistics.median(run["cpu_seconds"] for run in runs[p]) for p in presets}
+    pairs = none["n"] ** 2
+    pressure = 4 * pairs / (none["cache_mb"] * 2**20)
+    print(f"{name}: n={none['n']}, cache {none['cache_mb']:.3g} MB, kernel {pressure:.3g} times that")
+    for preset in presets:
+        run = runs[preset][-1]
+        apart = abs(run["objective"] - none["objective"]) / abs(none["objective"])
+        extra = run["peak_rise_bytes"] / 2**20 - run["cache_mb"]
+        rows.add(
+            case=name,
+            preset=preset,
+            **{**run, "seconds": times[preset], "cpu_seconds": cpus[preset]},
+            all_seconds=[r["seconds"] for r in runs[preset]],
+            evaluations_ratio=none["kernel_evaluations"] / run["kernel_evaluations"],
+            seconds_ratio=times["none"] / times[preset],
+        )
+        print(
+            f"  {preset:>12} {run['kernel_evaluations'] / pairs:6.3f} n² "
+            f"({none['kernel_evaluations'] / run['kernel_evaluations']:.2f}x fewer), {times[preset]:6.2f} s "
+            f"({times['none'] / times[preset]:.2f}x), cpu {cpus[preset]:6.2f} s ({cpus['none'] / cpus[preset]:.2f}x), "
+            f"steps {run['n_iter']}, SVs {run['n_support']}, left out {run['n_eliminated']}, returned "
+            f"{run['n_returned']}, renewed {run['n_reconstructions']}, objective {apart:.0e}, memory beyond the cache "
+            f"{extra:+.0f} MB",
+            flush=True,
+        )
+
+
+def main() -> None:
+    """Run all sets and print their lines."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="append one JSON row per preset and set to this file")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help=f"one repeat on {QUICK_ROWS} rows under the same pressure")
+    parser.add_argument("--case", action="append", choices=list(CASES), help="only this set; can be repeated")
+    parser.add_argument("--preset", action="append", choices=PRESETS, help="only this preset, besides none")
+    parser.add_argument("--measure", nargs=2, metavar=("CASE", "PRESET"), help="fit once in this process; print JSON")
+    arguments = parser.parse_args()
+    if arguments.measure:
+        print(json.dumps(measure(*arguments.measure, quick=arguments.quick)))
+        return
+    rows = Rows("svm_elimination", arguments.out)
+    presets = ["none", *(p for p in arguments.preset or PRESETS if p != "none")]
+    for name in arguments.case or CASES:
+        try:
+            compare(name, presets, 1 if arguments.quick else arguments.repeats, arguments.quick, rows)
+        except (RuntimeError, DatasetError) as error:
+            print(f"{name} skipped: {str(error).strip().splitlines()[-1]}")
+
+
+if __name__ == "__main__":
+    main()
