@@ -7,6 +7,7 @@ which takes pages away without a copy as soon as anybody needs them; `release_me
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 import threading
 import weakref
@@ -22,27 +23,25 @@ _SMALL_BYTES = 2**20  # below, an ordinary array does as well
 
 
 class _Buffer:
-    """A piece of memory; pages that were never written take none."""
+    """A piece of memory; pages that were never written take none.
+
+    Pages are small ones: rows are written a kilobyte here and there, and a huge page is cleared as a whole for each.
+    numpy's own arrays ask for huge pages, with which the first 370 megabytes of rows took 0.9 s instead of 0.24 s.
+    """
 
     def __init__(self, nbytes: int) -> None:
         self._memory: Any = None
         if nbytes >= _SMALL_BYTES and hasattr(mmap, "MAP_PRIVATE") and hasattr(mmap, "MAP_ANONYMOUS"):
             self._memory = mmap.mmap(-1, nbytes, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            self._advise("MADV_HUGEPAGE")
             self.bytes: AnyArray = np.frombuffer(self._memory, dtype=np.uint8)
         else:
             self.bytes = np.empty(nbytes, dtype=np.uint8)
 
     def offer(self) -> None:
         """Let the system take the pages when it needs some; what was written is lost."""
-        self._advise("MADV_FREE")
-
-    def _advise(self, name: str) -> None:
-        if self._memory is not None and hasattr(mmap, name):
-            try:
-                self._memory.madvise(getattr(mmap, name))
-            except OSError:  # a kernel built without it
-                return
+        if self._memory is not None and hasattr(mmap, "MADV_FREE"):
+            with contextlib.suppress(OSError):  # a system built without it
+                self._memory.madvise(mmap.MADV_FREE)
 
 
 class Buffers:
