@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import contextlib
+import sys
+import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import AbstractClusterEstimator
 from dsgd.svm.block import Dual, Solution, solve
 from dsgd.svm.elimination import Elimination, resolve_elimination
+from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
 from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
 from dsgd.svm.merging import merge_rows
+from dsgd.svm.pairwise import solve_pairwise
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
@@ -36,7 +40,7 @@ _SMALL = 2000
 _SLAB = 256
 
 
-class AbstractKernelSVM(BaseEstimator):
+class AbstractKernelSVM(AbstractClusterEstimator):
     """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -51,9 +55,15 @@ class AbstractKernelSVM(BaseEstimator):
     max_iter: int
     elimination: str | Elimination
     n_jobs: int | None
+    solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
     _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
+
+    #: The other ranks, while the estimator is fitted on a gang.
+    _gang: Gang | None = None
+
+    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -126,8 +136,13 @@ class AbstractKernelSVM(BaseEstimator):
         if callable(self.kernel) or self._is_precomputed():
             self._gamma = 0.0
             return self._known_kernel()
+        self._gamma = 0.0
         used = owner >= 0
         totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+        if self._gang is not None:
+            kernel = self._gang.make_kernel(self._known_kernel(), self.gamma, X, totals, first)
+            self._gamma = kernel.gamma
+            return kernel
         self._gamma = scale_gamma(self.gamma, X, totals, index=first)
         return survey(self._known_kernel(), X, first)
 
@@ -138,6 +153,8 @@ class AbstractKernelSVM(BaseEstimator):
 
     def _merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
         """Return representatives, owners and summed weights (`merge_rows`); given kernels have no rows to compare."""
+        if self._gang is not None:
+            return self._gang.merge(X, target, weights)
         if self._is_precomputed():
             used = np.flatnonzero(weights > 0)
             owner = np.full(len(weights), -1, dtype=np.int64)
@@ -163,6 +180,8 @@ class AbstractKernelSVM(BaseEstimator):
         if self._answer is not None:
             return self._answer(kernel, X, rows, dual, pool, cache_bytes)
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
+        if self.solver == "pairwise":
+            return solve_pairwise(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
         return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
 
     def _make_matrix(
@@ -170,6 +189,8 @@ class AbstractKernelSVM(BaseEstimator):
     ) -> KernelMatrix:
         """Return the kernel values among some rows of X, for variables of at most `largest`."""
         dtype = row_dtype(kernel, len(rows), largest, tol)
+        if self._gang is not None:
+            return self._gang.make_matrix(kernel, X, rows, dtype, pool, cache_bytes)
         return KernelMatrix(kernel, X, samples=rows, dtype=dtype, cache_bytes=cache_bytes, pool=pool)
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
@@ -183,24 +204,92 @@ class AbstractKernelSVM(BaseEstimator):
         self.n_reconstructions_ = sum(s.n_reconstructions for s in solutions)
         self.n_kernel_evaluations_ = sum(s.n_evaluations for s in solutions)
         self.elimination_history_ = [s.history for s in solutions]
+        if self._gang is None:  # a gang's client warns
+            self._warn_if_open(sum(s.n_iter for s in solutions))
+
+    def _warn_if_open(self, n_iter: int) -> None:
         if not self.converged_:
-            n_iter = sum(s.n_iter for s in solutions)
             warnings.warn(
                 f"{type(self).__name__} stopped after {n_iter} steps (max_iter={self.max_iter}) with a gap of "
                 f"{self.gap_:.3g} over all samples; tol={self.tol:g}. Raise max_iter, or scale the features with "
                 "StandardScaler or MinMaxScaler.",
                 ConvergenceWarning,
-                stacklevel=3,
+                stacklevel=4,
             )
+
+    def _say(self, text: str) -> None:
+        """Print a line if asked to; on a gang, where the client is."""
+        if not self.verbose:
+            return
+        if self._gang is None:
+            sys.stdout.write(text + "\n")
+        elif self._gang.leads:
+            self._gang.rank.publish({"text": text})
+
+    # -- on a cluster --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
+        """Train on checked rows, with class codes or targets; on a gang, on the rows that lie here with all targets."""
+
+    def _fit_on_cluster(
+        self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool
+    ) -> None:
+        """Train on worker processes, one rank on each."""
+        if self._is_precomputed():
+            raise InvalidParameterError(
+                f"{type(self).__name__}(kernel='precomputed') cannot be trained on a cluster: ranks compute kernel "
+                "values from features. Pass features and a kernel, or fit in this process (client=None, numpy arrays)."
+            )
+        begin = time.perf_counter()
+        with self._open_blocks(
+            X, y, sample_weight, check=check, classification=classification, supervised=supervised
+        ) as blocks:
+            filled = [s for s in blocks.summaries if s.rows]
+            classes = np.unique(np.concatenate([s.classes for s in filled])) if classification else None
+            packer = RowPacker(
+                classes,
+                n_features=int(self.n_features_in_),
+                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+                sparse=filled[0].sparse,
+            )
+            model = type(self)(**{**self.get_params(deep=False), "client": None})
+            if classes is not None:
+                model.classes_ = self._check_classes(classes)
+
+            def say(event: Any) -> None:
+                if "text" in event:
+                    sys.stdout.write(event["text"] + "\n")
+
+            gang = blocks.run(fit_on_rank, packer, (model,), on_event=say, numbered=True)
+        self.__dict__.update(gang.value)
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            "ranks": len(gang.stats),
+            "elapsed_s": time.perf_counter() - begin,
+            "rounds": sum(record.event == "block" for history in self.elimination_history_ for record in history),
+            "converged": self.converged_,
+            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
+            "stats": [dict(s) for s in gang.stats],
+        }
+        self._warn_if_open(int(np.sum(self.n_iter_)))
+
+    def _check_classes(self, classes: AnyArray) -> AnyArray:
+        """Return the classes if there are enough of them."""
+        if len(classes) < 2:
+            raise InvalidDataError(f"The number of classes has to be greater than one; got {len(classes)} class")
+        return classes
 
     def _keep_support(self, X: Any, support: AnyArray) -> None:
         self.support_ = support.astype(np.int32)
         self._is_sparse = sp.issparse(X)
         if self._is_precomputed():
             self.support_vectors_ = np.empty((0, 0))
+        elif self._gang is not None:
+            self.support_vectors_ = self._gang.collect(X, support)
         else:
             self.support_vectors_ = X[support]
-        self.shape_fit_ = X.shape
+        self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
 
     def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector) -> None:
         self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)

@@ -27,9 +27,11 @@ __all__ = [
     "block_values",
     "centre",
     "concatenate_rows",
+    "is_sparse_cheaper",
     "left_form",
     "prefers_sparse",
     "prepare",
+    "row_sums",
     "row_values",
     "scale_gamma",
     "span",
@@ -149,12 +151,12 @@ def scale_gamma(
         return 1.0 / int(d)
     order = np.arange(n) if index is None else index
     share = np.full(len(order), 1.0 / (len(order) * d)) if weights is None else weights / (weights.sum() * d)
-    mean = float(share @ _row_sums(X, None)[order])
-    variance = float(share @ _row_sums(X, mean)[order])
+    mean = float(share @ row_sums(X, None)[order])
+    variance = float(share @ row_sums(X, mean)[order])
     return float(1.0 / (d * variance)) if variance > 0 else 1.0
 
 
-def _row_sums(X: Any, mean: float | None) -> FloatVector:
+def row_sums(X: Any, mean: float | None) -> FloatVector:
     """Return the sums of rows, or of their squared distances from `mean`, float64, shape (n,)."""
     if sp.issparse(X):
         values = X.data.astype(np.float64)
@@ -208,8 +210,12 @@ def prefers_sparse(X: Any) -> bool:
     """Return whether products of CSR rows cost less than dense ones, by multiply-adds per value."""
     if not sp.issparse(X):
         return False
-    n, d = X.shape
-    return bool(d / 16 > X.nnz / max(n, 1) / 8 + 2)
+    return is_sparse_cheaper(X.shape[0], X.shape[1], X.nnz)
+
+
+def is_sparse_cheaper(n: int, d: int, nnz: int) -> bool:
+    """Return whether n rows with `nnz` entries of d each are better multiplied as CSR."""
+    return bool(d / 16 > nnz / max(n, 1) / 8 + 2)
 
 
 def prepare(

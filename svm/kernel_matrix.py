@@ -176,6 +176,10 @@ class KernelMatrix:
             return Rows(len(ids), plain=self.X, ids=index)
         return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
 
+    def own_rows(self, dtype: Any) -> Rows:
+        """Return the rows of all samples of this rank, active or not."""
+        return self._prepared(self._here, dtype)
+
     def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of any samples; those of other ranks travel."""
         if self.peers.is_alone:

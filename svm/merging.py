@@ -8,6 +8,7 @@ equal rows get smaller.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -16,10 +17,10 @@ import scipy.sparse as sp
 from dsgd.kernels import fingerprint_dense, fingerprint_sparse
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["deal_out", "merge_rows"]
+__all__ = ["deal_out", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal"]
 
 
-def _fingerprints(X: Any) -> AnyArray:
+def _row_prints(X: Any) -> AnyArray:
     word = np.dtype(f"u{X.dtype.itemsize}")
     out = np.zeros(X.shape[0], dtype=np.uint64)
     if sp.issparse(X):
@@ -52,17 +53,31 @@ def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVe
     total : array, shape (m,)
         Sums of weights.
     """
+    return merge_prints(fingerprints(X, target), weights, lambda rows, others: rows_are_equal(X, target, rows, others))
+
+
+def merge_prints(
+    prints: AnyArray, weights: FloatVector, are_equal: Callable[[IntVector, IntVector], bool]
+) -> tuple[IntVector, IntVector, FloatVector]:
+    """Merge rows by their fingerprints, shape (n,); ``are_equal(rows, others)`` says whether pairs of rows are equal.
+
+    Returns what `merge_rows` does; no rows are merged if any two with one fingerprint differ.
+    """
     used = np.flatnonzero(weights > 0)
-    bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
-    prints = _mix_targets(_fingerprints(X), bits)[used]
-    _, first, owner = np.unique(prints, return_index=True, return_inverse=True)
+    _, first, owner = np.unique(prints[used], return_index=True, return_inverse=True)
     of_all = np.full(len(weights), -1, dtype=np.int64)
-    if not _all_equal(X, target, used, used[first][owner]):  # two contents with one 64-bit fingerprint
+    if not are_equal(used, used[first][owner]):  # two contents with one 64-bit fingerprint
         of_all[used] = np.arange(len(used))
         return used, of_all, weights[used].astype(np.float64)
     of_all[used] = owner
     total = np.bincount(owner, weights=weights[used], minlength=len(first)).astype(np.float64)
     return used[first], of_all, total
+
+
+def fingerprints(X: Any, target: FloatVector) -> AnyArray:
+    """Return 64-bit fingerprints of rows and their targets, shape (n,)."""
+    bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
+    return _mix_targets(_row_prints(X), bits)
 
 
 def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
@@ -107,7 +122,8 @@ def _mix(words: AnyArray) -> AnyArray:
     return np.asarray(words ^ (words >> np.uint64(31)))
 
 
-def _all_equal(X: Any, target: FloatVector, rows: IntVector, others: IntVector) -> bool:
+def rows_are_equal(X: Any, target: FloatVector, rows: IntVector, others: IntVector) -> bool:
+    """Return whether all pairs of rows are equal, targets included."""
     differ = rows != others
     rows, others = rows[differ], others[differ]
     if not np.array_equal(target[rows], target[others]):

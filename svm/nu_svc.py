@@ -71,7 +71,10 @@ class NuSVC(AbstractKernelClassifier):
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
         half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
     n_jobs : int or None, default None
-        Threads; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
 
     Attributes
     ----------
@@ -103,6 +106,10 @@ class NuSVC(AbstractKernelClassifier):
         Features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_ : float
         Largest violation over all samples, in float64 (of the worst pair).
     dual_objective_ : float
@@ -146,6 +153,7 @@ class NuSVC(AbstractKernelClassifier):
         break_ties: bool = False,
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.nu = nu
         self.kernel = kernel
@@ -162,6 +170,7 @@ class NuSVC(AbstractKernelClassifier):
         self.break_ties = break_ties
         self.elimination = elimination
         self.n_jobs = n_jobs
+        self.client = client
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

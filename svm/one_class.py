@@ -7,11 +7,12 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import OutlierMixin
 
+from dsgd.inputs import is_collection
 from dsgd.svm.base import fill
 from dsgd.svm.block import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.single import AbstractSingleSVM
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["OneClassSVM"]
@@ -49,7 +50,10 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out, as for `SVC`.
     n_jobs : int or None, default None
-        Threads; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
 
     Attributes
     ----------
@@ -77,6 +81,10 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         Features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_
         As for `SVC`.
     elimination_history_
@@ -98,6 +106,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         max_iter: int = -1,
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.kernel = kernel
         self.degree = degree
@@ -111,14 +120,16 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         self.max_iter = max_iter
         self.elimination = elimination
         self.n_jobs = n_jobs
+        self.client = client
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; the kernel matrix, shape (n_samples, n_samples), with ``"precomputed"``.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight).
         y : None
             Not used; there for pipelines.
         sample_weight : array-like, shape (n_samples,), or None
@@ -134,11 +145,20 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
             The data cannot be trained on.
         InvalidParameterError
             A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
         """
-        del y
         self._check_parameters()
-        X, _, weights = self._check_training(X, "no_validation", sample_weight)
-        self._train(X, np.zeros(X.shape[0]), weights)
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, _, weights = self._check_training(X, "no_validation", sample_weight)
+            return rows, np.zeros(rows.shape[0]), weights
+
+        if self._uses_cluster(X):
+            labels = y if is_collection(y) else None
+            self._fit_on_cluster(X, labels, sample_weight, check, classification=False, supervised=False)
+        else:
+            self._fit_rows(*check())
         self.offset_ = -float(self.intercept_[0])
         return self
 
@@ -152,25 +172,32 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         start = fill(bounds, float(self.nu) * bounds.sum())
         return Dual(np.ones((1, len(target))), np.zeros((1, len(target))), bounds[None], start[None])
 
-    def score_samples(self, X: Any) -> FloatVector:
+    def score_samples(self, X: Any) -> Any:
         """Return the scores of rows, shape (n,): the decision function before the offset is taken off."""
+        if self._is_lazy(X):
+            return self._apply("score_samples", X, None, np.float64)
         return self._sums(X, self._dense_coefs().T)[:, 0]
 
-    def decision_function(self, X: Any) -> FloatVector:
+    def decision_function(self, X: Any) -> Any:
         """Return signed distances up to scale, shape (n,): positive inside, negative outside.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows; with ``"precomputed"``, kernel values with the training rows, shape (n, n_samples).
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
 
         Returns
         -------
         array, shape (n,)
             Decision values.
         """
+        if self._is_lazy(X):
+            return self._apply("decision_function", X, None, np.float64)
         return np.asarray(self.score_samples(X) - self.offset_)
 
-    def predict(self, X: Any) -> AnyArray:
+    def predict(self, X: Any) -> Any:
         """Return 1 for rows inside of the region and −1 for the others, shape (n,)."""
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.int64)
         return np.where(self.decision_function(X) >= 0, 1, -1)

@@ -19,6 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.block import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
@@ -53,16 +54,17 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; the kernel matrix, shape (n_samples, n_samples), with ``"precomputed"``.
-        y : array-like, shape (n_samples,)
-            Labels.
-        sample_weight : array-like, shape (n_samples,), or None
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Labels; None where blocks or files hold them.
+        sample_weight : array-like or dask array, shape (n_samples,), or None
             Weights; a whole number stands for that many copies of the row, zero for none.
 
         Returns
@@ -75,22 +77,35 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             The data cannot be trained on.
         InvalidParameterError
             A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
         """
         name = type(self).__name__
         self._check_parameters()
         check_choice(f"{name}(decision_function_shape=...)", self.decision_function_shape, ("ovr", "ovo"))
         check_bool(f"{name}(break_ties=...)", self.break_ties)
-        X, y, weights = self._check_training(X, y, sample_weight)
-        y = column_or_1d(y, warn=True)
-        check_classification_targets(y)
-        self.classes_, codes = np.unique(y, return_inverse=True)
-        if len(self.classes_) < 2:
-            raise InvalidDataError(f"The number of classes has to be greater than one; got {len(self.classes_)} class")
-        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=y)
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, labels, weights = self._check_training(X, y, sample_weight)
+            labels = column_or_1d(labels, warn=True)
+            check_classification_targets(labels)
+            return rows, labels, weights
+
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight, check, classification=True, supervised=True)
+            return self
+        rows, labels, weights = check()
+        classes, codes = np.unique(labels, return_inverse=True)
+        self.classes_ = self._check_classes(classes)
+        self._fit_rows(rows, codes, weights)
+        return self
+
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
+        codes = np.asarray(target).astype(np.int64)
+        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
         if len(np.unique(codes[self.class_weight_[codes] * weights > 0])) < len(self.classes_):
             raise InvalidDataError("Invalid input - all samples of a class have zero weight; leave the class out.")
         self._train(X, codes, weights)
-        return self
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
         bounds = self._bounds(codes, weights)
@@ -106,13 +121,14 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
                 y = -y  # with two classes, positive means the second
             dual = self._pose(pair, y, total[rows])
             solution = self._solve_pair(kernel, X, first[rows], dual, pool, cache_bytes)
-            if self.verbose:
-                print(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")  # noqa: T201
+            self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
             return y * solution.alpha[0], replace(solution, thresholds=self._find_thresholds(dual, solution))
 
         with self._open_pool() as pool:
             n = pool.n_threads
-            if n > 1 and len(pairs) >= n:  # pairs side by side leave no thread waiting at the end of a block
+            if (
+                n > 1 and len(pairs) >= n and self._gang is None
+            ):  # pairs side by side leave no thread waiting at the end of a block
                 with ThreadPoolExecutor(n) as executor:
                     share = self._cache_bytes() // n
                     found = list(executor.map(lambda pair: train_pair(pair, Pool(1, None), share), pairs))
@@ -211,13 +227,14 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         scores = self._sums(X, coefs, list(zip(ends, mine, strict=True)), len(column))
         return np.asarray(scores + self.intercept_)
 
-    def decision_function(self, X: Any) -> FloatMatrix:
+    def decision_function(self, X: Any) -> Any:
         """Return decision values.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows; with ``"precomputed"``, kernel values with the training rows, shape (n, n_samples).
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
 
         Returns
         -------
@@ -225,6 +242,11 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             With two classes, positive means the second; of a pair, positive means the first. ``"ovr"`` counts votes and
             breaks ties by the sums of decision values.
         """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            columns = k if self.decision_function_shape == "ovr" else k * (k - 1) // 2
+            return self._apply("decision_function", X, None if k == 2 else columns, np.float64)
         scores = self._pair_scores(X)
         if scores.shape[1] == 1:
             return scores[:, 0]
@@ -244,13 +266,13 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             votes[:, b] += scores[:, column] < 0
         return votes, sums
 
-    def predict(self, X: Any) -> AnyArray:
+    def predict(self, X: Any) -> Any:
         """Return the labels.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows, as for `decision_function`.
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
 
         Returns
         -------
@@ -265,6 +287,8 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         check_is_fitted(self)
         if self.break_ties and self.decision_function_shape == "ovo":
             raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, self.classes_.dtype)
         scores = self._pair_scores(X)
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
@@ -272,6 +296,30 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         if self.break_ties:
             votes = votes + sums / (3 * (np.abs(sums) + 1))
         return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(right / total)
+        return float(super().score(X, y, sample_weight))
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> FloatVector:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
+        return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)
 
 
 def _rows_of(pair: tuple[int, int], codes: AnyArray) -> AnyArray:

@@ -163,6 +163,14 @@ class Peers:
             return Rows(len(ids), plain=matrix[order])
         return Rows(len(ids), plain=self._gather_dense(ours.plain, counts)[order])
 
+    def spread(self, number: int, vector: AnyArray) -> AnyArray:
+        """Return a vector as the holder of a sample has it, on all ranks; it must have its length everywhere."""
+        if self._group is None or self.holder is None:
+            return vector
+        out, root = np.ascontiguousarray(vector), int(self.holder[number])
+        self._say(lambda group: group.broadcast(out, root))
+        return out
+
     def _gather_dense(self, rows: AnyArray, counts: IntVector) -> AnyArray:
         flat, lengths = np.ascontiguousarray(rows).reshape(-1), (counts * rows.shape[1]).tolist()
         parts = self._say(lambda group: group.allgatherv(flat, lengths))

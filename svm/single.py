@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
+from dsgd.inputs import lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.block import Dual
 from dsgd.svm.merging import deal_out
@@ -27,7 +28,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
     def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
         """Return the dual of rows with these targets and bounds, shape (m,)."""
 
-    def _train(self, X: Any, target: FloatVector, weights: FloatVector) -> None:
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         bounds = self._bounds(weights)
         first, owner, total = self._merge(X, target, bounds)
         kernel = self._make_kernel(X, weights, first, owner)
@@ -35,8 +36,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         with self._open_pool() as pool:
             tol, limit = float(self.tol), int(self.max_iter)
             solution = self._solve(kernel, X, first, dual, tol, limit, pool, self._cache_bytes())
-        if self.verbose:
-            print(f"{solution.n_iter} steps, gap {solution.gap:.3g}")  # noqa: T201
+        self._say(f"{solution.n_iter} steps, gap {solution.gap:.3g}")
         # Equal rows share a coefficient.
         coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
         support = np.flatnonzero(coefs)
@@ -62,16 +62,17 @@ class AbstractSingleSVM(AbstractKernelSVM):
 class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
     """Kernel regression; `SVR` and `NuSVR` are the ones to use."""
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-            Rows, float32 or float64; the kernel matrix, shape (n_samples, n_samples), with ``"precomputed"``.
-        y : array-like, shape (n_samples,)
-            Targets.
-        sample_weight : array-like, shape (n_samples,), or None
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+        sample_weight : array-like or dask array, shape (n_samples,), or None
             Weights; a whole number stands for that many copies of the row, zero for none.
 
         Returns
@@ -84,23 +85,59 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
             The data cannot be trained on.
         InvalidParameterError
             A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
         """
         self._check_parameters()
-        X, y, weights = self._check_training(X, y, sample_weight, y_numeric=True)
-        self._train(X, np.asarray(y, dtype=np.float64), weights)
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, target, weights = self._check_training(X, y, sample_weight, y_numeric=True)
+            return rows, np.asarray(target, dtype=np.float64), weights
+
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight, check, classification=False, supervised=True)
+        else:
+            self._fit_rows(*check())
         return self
 
-    def predict(self, X: Any) -> FloatVector:
+    def predict(self, X: Any) -> Any:
         """Return predictions.
 
         Parameters
         ----------
-        X : array, sparse matrix or DataFrame, shape (n, n_features)
-            Rows; with ``"precomputed"``, kernel values with the training rows, shape (n, n_samples).
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
 
         Returns
         -------
         array, shape (n,)
             Predicted targets.
         """
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.float64)
         return np.asarray(self._sums(X, self._dense_coefs().T)[:, 0] + self.intercept_[0])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+        return float(super().score(X, y, sample_weight))
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> FloatVector:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        predicted = self.predict(X) if len(y) else np.zeros(0)
+        y = np.asarray(y, dtype=np.float64)
+        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

@@ -10,7 +10,7 @@ from dsgd.svm.block import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.one_vs_one import AbstractKernelClassifier
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["SVC"]
 
@@ -55,8 +55,14 @@ class SVC(AbstractKernelClassifier):
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
         half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
+    solver : {"block", "pairwise"}, default "block"
+        ``"pairwise"`` is the published parallel algorithm, one pair per step and no cache (`dsgd.svm.pairwise`): the
+        same optimum, much slower; for studies.
     n_jobs : int or None, default None
-        Threads; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
 
     Attributes
     ----------
@@ -86,6 +92,10 @@ class SVC(AbstractKernelClassifier):
         Features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_ : float
         Largest violation over all samples, in float64 (of the worst pair).
     dual_objective_ : float
@@ -128,7 +138,9 @@ class SVC(AbstractKernelClassifier):
         decision_function_shape: str = "ovr",
         break_ties: bool = False,
         elimination: str | Elimination = "auto",
+        solver: str = "block",
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.C = C
         self.kernel = kernel
@@ -144,10 +156,13 @@ class SVC(AbstractKernelClassifier):
         self.decision_function_shape = decision_function_shape
         self.break_ties = break_ties
         self.elimination = elimination
+        self.solver = solver
         self.n_jobs = n_jobs
+        self.client = client
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)
+        check_choice("SVC(solver=...)", self.solver, ("block", "pairwise"))
 
     def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
         bounds: FloatVector = float(self.C) * self.class_weight_[codes] * weights

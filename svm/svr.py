@@ -48,7 +48,10 @@ class SVR(AbstractKernelRegressor):
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out, as for `SVC`.
     n_jobs : int or None, default None
-        Threads; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
 
     Attributes
     ----------
@@ -74,6 +77,10 @@ class SVR(AbstractKernelRegressor):
         Features seen in ``fit``.
     feature_names_in_ : array, shape (n_features,)
         Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_
         As for `SVC`.
     elimination_history_
@@ -96,6 +103,7 @@ class SVR(AbstractKernelRegressor):
         max_iter: int = -1,
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
+        client: Any = None,
     ) -> None:
         self.kernel = kernel
         self.degree = degree
@@ -110,6 +118,7 @@ class SVR(AbstractKernelRegressor):
         self.max_iter = max_iter
         self.elimination = elimination
         self.n_jobs = n_jobs
+        self.client = client
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)

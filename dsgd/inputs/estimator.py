@@ -56,22 +56,33 @@ class ClusterBlocks:
         n_ranks: int | None = None,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         transport: TransportName = "auto",
+        numbered: bool = False,
     ) -> GangResult:
-        """Run a rank program over the blocks, one rank per worker process or `n_ranks`; see `run_on_cluster`."""
+        """Run a rank program over the blocks, one rank per worker process or `n_ranks`; see `run_on_cluster`.
+
+        With `numbered`, `pack` gets blocks (X, y, sample_weight, first), `first` being the number of the first row in
+        the whole.
+        """
         from dsgd.runtime import run_on_cluster
 
-        return run_on_cluster(
-            program,
-            self.futures,
-            client=self.client,
-            pack=pack,
-            args=args,
-            n_ranks=n_ranks,
-            block_rows=[s.rows for s in self.summaries],
-            block_nbytes=[s.nbytes for s in self.summaries],
-            on_event=on_event,
-            transport=transport,
-        )
+        with _released([]) as held:
+            futures = self.futures
+            if numbered:
+                starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
+                futures = self.client.map(_number, self.futures, starts, pure=False)
+                held += futures
+            return run_on_cluster(
+                program,
+                futures,
+                client=self.client,
+                pack=pack,
+                args=args,
+                n_ranks=n_ranks,
+                block_rows=[s.rows for s in self.summaries],
+                block_nbytes=[s.nbytes for s in self.summaries],
+                on_event=on_event,
+                transport=transport,
+            )
 
 
 class AbstractClusterEstimator(BaseEstimator):
@@ -200,6 +211,10 @@ def count_threads(n_jobs: int | None) -> int:
         return 1
     cores = os.cpu_count() or 1
     return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:
+    return (*block, first)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,155 @@
+"""The kernel SVMs on real worker processes: every kind of input, and the optimum of one process."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Iterator
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from distributed import Client
+from sklearn.base import clone
+from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
+from sklearn.exceptions import ConvergenceWarning
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from gang_cluster import assert_clean, start_cluster
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two single-threaded worker processes."""
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def data() -> tuple[np.ndarray, np.ndarray]:
+    """Three classes with names, 240 rows."""
+    X, y = make_classification(240, 6, n_informative=5, n_redundant=0, n_classes=3, random_state=0)
+    return X, np.array(["ape", "bee", "cat"])[y]
+
+
+def linear_by_hand(A, B):
+    """Return the values of a linear kernel."""
+    return np.asarray((A @ B.T).todense() if sp.issparse(A) else A @ B.T)
+
+
+@pytest.mark.parametrize("kind", ["arrays", "dask", "delayed", "files"])
+def test_every_kind_of_input_ends_at_the_optimum_of_one_process(client, data, kind, tmp_path):
+    """Arrays, dask arrays, delayed blocks and files give the objective, support and predictions of one process."""
+    X, y = data
+    codes = np.unique(y, return_inverse=True)[1]
+    weights = np.random.default_rng(0).integers(1, 4, len(y)).astype(float)
+    options = {"tol": 1e-5, "class_weight": "balanced"}
+    inputs = {"arrays": (X, y, weights)}
+    inputs["dask"] = tuple(da.from_array(part, chunks=(70, 6)[: part.ndim]) for part in (X, y, weights))
+    starts = range(0, 240, 80)
+    inputs["delayed"] = ([dask.delayed((X[k : k + 80], y[k : k + 80], weights[k : k + 80])) for k in starts],)
+    if kind == "files":
+        for k in starts:
+            dump_svmlight_file(X[k : k + 80], codes[k : k + 80], str(tmp_path / f"{k:03}.svm"), zero_based=False)
+        inputs["files"] = ([str(tmp_path / f"{k:03}.svm") for k in starts],)
+        expected = SVC(**options).fit(sp.csr_matrix(X), codes)
+        y = codes
+    else:
+        expected = SVC(**options).fit(X, y, weights)
+    model = SVC(**options, client=client).fit(*inputs[kind])
+    assert model.converged_
+    assert model.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-6)
+    assert model.shape_fit_ == (240, 6)
+    np.testing.assert_array_equal(model.classes_, expected.classes_)
+    np.testing.assert_allclose(model.class_weight_, expected.class_weight_)
+    np.testing.assert_array_equal(model.predict(X), expected.predict(X))
+    np.testing.assert_allclose(model.decision_function(X), expected.decision_function(X), atol=1e-3)
+    vectors = model.support_vectors_
+    vectors = vectors.toarray() if sp.issparse(vectors) else vectors
+    np.testing.assert_allclose(vectors, X[model.support_], atol=1e-12)
+    assert model.fit_report_["ranks"] == 2
+    assert model.ledger_.totals()["bytes_sent"] > 0
+    assert_clean(client)
+
+
+@pytest.mark.parametrize(
+    "model",
+    [SVR(C=5.0, tol=1e-4), NuSVR(C=5.0, tol=1e-4), OneClassSVM(nu=0.3, tol=1e-4)],
+    ids=lambda model: type(model).__name__,
+)
+@pytest.mark.parametrize("sparse", [False, True])
+def test_regression_and_outliers(client, model, sparse):
+    """The machines of one problem give the objective and the predictions of one process, dense and CSR."""
+    X, y = make_regression(200, 5, noise=5.0, random_state=0)
+    X = sp.csr_matrix(np.where(X > 0, X, 0.0)) if sparse else X
+    expected = clone(model).fit(X, y / 50)
+    ours = clone(model).set_params(client=client, elimination="aggressive").fit(X, y / 50)
+    assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
+    score = "decision_function" if hasattr(model, "decision_function") else "predict"
+    np.testing.assert_allclose(getattr(ours, score)(X), getattr(expected, score)(X), atol=2e-3)
+
+
+def test_nu_classification_and_callable_kernels(client, data):
+    """NuSVC, and kernels that are functions, train on ranks as in one process."""
+    X, y = data
+    for options in ({}, {"kernel": linear_by_hand}):
+        expected = NuSVC(nu=0.4, tol=1e-5, **options).fit(X, y)
+        ours = NuSVC(nu=0.4, tol=1e-5, client=client, **options).fit(X, y)
+        assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
+
+
+def test_prediction_on_dask_input_is_lazy_and_blocked(client, data):
+    """Predictions keep the chunks of their rows, and scores are those of arrays."""
+    X, y = data
+    model = SVC(client=client, verbose=True).fit(X, y)
+    rows, labels = da.from_array(X, chunks=(100, 6)), da.from_array(y, chunks=100)
+    lazy = model.predict(rows)
+    assert lazy.chunks == ((100, 100, 40),)
+    np.testing.assert_array_equal(lazy.compute(), model.predict(X))
+    np.testing.assert_allclose(model.decision_function(rows).compute(), model.decision_function(X))
+    assert model.score(rows, labels) == model.score(X, y)
+    regression = SVR().fit(X, X[:, 0])
+    assert regression.score(rows, da.from_array(X[:, 0], chunks=100)) == pytest.approx(regression.score(X, X[:, 0]))
+    outliers = OneClassSVM().fit(X)
+    np.testing.assert_array_equal(outliers.predict(rows).compute(), outliers.predict(X))
+
+
+def test_models_travel_without_their_client(client, data):
+    """A clone carries the client by reference, a pickle leaves it behind and predicts the same."""
+    X, y = data
+    model = SVC(client=client).fit(X, y)
+    assert clone(model).client is client
+    again = pickle.loads(pickle.dumps(model))
+    assert again.client is None
+    np.testing.assert_array_equal(again.predict(X), model.predict(X))
+
+
+def test_the_published_algorithm_on_processes(client, data):
+    """One pair per step gives the same optimum, and sends at least two rows and two pairs of extremes per step."""
+    X, y = data
+    binary = y == "ape"
+    expected = SVC(tol=1e-5).fit(X, binary)
+    model = SVC(tol=1e-5, solver="pairwise", elimination="aggressive", client=client).fit(X, binary)
+    assert model.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-6)
+    totals = model.ledger_.totals()
+    assert totals["rounds"] == model.n_iter_[0]
+    # Of two ranks: every row goes out once (6 features and 2 more, float64), extremes both ways, a header each.
+    assert totals["bytes_sent"] >= model.n_iter_[0] * (2 * (8 * 8 + 40) + 2 * (4 * 8 + 40))
+
+
+def test_errors_come_home(client, data):
+    """What cannot be trained on a cluster is refused with a reason, and a cap on steps warns here."""
+    X, y = data
+    with pytest.raises(InvalidParameterError, match="precomputed"):
+        SVC(kernel="precomputed", client=client).fit(X @ X.T, y)
+    with pytest.raises(InvalidDataError, match="greater than one"):
+        SVC(client=client).fit(da.from_array(X, chunks=(80, 6)), da.from_array(np.zeros(240), chunks=80))
+    with pytest.raises(InvalidDataError, match="infeasible"):
+        NuSVC(nu=1.0, client=client).fit(X[:200], y[:200])
+    with pytest.warns(ConvergenceWarning, match="gap"):
+        SVC(max_iter=3, client=client).fit(X, y)
+    assert_clean(client)
