@@ -1,0 +1,147 @@
+"""Kernel SVMs on worker processes: one and two ranks side by side, and what each way of solving says on the wire.
+
+Worker processes of a LocalCluster, one thread each, train `dsgd.svm.SVC` on a generated set, by blocks; the same runs
+are interleaved over the numbers of ranks, and medians compared. Then the published pairwise algorithm and the block
+solver train on a smaller set of the same kind, with two ranks, and their ledgers are compared: seconds that ranks
+compute, move bytes and wait; bytes, messages and rounds.
+
+Run: ``python benchmarks/svm_cluster.py --out rows.jsonl``; ``--quick`` takes few rows and one repeat.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from common import Rows
+from distributed import Client, LocalCluster
+from sklearn.datasets import make_classification
+
+from dsgd.svm import SVC
+
+CACHE_MB = 400
+
+
+def generated(n: int) -> tuple[Any, Any]:
+    """Return a noisy problem of n rows and 20 features, that of ``svm_peers.py``."""
+    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
+
+
+@contextlib.contextmanager
+def cluster(n_workers: int) -> Iterator[Client]:
+    """Give worker processes of one thread each, with everything compiled and loaded."""
+    with (
+        LocalCluster(n_workers=n_workers, threads_per_worker=1, dashboard_address="127.0.0.1:0") as local,
+        Client(local) as client,
+    ):
+        X, y = generated(400)
+        SVC(cache_size=0.1, elimination="aggressive", n_jobs=1, client=client).fit(X, y)
+        SVC(max_iter=20, tol=100.0, solver="pairwise", n_jobs=1, client=client).fit(X, y)
+        yield client
+
+
+def run(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, SVC]:
+    """Fit once; return the seconds that ranks were at work, and the model."""
+    model = SVC(n_jobs=1, client=client, **options)
+    begin = time.perf_counter()
+    model.fit(X, y)
+    return time.perf_counter() - begin, model
+
+
+def solver_seconds(model: SVC) -> float:
+    """Return the seconds of the solver alone, without placing the rows."""
+    return float(model.elimination_history_[0][-1].seconds)
+
+
+def add(rows: Rows, case: str, n_ranks: int, seconds: list[float], solver: list[float], model: SVC, n: int) -> None:
+    """Write one row."""
+    totals = model.ledger_.totals()
+    rows.add(
+        case=case,
+        ranks=n_ranks,
+        n=n,
+        d=20,
+        solver=model.solver,
+        seconds=statistics.median(seconds),
+        all_seconds=seconds,
+        solver_seconds=statistics.median(solver),
+        objective=model.dual_objective_,
+        gap=model.gap_,
+        n_iter=int(np.sum(model.n_iter_)),
+        kernel_evaluations=model.n_kernel_evaluations_,
+        **totals,
+    )
+
+
+def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
+    """Train by blocks on one and on two ranks, interleaved."""
+    X, y = generated(n)
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    solver: dict[int, list[float]] = {1: [], 2: []}
+    models: dict[int, SVC] = {}
+    with cluster(1) as one, cluster(2) as two:
+        for _ in range(repeats):
+            for n_ranks, client in ((1, one), (2, two)):
+                took, models[n_ranks] = run(client, X, y, cache_size=cache_mb / n_ranks)
+                seconds[n_ranks].append(took)
+                solver[n_ranks].append(solver_seconds(models[n_ranks]))
+    for n_ranks, model in models.items():
+        add(rows, "ranks", n_ranks, seconds[n_ranks], solver[n_ranks], model, n)
+    whole = {k: statistics.median(v) for k, v in seconds.items()}
+    alone = {k: statistics.median(v) for k, v in solver.items()}
+    totals = models[2].ledger_.totals()
+    spread = abs(models[1].dual_objective_ / models[2].dual_objective_ - 1)
+    print(
+        f"block, n={n}: 1 rank {whole[1]:.2f} s, 2 ranks {whole[2]:.2f} s ({whole[1] / whole[2]:.2f}x); solver alone "
+        f"{alone[1]:.2f} and {alone[2]:.2f} s ({alone[1] / alone[2]:.2f}x); {totals['rounds']:.0f} rounds, "
+        f"{totals['bytes_sent'] / 1e6:.1f} MB in {totals['messages']:.0f} messages; objectives {spread:.0e}"
+    )
+
+
+def compare_solvers(n: int, rows: Rows) -> None:
+    """Train by blocks and by pairs on two ranks, and print where the time went."""
+    X, y = generated(n)
+    with cluster(2) as client:
+        for name, elimination in (("block", "auto"), ("pairwise", "none"), ("pairwise", "average")):
+            took, model = run(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
+            add(rows, f"{name} {elimination}", 2, [took], [solver_seconds(model)], model, n)
+            totals = model.ledger_.totals()
+            busy = totals["compute_s"] + totals["encode_s"]
+            spoken = totals["wire_s"] + totals["wait_s"]
+            print(
+                f"{name}, elimination {elimination}, n={n}, 2 ranks: {took:.2f} s, communication "
+                f"{100 * spoken / (busy + spoken):.0f} % of rank time (wire {totals['wire_s']:.2f} s, wait "
+                f"{totals['wait_s']:.2f} s, compute {busy:.2f} s); {totals['rounds']:.0f} rounds, "
+                f"{totals['bytes_sent'] / 1e6:.2f} MB in {totals['messages']:.0f} messages, "
+                f"{model.n_kernel_evaluations_ / 1e6:.0f}e6 kernel values, objective {model.dual_objective_:.6f}"
+            )
+
+
+def main() -> None:
+    """Run both comparisons."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", help="append one JSON row per measurement to this file")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
+    parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
+    parser.add_argument("--only", choices=["ranks", "solvers"], help="one comparison only")
+    parser.add_argument("--quick", action="store_true", help="3000 and 600 rows, one repeat")
+    arguments = parser.parse_args()
+    rows = Rows("svm_cluster", arguments.out)
+    if (os.cpu_count() or 1) < 2:
+        print("one core only: two ranks cannot be faster here")
+    quick = arguments.quick
+    if arguments.only != "solvers":
+        compare_ranks(3000 if quick else arguments.rows, 1 if quick else arguments.repeats, CACHE_MB, rows)
+    if arguments.only != "ranks":
+        compare_solvers(600 if quick else arguments.pairwise_rows, rows)
+
+
+if __name__ == "__main__":
+    main()
