@@ -36,6 +36,7 @@ __all__ = ["KernelMatrix", "Picked", "weighted_sums"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
+_BLOCK_ROWS = 128
 _HELD_BYTES = 64 * 2**20  # of left rows in a sum
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
 _NEAR = 8  # columns of a row that lie this close come by the cache line
@@ -220,9 +221,17 @@ class KernelMatrix:
         """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows."""
         rows = picked.take(where)
         self.n_evaluations += rows.n * rows.n
-        for start in range(0, rows.n, _CHUNK):
-            some = where[start : start + _CHUNK]
-            out[np.ix_(some, where)] = block_values(self.kernel, picked.take(some), rows, self.dtype)
+        is_all = rows.n == len(out)
+
+        def work(start: int, stop: int) -> None:
+            some = where[start:stop]
+            values = block_values(self.kernel, picked.take(some), rows, self.dtype)
+            if is_all:
+                out[start:stop] = values
+            else:
+                out[np.ix_(some, where)] = values
+
+        self.pool.slabs(work, rows.n, _BLOCK_ROWS)
 
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
