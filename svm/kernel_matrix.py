@@ -379,11 +379,16 @@ class KernelMatrix:
         """
         out = np.zeros((len(targets), 1))
         self.n_evaluations += len(targets) * len(sources)
+
+        def right(start: int, stop: int) -> Rows:
+            self.peers.check()  # all sources at once may take long
+            return self._prepared(targets[start:stop], dtype)
+
         weighted_sums(
             self.kernel,
             lambda start, stop: self._rows_of(sources[start:stop], dtype),
             coefs[:, None],
-            lambda start, stop: self._prepared(targets[start:stop], dtype),
+            right,
             out,
             dtype,
             self.pool,

@@ -54,6 +54,7 @@ class Peers:
     ) -> None:
         self.n = n
         self._group = group if group is not None and group.size > 1 else None
+        self._ledger = None if group is None else group.ledger
         self.holder = None if holder is None else holder.copy()
         self.check = check
         self._spoken_s = 0.0
@@ -91,11 +92,10 @@ class Peers:
     @contextlib.contextmanager
     def round(self, op: str) -> Iterator[None]:
         """Keep the ledger of a piece of work: what is neither wire nor wait is computation."""
-        group = self._group
-        if group is None:
+        ledger = self._ledger
+        if ledger is None:
             yield
             return
-        ledger = group.ledger
         ledger.begin_round(op)
         begin, self._spoken_s = ledger.clock(), 0.0
         try:
