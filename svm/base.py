@@ -25,6 +25,7 @@ from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.pairwise import solve_pairwise
 from dsgd.svm.threads import Pool, count_threads, open_pool
+from dsgd.svm.whole import is_whole, solve_whole
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
@@ -182,6 +183,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
         if self.solver == "pairwise":
             return solve_pairwise(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
+        if is_whole(dual, matrix, self._policy()):
+            return solve_whole(dual, matrix, tol=tol, max_iter=max_iter)
         return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
 
     def _make_matrix(

@@ -38,7 +38,7 @@ from dsgd.svm.rebalance import rebalance
 from dsgd.svm.smo import collect, extremes, solve_block
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Dual", "Solution", "solve"]
+__all__ = ["Dual", "Solution", "find_thresholds", "solve"]
 
 _MAX_EVENTS = 32
 _SMALL = 50_000
@@ -143,6 +143,18 @@ def solve(
         Variables per block; None chooses by the number of samples.
     """
     return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
+
+
+def find_thresholds(
+    f: FloatMatrix, alpha: FloatMatrix, upper: FloatMatrix, group: AnyArray, least: FloatVector, most: FloatVector
+) -> FloatVector:
+    """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
+    thresholds: FloatVector = np.empty(len(least))
+    for g in range(len(least)):
+        free = (alpha > 0) & (alpha < upper) & (group == g)
+        ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
+        thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
+    return thresholds
 
 
 class _Run:
@@ -530,13 +542,9 @@ class _Run:
             there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
             self.u[there] = 0.0
             self.peers.add_up(self.u)
-        thresholds = np.empty(self.n_groups)
-        f = self.u + self.c
         extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
-        for g in range(self.n_groups):
-            free = (self.alpha > 0) & (self.alpha < self.dual.upper) & (self.group == g)
-            ends = [end for end in (self.least[g], self.most[g]) if np.isfinite(end)]
-            thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
+        f = self.u + self.c
+        thresholds = find_thresholds(f, self.alpha, self.dual.upper, self.group, self.least, self.most)
         objective = 0.5 * float(self._beta() @ self.u) + float((self.dual.p * self.alpha).sum())
         counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
         self.peers.add_up(counts)

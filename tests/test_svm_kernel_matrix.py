@@ -20,6 +20,7 @@ from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out, merge_rows
 from dsgd.svm.smo import solve_block
 from dsgd.svm.threads import Pool
+from dsgd.svm.whole import solve_whole
 from reference.svm import smo
 
 GAMMA = 0.3
@@ -103,6 +104,29 @@ def test_memory_is_bounded_by_cache_size(cache_size):
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert peak < cache_size * 2**20 + 6 * X.nbytes + 40 * 2**20
+
+
+@pytest.mark.parametrize("by_sign", [False, True])
+@pytest.mark.parametrize("r", [1, 2])
+def test_small_problems_are_one_block(by_sign, r):
+    """A problem solved as one block has the solution and the gap of the rounds, and tells when steps run out."""
+    rng = np.random.default_rng(5)
+    X, n = rng.normal(size=(120, 4)), 120
+    z = np.sin(X[:, 0])
+    y = np.stack([np.ones(n), -np.ones(n)])[:r] if r == 2 else np.where(z > 0, 1.0, -1.0)[None]
+    p = np.stack([0.1 - z, 0.1 + z])[:r] if r == 2 else np.full((1, n), 0.0 if by_sign else -1.0)
+    dual = Dual(y, p, np.full((r, n), 2.0), np.full((r, n), 0.5 if by_sign else 0.0), by_sign)
+    whole = solve_whole(dual, _matrix(X), tol=1e-6, max_iter=-1)
+    rounds = solve(dual, _matrix(X), tol=1e-6, max_iter=-1, elimination=Elimination("none"))
+    assert whole.converged
+    assert whole.gap < 1e-6
+    assert whole.objective == pytest.approx(rounds.objective, rel=1e-8)
+    np.testing.assert_allclose(whole.thresholds, rounds.thresholds, atol=1e-5)
+    np.testing.assert_allclose(whole.u, rbf_kernel(X, gamma=GAMMA) @ (y * whole.alpha).sum(axis=0), rtol=1e-9)
+    capped = solve_whole(dual, _matrix(X), tol=1e-6, max_iter=3)
+    assert not capped.converged
+    assert capped.n_iter == 3
+    assert capped.gap > whole.gap
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "precomputed"])
