@@ -25,9 +25,10 @@ _MAX_ATTEMPTS = 3
 
 
 def is_whole(dual: Dual, matrix: KernelMatrix, elimination: Elimination) -> bool:
-    """Return whether `solve_whole` is meant for a problem: small, and not asked to leave samples out at once."""
+    """Return whether `solve_whole` is meant for a problem: small, all here, and not asked to leave out at once."""
     is_idle = elimination.mode == "none" or elimination.waits_for_pressure
-    return is_idle and dual.y.size <= _LARGEST and matrix.dtype == np.float64 and len(matrix.active) == matrix.n
+    is_here = matrix.peers.is_alone and len(matrix.active) == matrix.n
+    return is_idle and is_here and dual.y.size <= _LARGEST and bool(matrix.dtype == np.float64)
 
 
 def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) -> Solution:
@@ -52,7 +53,7 @@ def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) 
     begin = time.perf_counter()
     n = matrix.n
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
-    K = matrix.block(np.arange(n))
+    K = matrix.block(matrix.pick(np.arange(n)))
     of_variables = K if len(dual.y) == 1 else np.tile(K, (len(dual.y), len(dual.y)))
     group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
     n_groups = 2 if dual.by_sign else 1
