@@ -16,7 +16,6 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
 from common import Rows, machine
 from distributed import Client, LocalCluster
 from linear_svm_peers import data_sets
@@ -125,13 +124,11 @@ def main() -> None:
     repeats = arguments.repeats or (1 if arguments.quick else 3)
     rows = Rows("linear_svm_cluster", arguments.out)
     print(machine())
-    for name, X, y, C in data_sets(arguments.quick):
-        if name.startswith(arguments.only):
-            single = X.astype(np.float32)
-            for loss in METHODS:
-                if arguments.loss in (None, loss):
-                    solvers = arguments.solvers or METHODS[loss]
-                    compare(name, single, y, loss, C, solvers, repeats, arguments.rounds, rows)
+    for name, X, y, C in data_sets(arguments.quick, arguments.only):
+        for loss in METHODS:
+            if arguments.loss in (None, loss):
+                solvers = arguments.solvers or METHODS[loss]
+                compare(name, X, y, loss, C, solvers, repeats, arguments.rounds, rows)
 
 
 if __name__ == "__main__":

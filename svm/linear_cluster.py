@@ -3,18 +3,19 @@ r"""Linear SVMs on the ranks of a gang: the program that every rank runs on its 
 Problem: `dsgd.svm.linear_problem`, with the rows divided among ranks and one or several outputs. What the ranks share
 is the weights, ``w = sum b_i x_i`` over all rows; dual variables stay with their rows. What travels is sums over rows:
 
-- Squared losses: Newton's method (`dsgd.svm.newton`), whose gradient, products and step length are such sums.
+- Squared losses, on at least as many rows as columns: Newton's method (`dsgd.svm.newton`), whose gradient, products and
+  step length are such sums.
+- Other problems: rounds of CoCoA+ (`dsgd.svm.cocoa`) until the rows that survive elimination are few, `WARM_ROUNDS` at
+  most; these finish on rank 0 (`dsgd.svm.survivors`). If they stay too many, or coordinate descent does not get on,
+  Newton's method goes on from there, on all ranks.
 - One rank solves as a fit without a cluster does (`dsgd.svm.linear_solve`).
-- Hinge and epsilon-insensitive losses: rounds of CoCoA+ (`dsgd.svm.cocoa`) until the rows that survive elimination are
-  few, `WARM_ROUNDS` at most; these finish on rank 0 (`dsgd.svm.survivors`). If they stay too many, or coordinate
-  descent does not get on, Newton's method goes on from there, on all ranks.
 
 Every one of them stops on the duality gap over the rows of all ranks, in float64, and all ranks stop at the same point:
 decisions are taken from numbers that are equal on all ranks to the last bit (`dsgd.svm.linear_rows.Team`).
 
 Rows are merged and ordered rank by rank: equal rows on two ranks stay two rows, which changes nothing but the path.
 
-Source: 1, 2 and 3 as in the modules named; Zhuang et al., PAKDD 2015 (Newton's method with rows divided).
+Source: the modules named; Zhuang, Chin, Juan and Lin, PAKDD 2015 (Newton's method with the rows divided).
 """
 
 from __future__ import annotations
@@ -42,7 +43,7 @@ from dsgd.svm.linear_problem import (
 )
 from dsgd.svm.linear_rows import LinearRows, Team, gather_rows
 from dsgd.svm.linear_screening import count_proven
-from dsgd.svm.linear_solve import COLUMNS_PER_PASS, PATIENCE, solve_linear
+from dsgd.svm.linear_solve import COLUMNS_PER_PASS, PATIENCE, SMOOTH_PATIENCE, solve_linear
 from dsgd.svm.newton import solve_newton
 from dsgd.svm.survivors import room_for_survivors, solve_survivors
 from dsgd.types import AnyArray, FloatVector
@@ -281,7 +282,8 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
     if team.n_ranks == 1:
         link.stage = job.solver
         return solve_linear(problem, job.solver, **limits, seed=job.seed)
-    if job.solver == "newton" or (job.solver == "auto" and job.loss.startswith("squared")):
+    is_smooth = job.loss.startswith("squared")
+    if job.solver == "newton" or (job.solver == "auto" and is_smooth and _has_more_rows(problem, team)):
         link.stage = "newton"
         return solve_newton(problem, **limits)
     link.stage = "cocoa"
@@ -293,7 +295,8 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
     if warm.converged or warm.n_iter >= job.max_iter:
         return warm
     link.stage = "survivors"
-    patience = PATIENCE + problem.rows.width / COLUMNS_PER_PASS if job.solver == "auto" else np.inf
+    patience = SMOOTH_PATIENCE if is_smooth else PATIENCE + problem.rows.width / COLUMNS_PER_PASS
+    patience = patience if job.solver == "auto" else np.inf
     found = solve_survivors(problem, warm, room=room, **limits, seed=job.seed, patience=patience)
     if found.converged or found.n_iter >= job.max_iter:
         return found
@@ -304,6 +307,11 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
         link.stage = "cocoa"
         last = solve_cocoa(problem, **limits, seed=job.seed, start=found)
     return replace(last, n_iter=found.n_iter + last.n_iter, solver=f"{found.solver}, {last.solver}")
+
+
+def _has_more_rows(problem: LinearProblem, team: Team) -> bool:
+    """Return whether there are at least as many rows on all ranks as columns."""
+    return team.totals(float(problem.rows.n_rows))[0] >= problem.rows.width
 
 
 class RankPeers:

@@ -354,7 +354,7 @@ def pack_rows(
     for i in range(np.uint64(first.shape[0])):
         for j in range(first[i], last[i]):
             out_values[place] = values[j]
-            if indices is not None:
+            if indices is not None and out_indices is not None:
                 out_indices[place] = indices[j]
             place += _ONE
 

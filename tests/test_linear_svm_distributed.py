@@ -350,6 +350,21 @@ def test_badly_scaled_features_go_to_newtons_method(loss):
     assert found.solutions[0].solver.endswith("newton")
 
 
+@pytest.mark.parametrize("loss", ALL_LOSSES)
+def test_more_columns_than_rows(loss):
+    """Two ranks with fewer rows than columns between them reach the optimum of one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 150))
+    y = X[:, :5].sum(axis=1) + rng.standard_normal(60)
+    y = np.where(y > 0, 1.0, -1.0) if loss in LOSSES["classification"] else y
+    one, two = (
+        run_on_threads(train_linear, shares_of(X, y, even(60, size)), (job_for(loss, C=0.01),)).value.solutions[0]
+        for size in (1, 2)
+    )
+    assert two.converged
+    assert two.primal == pytest.approx(one.primal, rel=1e-6)
+
+
 def test_weights_of_zero_everywhere_are_refused():
     """A gang whose rows all have weight zero says so."""
     X, y = rows_for("hinge")
