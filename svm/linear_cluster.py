@@ -280,8 +280,11 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
     """Solve one output by the method, or the methods, that the job names."""
     limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
     if team.n_ranks == 1:
-        link.stage = job.solver
-        return solve_linear(problem, job.solver, **limits, seed=job.seed)
+        # It certifies problems on some of the rows as well, which do not belong in the history.
+        solution = solve_linear(problem, job.solver, **limits | {"team": Team(1, link)}, seed=job.seed)
+        link.stage = solution.solver
+        team.report(solution.primal, solution.dual)
+        return solution
     is_smooth = job.loss.startswith("squared")
     if job.solver == "newton" or (job.solver == "auto" and is_smooth and _has_more_rows(problem, team)):
         link.stage = "newton"
