@@ -24,6 +24,7 @@ from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
 
 __all__ = [
+    "LOOKS",
     "SEGMENT_BYTES",
     "STREAM_SEGMENT_BYTES",
     "Link",
@@ -40,6 +41,10 @@ __all__ = [
 SEGMENT_BYTES: Final = 512 * 1024
 # What two ranks that send before they receive may have under way without waiting for each other, in any TCP.
 STREAM_SEGMENT_BYTES: Final = 16 * 1024
+# To fall asleep and be woken costs more than a few looks, and a neighbour at the same point of its work is there by then:
+# an all-reduce of 1 KB over a local socket took 21 us without them and 9 us with them. Over TCP, where a look takes the
+# lock that the arriving frame needs, it took 32 us without and 44 us with them.
+LOOKS: Final = 6
 _KEEPALIVE_IDLE_S: Final = 10
 _KEEPALIVE_INTERVAL_S: Final = 5
 _BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
@@ -83,6 +88,8 @@ class Link:
 
     Attributes
     ----------
+    n_looks : int
+        How often to look for a frame before sleeping for it.
     is_plain : bool
         Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
     """
@@ -98,6 +105,7 @@ class Link:
         "header_wanted",
         "is_plain",
         "latency_s",
+        "n_looks",
         "rank",
         "sock",
     )
@@ -110,6 +118,7 @@ class Link:
         self.address = address
         self.latency_s = latency_s
         self.is_plain = type(sock) is socket.socket
+        self.n_looks = LOOKS if sock.family == socket.AF_UNIX else 0
         self.header_in = bytearray(HEADER_BYTES)
         self.header_out = bytearray(HEADER_BYTES)
         self.header_wanted = bytearray(HEADER_BYTES)

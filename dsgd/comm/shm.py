@@ -31,12 +31,12 @@ from typing import Final, Literal, get_args
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some, shut_down
+from dsgd.comm.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some, shut_down
 from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import Wrap, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
-from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TRIES, TCPTransport
+from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -145,7 +145,7 @@ class SharedTransport(AbstractTransport):
 
     def _move(self, passage: _Passage, clock: Callable[[], float] | None) -> float:
         """Move frames until both are through; returns what the clock showed when the first bytes came."""
-        arrived_at, last, tries = 0.0, time.monotonic(), 0
+        arrived_at, last, n_looks = 0.0, time.monotonic(), 0
         gone: Link | None = None
         while not passage.is_over:
             before = passage.moved
@@ -155,13 +155,13 @@ class SharedTransport(AbstractTransport):
             if timed and clock is not None and passage.has_arrived:
                 arrived_at = clock()
             if passage.moved != before:
-                last, tries = time.monotonic(), 0
+                last, n_looks = time.monotonic(), 0
                 continue
             self._abort.check()
             if gone is not None:
                 raise PeerGoneError("it closed the connection", gone)
-            tries += 1
-            if tries <= TRIES and not passage.only_rings:
+            n_looks += 1
+            if n_looks <= LOOKS and not passage.only_rings:
                 continue
             idle_s = time.monotonic() - last
             if idle_s >= self._timeout_s:
