@@ -179,6 +179,37 @@ def test_a_hung_rank_is_named_by_its_peer(client: Client) -> None:
     assert caught.value.__notes__[0].startswith("raised by rank 0")
 
 
+def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None:
+    """A worker process that is stopped sends no heartbeat: its rank is named, although peers would wait on."""
+    stopped: list[int] = []
+    begin: list[float] = []
+
+    def stop() -> None:
+        stopped.append(signal_rank(client, 1, signal.SIGSTOP)[1])
+        begin.append(time.monotonic())
+
+    try:
+        with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for 3\.\d s"):
+            run_on_cluster(
+                programs.spin,
+                [],
+                client=client,
+                pack=programs.keep,
+                args=(60.0,),
+                hung_after_s=3.0,
+                on_event=once(stop),
+            )
+        assert time.monotonic() - begin[0] < 20.0
+    finally:
+        os.kill(stopped[0], signal.SIGCONT)
+
+
+def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
+    """A rank that computes without the interpreter lock for longer than the limit is left alone."""
+    result = run_on_cluster(programs.compute, [], client=client, pack=programs.keep, args=(4.0,), hung_after_s=2.5)
+    assert result.value == 3.0
+
+
 def test_a_cancelled_rank_stops_the_gang(client: Client) -> None:
     """Cancelling a rank's task from elsewhere stops all ranks, with an error that says so."""
     listener = once(lambda: client.run_on_scheduler(_cancel_ranks))

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 import cloudpickle
 
-from dsgd.errors import AbortedError, DsgdError, GangError, RankError, WorkerLostError
+from dsgd.errors import AbortedError, DsgdError, GangError, GangTimeoutError, RankError, WorkerLostError
 
 __all__ = ["as_error", "describe"]
 
@@ -59,6 +59,11 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
     rank, worker, host, text = record["rank"], record["worker"], record["host"], record["text"]
     if record["kind"] == "lost":
         return WorkerLostError(rank, worker, host)
+    if record["kind"] == "hung":
+        return GangTimeoutError(
+            f"rank {rank} on worker {worker} (host {host}) hangs: {text}. The process is stopped, its machine swaps or "
+            "cannot be reached, or code that holds the interpreter lock keeps it from answering."
+        )
     if record["kind"] == "stopped":
         return GangError(f"The job was stopped: {text}.")
     original = _unpickled(record["pickled"])

@@ -21,7 +21,7 @@ from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
-from dsgd.validation import check_choice
+from dsgd.validation import check_choice, check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -44,6 +44,7 @@ def run_on_cluster(
     n_ranks: int | None = None,
     timeout_s: float = 300.0,
     queue_timeout_s: float = 86_400.0,
+    hung_after_s: float = 15.0,
     algorithm: Algorithm = "auto",
     transport: TransportName = "auto",
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
@@ -75,6 +76,9 @@ def run_on_cluster(
         How long a rank waits for a peer that says nothing.
     queue_timeout_s : float, default 86400
         How long the job waits for other jobs to release its workers.
+    hung_after_s : float, default 15
+        How long a worker may send no heartbeat before its rank is taken to hang. Dask's workers send one every half
+        second (every 5 s on clusters of hundreds), also while a kernel runs that releases the interpreter lock.
     algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
     transport : {"auto", "spin", "shm", "tcp"}, default "auto"
@@ -100,6 +104,8 @@ def run_on_cluster(
         There are too few workers, or one has too little memory for its share.
     WorkerLostError
         A worker left during the job.
+    GangTimeoutError
+        A rank hangs, or a wait outlived its deadline; names the rank.
     RankError
         A rank raised; with the original error as ``__cause__`` where it can be pickled.
     DsgdError
@@ -115,11 +121,12 @@ def run_on_cluster(
             raise InvalidParameterError(
                 f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
             )
+    check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     check_choice("run_on_cluster(transport=...)", transport, get_args(TransportName))
     payload = cloudpickle.dumps((program, pack, args))
     check_versions(client)
     register(client)
-    session = Session(client, timeout_s, on_event)
+    session = Session(client, timeout_s, on_event, hung_after_s)
     try:
         plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
         _place(session, plan, blocks)

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
+from distributed.metrics import time
 
 from dsgd.runtime.registry import Registry
 from dsgd.runtime.store import JobStore
@@ -38,6 +39,8 @@ _JOB_ORDER: Final = "dsgd-job"
 RANK_EVENT: Final = "dsgd-rank-event"
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
+# Clients ask about their jobs twice a second; after a longer pause silence proves nothing.
+_DEAF_S: Final = 3.0
 
 
 class GangSchedulerPlugin(SchedulerPlugin):
@@ -51,6 +54,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.scheduler = scheduler
         self.registry = Registry(self._send, self._wake)
         self._changed: dict[str, asyncio.Event] = {}
+        self._listened_at = self._awake_since = time()
         scheduler.handlers.update(
             {
                 "dsgd_survey": self.survey,
@@ -95,10 +99,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
         return {"workers": workers, "blocks": blocks}
 
     def admit(
-        self, job_id: str, epoch: int, token: bytes, client: str, members: Sequence[tuple[str, str]]
+        self,
+        job_id: str,
+        epoch: int,
+        token: bytes,
+        client: str,
+        members: Sequence[tuple[str, str]],
+        hung_after_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        self.registry.admit(job_id, epoch, token, client, members)
+        self.registry.admit(job_id, epoch, token, client, members, hung_after_s)
         for worker, _ in members:
             if worker not in self.scheduler.workers:
                 self.registry.worker_left(worker)
@@ -108,6 +118,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     async def watch(self, job_id: str, seen: int, wait_s: float) -> dict[str, Any]:
         """Return the state of a job and its new events, as soon as it is no longer at version `seen`."""
+        self._listen(job_id)
         await self._until(job_id, lambda: self.registry.status(job_id)["version"] != seen, wait_s)
         return {**self.registry.status(job_id), "events": self.registry.take_events(job_id)}
 
@@ -168,6 +179,20 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry.stop_all("the scheduler is closing")
 
     # ---- inside
+
+    def _listen(self, job_id: str) -> None:
+        """Look whether a worker of the job has stopped sending the heartbeats that every Dask worker sends.
+
+        They come from the worker's event loop, which runs on beside a kernel of any length that has released the
+        interpreter lock, as ours do.
+        """
+        now = time()
+        if now - self._listened_at > _DEAF_S:
+            # It was this process that slept (or nobody asked): what workers have sent meanwhile is still to be read.
+            self._awake_since = now
+        self._listened_at = now
+        workers = self.scheduler.workers
+        self.registry.hear(job_id, {name: now - max(ws.last_seen, self._awake_since) for name, ws in workers.items()})
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
         if worker in self.scheduler.stream_comms:

@@ -50,6 +50,7 @@ class Job:
     token: bytes
     client: str
     members: tuple[Member, ...]
+    hung_after_s: float = float("inf")
     phase: str = "queued"
     started: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
@@ -99,11 +100,19 @@ class Registry:
 
     # ---- the client's side
 
-    def admit(self, job_id: str, epoch: int, token: bytes, client: str, members: Sequence[tuple[str, str]]) -> None:
+    def admit(
+        self,
+        job_id: str,
+        epoch: int,
+        token: bytes,
+        client: str,
+        members: Sequence[tuple[str, str]],
+        hung_after_s: float = float("inf"),
+    ) -> None:
         """Put a job in the queue, and grant it if its workers are free; asking again changes nothing."""
         if job_id not in self.jobs:
             gang = tuple(Member(worker, host) for worker, host in members)
-            self.jobs[job_id] = Job(job_id, epoch, token, client, gang)
+            self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
@@ -268,6 +277,27 @@ class Registry:
                 self._changed(job)
         self.leases.pop(worker, None)
         self._sweep()
+
+    def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
+        """Stop a job one of whose workers has been silent for too long; the longest silence is the cause.
+
+        Parameters
+        ----------
+        job_id : str
+            The job.
+        silent_s : mapping of str to float
+            Seconds since each worker was last heard of.
+        """
+        job = self.jobs.get(job_id)
+        if job is None or job.phase != "granted":
+            return
+        waits = [(silent_s.get(member.worker, 0.0), rank) for rank, member in enumerate(job.members)]
+        longest_s, rank = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
+        if longest_s > job.hung_after_s:
+            member = job.members[rank]
+            text = f"its worker was not heard of for {longest_s:.1f} s"
+            record = {"kind": "hung", "rank": rank, "worker": member.worker, "host": member.host, "text": text}
+            self._fail(job, {**record, "pickled": b""})
 
     def client_left(self, client: str) -> None:
         """Stop and close every job of a client that left: nobody is there to collect."""

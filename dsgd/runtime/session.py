@@ -45,10 +45,16 @@ class Session:
     on_event : callable or None
         Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
         for its workers. What it raises stops the job.
+    hung_after_s : float
+        How long a worker may be silent before its rank is taken to hang; never by default.
     """
 
     def __init__(
-        self, client: Client, timeout_s: float, on_event: Callable[[Mapping[str, Any]], None] | None = None
+        self,
+        client: Client,
+        timeout_s: float,
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
+        hung_after_s: float = float("inf"),
     ) -> None:
         self.client = client
         self.job_id = uuid.uuid4().hex
@@ -57,6 +63,7 @@ class Session:
         self.futures: list[Future] = []
         self._token = secrets.token_bytes(32)
         self._on_event = on_event
+        self._hung_after_s = hung_after_s
         self._seen = -2  # a version no job has
         self._admitted = False
         self._watch: asyncio.Task[Any] | None = None
@@ -94,6 +101,7 @@ class Session:
             token=self._token,
             client=self.client.id,
             members=[(rank.worker.address, rank.worker.host) for rank in plan.ranks],
+            hung_after_s=self._hung_after_s,
         )
         while status["job_state"] == "queued" and patient:
             self._emit({"phase": "queued", "position": status["position"], "workers": len(status["ahead"])})
