@@ -189,7 +189,7 @@ def test_a_hung_worker_is_named_long_before_the_deadline(client: Client) -> None
         begin.append(time.monotonic())
 
     try:
-        with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for 3\.\d s"):
+        with pytest.raises(GangTimeoutError, match=r"rank 1 on worker tcp://.* hangs: .*not heard of for \d+\.\d s"):
             run_on_cluster(
                 programs.spin,
                 [],

@@ -191,3 +191,19 @@ def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
     assert [event["number"] for event in events][-1] == 999
     assert len(events) < 1000
     assert world.registry.take_events("a") == []
+
+
+def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
+    """Silence beyond the limit of the job stops it; ranks that ended, other jobs and short silences do not."""
+    world.registry.admit("a", 0, TOKEN, "me", [(worker, "host") for worker in "wxyz"], hung_after_s=5.0)
+    for rank in range(4):
+        world.join("a", rank)
+    world.finish("a", 3)
+    world.registry.hear("a", {"x": 4.9, "z": 99.0, "elsewhere": 99.0})
+    world.registry.hear("unknown", {"x": 99.0})
+    assert world.state("a") == "running"
+    world.registry.hear("a", {"w": 5.5, "x": 6.0, "z": 99.0})
+    failure = world.registry.status("a")["failure"]
+    assert (failure["kind"], failure["rank"], failure["worker"]) == ("hung", 1, "x")
+    assert "6.0 s" in failure["text"]
+    assert {worker for worker, action, _ in world.sent if action == "abort"} == {"w", "x", "y"}
