@@ -241,15 +241,25 @@ class LinearRows:
         square_norms(*self.kernel_arguments, out)
         return out
 
-    def gram(self, factors: FloatVector, block_rows: int = 2048) -> FloatMatrix:
+    def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
         """Return the sum of ``factors[i] x_i x_i'``, shape (n_features + 1, n_features + 1), float64."""
-        total = np.zeros((self.width, self.width))
-        for start in range(0, self.n_rows, block_rows):
-            part = self.take(slice(start, start + block_rows))
-            block = np.zeros((part.n_rows, self.width))
-            densify(*part.kernel_arguments, np.sqrt(factors[start : start + block_rows]), block)
-            total += block.T @ block
-        return total
+
+        def part(i: int, j: int) -> FloatMatrix:
+            total = np.zeros((self.width, self.width))
+            for start in range(i, j, block_rows):
+                chosen = slice(start, min(j, start + block_rows))
+                rows = self.take(chosen)
+                block = np.zeros((rows.n_rows, self.width))
+                densify(*rows.kernel_arguments, np.sqrt(factors[chosen]), block)
+                total += block.T @ block
+            return total
+
+        if team is None:
+            return part(0, self.n_rows)
+        parts = team.map(part, self.n_rows)
+        for other in parts[1:]:
+            parts[0] += other
+        return np.asarray(parts[0])
 
 
 def gather_rows(

@@ -198,7 +198,7 @@ class _Preconditioner:
         if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
             n_here = -int(-n_sample * active.n_rows // n_active)
             chosen = spread(active.n_rows, n_here)
-            matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)))
+            matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)), team)
             _add_up_triangle(matrix, team)
             matrix[np.diag_indices(width)] += 1.0
             # So badly scaled that rounding makes it indefinite, the matrix has no factor; the diagonal always works.
