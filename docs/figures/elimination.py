@@ -16,7 +16,7 @@ from dsgd.study.rows import Row, read_rows
 
 HERE = Path(__file__).parent
 KEPT = HERE / "elimination.jsonl"
-SHOWN = ("active", "work", "time", "ranks")
+SHOWN = ("active", "work")
 
 
 def main() -> None:

@@ -111,15 +111,17 @@ def deal(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:
     return np.array_split(order, ranks)
 
 
-def place(client: Client, data: StudyData, ranks: int, partition: str) -> list[Any]:
+def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> list[Any]:
     """Send each rank's rows to a worker of its own.
 
     Parameters
     ----------
     client : distributed.Client
         The cluster.
-    data : StudyData
-        What to train on.
+    X : array or CSR matrix, shape (n_rows, n_features)
+        Rows.
+    y : array, shape (n_rows,)
+        Labels.
     ranks : int
         How many workers to use.
     partition : {"contiguous", "shuffled", "label-skewed"}
@@ -141,6 +143,6 @@ def place(client: Client, data: StudyData, ranks: int, partition: str) -> list[A
             f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"
         )
     blocks = []
-    for worker, rows in zip(workers, deal(data.y, ranks, partition), strict=False):
-        blocks += client.scatter([(data.X[rows], data.y[rows])], workers=[worker], hash=False)
+    for worker, rows in zip(workers, deal(y, ranks, partition), strict=False):
+        blocks += client.scatter([(X[rows], y[rows])], workers=[worker], hash=False)
     return blocks

@@ -40,7 +40,8 @@ def share_legend(figure: Figure, axes: Sequence[Sequence[Any]]) -> None:
         for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
             entries.setdefault(label, handle)
     if entries:
-        columns = min(len(entries), 3 if len(axes[0]) == 1 else 9)
+        widest_in = 0.6 + 0.07 * max(map(len, entries))  # a line, blanks and the longest name
+        columns = max(1, min(len(entries), int(figure.get_figwidth() / widest_in)))
         figure.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
 
 

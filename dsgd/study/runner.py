@@ -88,7 +88,7 @@ def _run_placed(
             yield StudyRun(rows.select([spec.key])[0], resumed=True)
             continue
         if not blocks:
-            blocks = place(client, data, spec.ranks, study.partition)
+            blocks = place(client, data.X, data.y, spec.ranks, study.partition)
             _model(spec, client, max_iter=1).fit(blocks, None)
         model = _model(spec, client, max_iter=study.epochs).fit(blocks, None)
         row = {

@@ -26,8 +26,8 @@ PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", 
 REFERENCE: Final = "scikit-learn"
 #: "fits": the whole kernel matrix; "small": the share `cache_share` of it in float32.
 CACHES: Final = ("small", "fits")
-#: "block" is the solver of `dsgd.svm.SVC`.
-SOLVERS: Final = ("block",)
+#: Values of ``solver``: by blocks, and the published algorithm, a pair of variables per step and exchange.
+SOLVERS: Final = ("block", "pairwise")
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,13 @@ class EliminationStudy:
     cache_share : float
         The small cache holds this share of the kernel matrix in float32.
     ranks : sequence of int
-        Ranks of the distributed runs, one thread each; empty for none of them. Only one rank can be run.
+        Worker processes of the distributed runs, one thread each; empty for none of them. One rank is this process.
     rank_problems : sequence of str
         The problems of the distributed runs.
     rank_presets : sequence of str
         The presets of the distributed runs.
+    rank_repeats : int
+        Times that each distributed run is made, but not more than `repeats`.
     simulated_ranks : sequence of int
         Further numbers of ranks, whose times are computed from counts (`dsgd.study.elimination.model`).
     network : Network
@@ -75,10 +77,11 @@ class EliminationStudy:
     presets: Sequence[str] = PRESETS
     caches: Sequence[str] = CACHES
     cache_share: float = 0.1
-    ranks: Sequence[int] = (1,)
-    rank_problems: Sequence[str] = ("clean", "noisy", "a9a", "ijcnn1")
+    ranks: Sequence[int] = (1, 2)
+    rank_problems: Sequence[str] = ("clean", "noisy", "a9a")
     rank_presets: Sequence[str] = ("none", "multi")
-    simulated_ranks: Sequence[int] = (2, 4, 8)
+    rank_repeats: int = 1
+    simulated_ranks: Sequence[int] = (4, 8)
     network: Network = TEN_GIGABIT
     repeats: int = 3
     tol: float = 1e-3
@@ -108,10 +111,6 @@ class EliminationStudy:
         for name, ranks in (("ranks", self.ranks), ("simulated_ranks", self.simulated_ranks)):
             if any(rank < 1 for rank in ranks):
                 raise InvalidParameterError(f"EliminationStudy({name}=...) must be 1 or more; got {list(ranks)}.")
-        if any(ranks > 1 for ranks in self.ranks):
-            raise InvalidParameterError(
-                f"EliminationStudy(ranks={list(self.ranks)}): SVC trains in one process; put more into simulated_ranks."
-            )
         if self.repeats < 1:
             raise InvalidParameterError(f"EliminationStudy(repeats={self.repeats}) must be at least 1.")
         if not self.tol > 0:
@@ -154,7 +153,7 @@ class EliminationStudy:
         presets = [preset for preset in PRESETS if preset == "none" or preset in self.rank_presets]
         return [
             EliminationRun(self, problem, preset, "small", repeat, solver, ranks)
-            for repeat in range(self.repeats)
+            for repeat in range(min(self.repeats, self.rank_repeats))
             for solver in SOLVERS
             for preset in _rotated(presets, repeat)
         ]
@@ -240,6 +239,6 @@ def demo_elimination_study() -> EliminationStudy:
     }
     return EliminationStudy(
         problems=tuple(replace(PROBLEMS[name], rows=rows) for name, rows in sizes.items()),
-        rank_problems=("clean", "a9a"),
+        rank_problems=("clean",),
         repeats=2,
     )

@@ -143,7 +143,8 @@ def _gap(summary: EliminationSummary, theme: Theme) -> Figure | None:
         axis.set_xlabel("seconds")
         if number % _COLUMNS == 0:
             axis.set_ylabel("gap among active samples")
-    share_legend(figure, [[axis for axis, _ in panels]])
+    shown_axes = [axis for axis, _ in panels]
+    share_legend(figure, [shown_axes[start : start + _COLUMNS] for start in range(0, len(shown_axes), _COLUMNS)])
     return figure
 
 
@@ -285,7 +286,7 @@ def _ranks(summary: EliminationSummary, theme: Theme) -> Figure | None:
     columns = min(_COLUMNS, len(problems))
     lines = math.ceil(len(problems) / columns)
     figure = Figure(figsize=(3.7 * columns + 0.6, 3.0 * lines + 0.7), layout="constrained")
-    axes = figure.subplots(lines, columns, squeeze=False).ravel()
+    axes = list(figure.subplots(lines, columns, squeeze=False).ravel())
     for axis in axes[len(problems) :]:
         axis.set_axis_off()
     for number, (axis, problem) in enumerate(zip(axes, problems, strict=False)):
@@ -302,7 +303,7 @@ def _ranks(summary: EliminationSummary, theme: Theme) -> Figure | None:
         axis.set_xlabel("ranks")
         if number % columns == 0:
             axis.set_ylabel("seconds")
-    share_legend(figure, [[*axes]])
+    share_legend(figure, [axes[start : start + columns] for start in range(0, len(axes), columns)])
     return figure
 
 
@@ -317,12 +318,10 @@ def _rank_line(axis: Any, cells: Sequence[EliminationCell], label: str, theme: T
     )  # fmt: skip
     if cells[0].ranks != 1:
         return
-    measured = {cell.ranks for cell in cells}
-    more = [ranks for ranks in _ALL_RANKS if ranks not in measured]
-    found = [simulated(cells[0], ranks, TEN_GIGABIT).total_s for ranks in more]
+    found = [simulated(cells[0], ranks, TEN_GIGABIT).total_s for ranks in _ALL_RANKS]
     axis.plot(
-        more, found, marker, linestyle=":", markerfacecolor=theme.ground, markersize=6, label=f"{label}, simulated",
-        **style,
+        _ALL_RANKS, found, marker, linestyle=":", markerfacecolor=theme.ground, markersize=6, zorder=1.5,
+        label=f"{label}, simulated", **style,
     )  # fmt: skip
 
 

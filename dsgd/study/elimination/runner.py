@@ -19,6 +19,7 @@ from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError
 from dsgd.study import machine
+from dsgd.study.data import place
 from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import ProblemData, load_problem
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from distributed import Client
 
 __all__ = ["find_problems", "run_elimination_study"]
+
+_WARM_UP_STEPS = 500
 
 
 def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[ProblemData], list[str]]:
@@ -113,18 +116,21 @@ def _run(
 ) -> Iterator[StudyRun]:
     described: dict[str, Any] = {}
     warm: set[str] = set()
+    blocks: list[Any] | None = None
     for run in runs:
         if run.key not in rows:
             if not described:
                 described = data.describe()
             if run.solver not in warm:
-                _warm_up(run, data, client)
+                if client is not None and blocks is None and run.ranks is not None:
+                    blocks = place(client, data.X, data.y, run.ranks, "shuffled")
+                _warm_up(run, data, client, blocks)
                 warm.add(run.solver)
             row = {
                 "key": run.key,
                 **run.settings(),
                 **described,
-                **_fit(run, data, client),
+                **_fit(run, data, client, blocks),
                 "when": datetime.now(UTC).isoformat(timespec="seconds"),
                 **context,
             }
@@ -134,13 +140,14 @@ def _run(
             yield StudyRun(rows.select([run.key])[0], resumed=True)
 
 
-def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[str, Any]:
+def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: list[Any] | None) -> dict[str, Any]:
     """Train once; return seconds and counts."""
     model = _model(run, client)
+    X, y = (data.X, data.y) if blocks is None else (blocks, None)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)  # the row says it
         begin, cpu = time.perf_counter(), time.process_time()
-        model.fit(data.X, data.y)
+        model.fit(X, y)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
     row = {
         "seconds": seconds,
@@ -151,15 +158,22 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None) -> dict[
     if run.method == REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_
+    if run.ranks is not None:  # from the first step to the proof: placing rows and starting the job is not in it
+        row["seconds"] = seconds = sum(history[-1].seconds for history in histories)
+    if client is not None:
+        totals = model.ledger_.totals()
+        row["communication_s"] = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / (run.ranks or 1)
+        row["bytes_sent"] = int(totals["bytes_sent"])
     n_free = _count_free(model, run.problem.C)
-    # Ranks divide kernel values and what is done with them; every one of them solves the block.
-    serial_s = min(seconds, serial_seconds(histories, n_free))
+    # Ranks divide kernel values and what is done with them; blocks are solved by one for all.
+    serial_s = min(seconds, serial_seconds(histories, n_free)) if run.solver == "block" else 0.0
     return row | {
         "converged": bool(model.converged_),
         "gap": float(model.gap_),
         "objective": float(model.dual_objective_),
         "samples": sum(max(record.n_active for record in history) for history in histories),
-        "rounds": sum(record.event == "block" for history in histories for record in history),
+        # The pairwise solver exchanges at every step, and keeps a record now and then.
+        "rounds": int(np.sum(model.n_iter_)) if run.solver == "pairwise" else _count_blocks(histories),
         "n_eliminated": int(model.n_eliminated_),
         "n_returned": int(model.n_returned_),
         "n_reconstructions": int(model.n_reconstructions_),
@@ -182,14 +196,19 @@ def _model(run: EliminationRun, client: Client | None) -> Any:
     }
     if run.method == REFERENCE:
         return ReferenceSVC(**shared)
-    return SVC(**shared, elimination=run.method, n_jobs=run.threads)
+    jobs = run.threads if client is None else run.ranks
+    return SVC(**shared, elimination=run.method, solver=run.solver, client=client, n_jobs=jobs)
 
 
-def _warm_up(run: EliminationRun, data: ProblemData, client: Client | None) -> None:
+def _warm_up(run: EliminationRun, data: ProblemData, client: Client | None, blocks: list[Any] | None) -> None:
     """Fit once as the first timed run will: compiled code, threads and memory are then at hand for all methods."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
-        _model(replace(run, method="multi"), client).fit(data.X, data.y)
+        X, y = (data.X, data.y) if blocks is None else (blocks, None)
+        model = _model(replace(run, method="multi"), client)
+        if run.solver == "pairwise":  # each of its steps runs the same code
+            model.set_params(max_iter=_WARM_UP_STEPS)
+        model.fit(X, y)
 
 
 def _count_free(model: SVC, C: float) -> int:
@@ -197,6 +216,10 @@ def _count_free(model: SVC, C: float) -> int:
     coefs: Any = model.dual_coef_
     largest = np.abs(coefs.toarray() if sp.issparse(coefs) else coefs).max(axis=0, initial=0.0)
     return int((largest < C).sum())
+
+
+def _count_blocks(histories: Any) -> int:
+    return sum(record.event == "block" for history in histories for record in history)
 
 
 def _row_bytes(X: Any) -> float:
