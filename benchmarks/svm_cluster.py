@@ -46,12 +46,18 @@ def cluster(n_workers: int) -> Iterator[Client]:
         yield client
 
 
-def run(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, SVC]:
-    """Fit once; return the seconds that ranks were at work, and the model."""
+def processor_seconds() -> float:
+    """Return the processor time that this process has used."""
+    return time.process_time()
+
+
+def run(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, float, SVC]:
+    """Fit once; return the seconds it took, the processor time of the busiest worker process, and the model."""
     model = SVC(n_jobs=1, client=client, **options)
-    begin = time.perf_counter()
+    before, begin = client.run(processor_seconds), time.perf_counter()
     model.fit(X, y)
-    return time.perf_counter() - begin, model
+    seconds, after = time.perf_counter() - begin, client.run(processor_seconds)
+    return seconds, max(after[worker] - before[worker] for worker in after), model
 
 
 def solver_seconds(model: SVC) -> float:
@@ -59,18 +65,21 @@ def solver_seconds(model: SVC) -> float:
     return float(model.elimination_history_[0][-1].seconds)
 
 
-def add(rows: Rows, case: str, n_ranks: int, seconds: list[float], solver: list[float], model: SVC, n: int) -> None:
+def add(
+    rows: Rows, case: str, seconds: list[float], used: list[float], solver: list[float], model: SVC, n: int
+) -> None:
     """Write one row."""
     totals = model.ledger_.totals()
     rows.add(
         case=case,
-        ranks=n_ranks,
+        ranks=model.fit_report_["ranks"],
         n=n,
         d=20,
         solver=model.solver,
         seconds=statistics.median(seconds),
         all_seconds=seconds,
         solver_seconds=statistics.median(solver),
+        busiest_processor_seconds=statistics.median(used),
         objective=model.dual_objective_,
         gap=model.gap_,
         n_iter=int(np.sum(model.n_iter_)),
@@ -84,22 +93,26 @@ def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
     X, y = generated(n)
     seconds: dict[int, list[float]] = {1: [], 2: []}
     solver: dict[int, list[float]] = {1: [], 2: []}
+    busy: dict[int, list[float]] = {1: [], 2: []}
     models: dict[int, SVC] = {}
     with cluster(1) as one, cluster(2) as two:
         for _ in range(repeats):
             for n_ranks, client in ((1, one), (2, two)):
-                took, models[n_ranks] = run(client, X, y, cache_size=cache_mb / n_ranks)
+                took, used, models[n_ranks] = run(client, X, y, cache_size=cache_mb / n_ranks)
                 seconds[n_ranks].append(took)
+                busy[n_ranks].append(used)
                 solver[n_ranks].append(solver_seconds(models[n_ranks]))
     for n_ranks, model in models.items():
-        add(rows, "ranks", n_ranks, seconds[n_ranks], solver[n_ranks], model, n)
+        add(rows, "ranks", seconds[n_ranks], busy[n_ranks], solver[n_ranks], model, n)
     whole = {k: statistics.median(v) for k, v in seconds.items()}
     alone = {k: statistics.median(v) for k, v in solver.items()}
+    used_s = {k: statistics.median(v) for k, v in busy.items()}
     totals = models[2].ledger_.totals()
     spread = abs(models[1].dual_objective_ / models[2].dual_objective_ - 1)
     print(
         f"block, n={n}: 1 rank {whole[1]:.2f} s, 2 ranks {whole[2]:.2f} s ({whole[1] / whole[2]:.2f}x); solver alone "
-        f"{alone[1]:.2f} and {alone[2]:.2f} s ({alone[1] / alone[2]:.2f}x); {totals['rounds']:.0f} rounds, "
+        f"{alone[1]:.2f} and {alone[2]:.2f} s ({alone[1] / alone[2]:.2f}x); processor time of the busiest "
+        f"{used_s[1]:.2f} and {used_s[2]:.2f} s ({used_s[1] / used_s[2]:.2f}x); {totals['rounds']:.0f} rounds, "
         f"{totals['bytes_sent'] / 1e6:.1f} MB in {totals['messages']:.0f} messages; objectives {spread:.0e}"
     )
 
@@ -109,8 +122,8 @@ def compare_solvers(n: int, rows: Rows) -> None:
     X, y = generated(n)
     with cluster(2) as client:
         for name, elimination in (("block", "auto"), ("pairwise", "none"), ("pairwise", "average")):
-            took, model = run(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
-            add(rows, f"{name} {elimination}", 2, [took], [solver_seconds(model)], model, n)
+            took, used, model = run(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
+            add(rows, f"{name} {elimination}", [took], [used], [solver_seconds(model)], model, n)
             totals = model.ledger_.totals()
             busy = totals["compute_s"] + totals["encode_s"]
             spoken = totals["wire_s"] + totals["wait_s"]
