@@ -61,6 +61,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
     _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
 
+    _n_support: AnyArray
+
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
 
@@ -338,6 +340,22 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         with self._open_pool() as pool:
             weighted_sums(kernel, ready(vectors), coefs, ready(X), out, dtype, pool, groups)
         return out
+
+    @abstractmethod
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
+
+    @property
+    def n_support_(self) -> AnyArray:
+        """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
+        if not hasattr(self, "_n_support"):
+            raise AttributeError("n_support_ is there after fit")
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
+        return self._linear_coef(self._pair_coefs())
 
     def _dense_coefs(self) -> FloatMatrix:
         check_is_fitted(self)

@@ -194,18 +194,6 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
     # -- attributes ----------------------------------------------------------------------------------------------
 
-    @property
-    def n_support_(self) -> AnyArray:
-        """Support vectors of each class, int32, shape (n_classes,)."""
-        if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is there after fit")
-        return self._n_support
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, shape (n_classes * (n_classes - 1) / 2, n_features); only with a linear kernel."""
-        return self._linear_coef(self._pair_coefs())
-
     def _pair_coefs(self) -> FloatMatrix:
         """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
         coefs = self._dense_coefs()

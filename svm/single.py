@@ -12,7 +12,7 @@ from dsgd.inputs import lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.block import Dual
 from dsgd.svm.merging import deal_out
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
 
@@ -41,22 +41,14 @@ class AbstractSingleSVM(AbstractKernelSVM):
         coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
         support = np.flatnonzero(coefs)
         self._keep_support(X, support)
+        self._n_support = np.array([len(support)], dtype=np.int32)
         self._keep_coefs(coefs[support][None], np.array([-solution.thresholds.mean()]))
         self._thresholds = solution.thresholds
         self.n_iter_ = solution.n_iter
         self._take_in([solution])
 
-    @property
-    def n_support_(self) -> AnyArray:
-        """How many support vectors, int32, shape (1,)."""
-        if not hasattr(self, "support_"):
-            raise AttributeError("n_support_ is there after fit")
-        return np.array([len(self.support_)], dtype=np.int32)
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, shape (1, n_features); only with a linear kernel."""
-        return self._linear_coef(self._dense_coefs().T)
+    def _pair_coefs(self) -> FloatMatrix:
+        return self._dense_coefs().T
 
 
 class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
