@@ -53,6 +53,9 @@ _EXPECTED_PASSES = 15.0
 _MOST_GRAM_COLUMNS = 1000
 #: A step must lower P by this share of what the model promises.
 _SUFFICIENT = 0.01
+#: Near the optimum P falls by less than it is rounded by: a step that raises it by this share at most is taken, for a
+#: shorter one chosen by rounding would not close the gap.
+_ROUNDING = 1e-14
 
 
 @dataclass
@@ -127,7 +130,7 @@ def solve_l1(
         while step > 1e-12:
             moved = _place(problem, scores + step * along)
             size = float(penalties @ np.abs(weights + step * change))
-            if size + moved.loss <= primal + _SUFFICIENT * step * promise:
+            if size + moved.loss <= primal + _SUFFICIENT * step * promise + _ROUNDING * primal:
                 break
             step *= 0.5
         else:
