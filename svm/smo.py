@@ -16,6 +16,7 @@ from dsgd.kernels.jit import kernel
 
 __all__ = ["add_rows", "collect", "compact_rows", "extremes", "read_block", "solve_block", "store_rows"]
 
+#: Stands for a curvature that is not above zero: equal rows, or a kernel that is not positive semi-definite.
 _TAU = 1e-12
 
 
@@ -73,7 +74,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
                 if low[k] and f[k] > least and group[k] == g:
                     eta = curvature + diagonal[k] - 2.0 * row[k]
                     if eta <= 0.0:
-                        eta = 1e-12
+                        eta = _TAU
                     value = (f[k] - least) * (f[k] - least) / eta
                     if value > gain:
                         i, j, gain = a, k, value
@@ -81,7 +82,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             break
         eta = diagonal[i] + diagonal[j] - 2.0 * K[i, j]
         if eta <= 0.0:
-            eta = 1e-12
+            eta = _TAU
         room_i = upper[i] - alpha[i] if y[i] > 0 else alpha[i]
         room_j = alpha[j] if y[j] > 0 else upper[j] - alpha[j]
         t = min((f[j] - f[i]) / eta, room_i, room_j)

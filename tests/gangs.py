@@ -25,7 +25,7 @@ def two_hosts(n: int) -> list[bytes]:
 
 
 class _PickySocket(tcp.socket.socket):
-    """A socket that, as one under TLS, has no sendmsg, recvmsg_into or flags."""
+    """A socket that, as one under TLS, has no sendmsg, recvmsg_into or flags: calls of them must fail."""
 
     def sendmsg(self, *args: Any) -> int:
         raise NotImplementedError

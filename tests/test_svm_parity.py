@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import pickle
 
 import numpy as np
@@ -22,7 +21,6 @@ from dsgd.svm.elimination import EliminationRecord
 from reference.svm import dual_gap, smo
 
 PRESETS = ["none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto"]
-needs_data = pytest.mark.skipif("DSGD_DATA" not in os.environ, reason="DSGD_DATA names no folder of data sets")
 
 
 def _blobs(n: int = 900, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
@@ -166,7 +164,7 @@ def test_heavy_weights():
     np.testing.assert_array_equal(ours.class_weight_, theirs.class_weight_)
 
 
-@needs_data
+@pytest.mark.usefixtures("data_home")
 @pytest.mark.parametrize(("name", "C", "gamma"), [("a9a", 1.0, 0.05), ("w8a", 8.0, 0.02), ("ijcnn1", 10.0, 1.0)])
 def test_real_sets(name, C, gamma):
     """On 3000 rows of real sets the optimum and the predictions are LIBSVM's."""

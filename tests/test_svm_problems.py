@@ -6,7 +6,6 @@ machine returns, ours and scikit-learn's. The cache is starved: rows are compute
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -27,7 +26,6 @@ from reference.svm import dual_gap
 
 PRESETS = ["none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto"]
 TOL = 1e-3
-needs_data = pytest.mark.skipif("DSGD_DATA" not in os.environ, reason="DSGD_DATA names no folder of data sets")
 
 
 @dataclass(frozen=True)
@@ -198,15 +196,18 @@ def _true_gap(model: SVC, y: np.ndarray, K: np.ndarray, costs: np.ndarray) -> fl
     return max(gaps)
 
 
-def _marks(names: Any) -> list[Any]:
-    return [pytest.param(name, marks=needs_data) if PROBLEMS[name].is_real else name for name in names]
+@pytest.fixture
+def known(name: str, request: pytest.FixtureRequest) -> Reference:
+    """Return what a problem is measured by; a real one needs the folder with real data, or the test is skipped."""
+    if PROBLEMS[name].is_real:
+        request.getfixturevalue("data_home")
+    return _reference(name)
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", _marks(PROBLEMS))
-def test_every_preset_is_libsvm(name: str, preset: str) -> None:
+@pytest.mark.parametrize("name", PROBLEMS)
+def test_every_preset_is_libsvm(name: str, preset: str, known: Reference) -> None:
     """The objective is within 1e-5 of LIBSVM's, predictions off the margin are equal, the gap is below tol and true."""
-    known = _reference(name)
     model = _machine(name, elimination=preset).fit(known.X, known.y, sample_weight=known.weights)
     assert model.converged_
     assert model.gap_ < TOL
@@ -223,10 +224,9 @@ def test_every_preset_is_libsvm(name: str, preset: str) -> None:
     np.testing.assert_array_equal((scores > 0)[clear], (known.scores > 0)[clear])
 
 
-@pytest.mark.parametrize("name", _marks(["a9a", "letter", "checkerboard", "heavy weights", "precomputed"]))
-def test_a_cap_on_steps_warns_with_the_true_gap(name: str) -> None:
+@pytest.mark.parametrize("name", ["a9a", "letter", "checkerboard", "heavy weights", "precomputed"])
+def test_a_cap_on_steps_warns_with_the_true_gap(name: str, known: Reference) -> None:
     """Stopped by `max_iter`, a machine says so, with the gap over all rows of what it returns."""
-    known = _reference(name)
     model = _machine(name, elimination="aggressive", max_iter=20)
     with pytest.warns(ConvergenceWarning, match="gap of .* over all samples"):
         model.fit(known.X, known.y, sample_weight=known.weights)
