@@ -117,6 +117,20 @@ def test_a_silent_peer_is_named_when_the_deadline_passes(kind: str) -> None:
 
 
 @each_kind
+@pytest.mark.parametrize("n", [4, 100_000])
+def test_a_deadline_may_be_changed(kind: str, n: int) -> None:
+    """From the next wait on a rank gives up after its new deadline, on short frames and on long ones."""
+    with gang(kind, 3, timeout_s=60.0) as transports:
+        transports[0].set_deadline(0.2)
+        assert transports[0].deadline_s == 0.2
+        with pytest.raises(GangTimeoutError, match=r"rank 0 waited 0\.2 s for rank 1"):
+            transports[0].recv(1, np.zeros(n))
+        assert transports[1].deadline_s == 60.0
+        with pytest.raises(InvalidParameterError, match=r"deadline_s=\.\.\. must be a positive number"):
+            transports[1].set_deadline(0.0)
+
+
+@each_kind
 def test_a_peer_that_stops_reading_is_named_too(kind: str) -> None:
     """A rank that cannot get rid of a long message gives up after its deadline."""
     with gang(kind, 2, timeout_s=0.3) as transports, pytest.raises(GangTimeoutError, match="rank 1"):

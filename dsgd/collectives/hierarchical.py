@@ -74,6 +74,7 @@ class _Subset(AbstractTransport):
         self.ledger = whole.ledger
         self.hosts = tuple(whole.hosts[member] for member in members)
         self.wire = whole.wire
+        self.deadline_s = whole.deadline_s
         self._whole = whole
         self._members = members
 
@@ -89,6 +90,11 @@ class _Subset(AbstractTransport):
             incoming,
             op,
         )
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change it for the whole; see `AbstractTransport.set_deadline`."""
+        self._whole.set_deadline(deadline_s)
+        self.deadline_s = deadline_s
 
     def close(self) -> None:
         """Do nothing: the whole belongs to somebody else."""

@@ -24,7 +24,7 @@ def check_limit(name: str, limit_s: float) -> None:
     """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
     if not 0 < limit_s <= _MAX_LIMIT_S:
         raise InvalidParameterError(
-            f"connect({name}=...) must be a positive number of seconds, at most {_MAX_LIMIT_S:g}. Got {limit_s}."
+            f"{name}=... must be a positive number of seconds, at most {_MAX_LIMIT_S:g}. Got {limit_s}."
         )
 
 
@@ -93,6 +93,8 @@ class AbstractTransport(ABC):
         Equal on all ranks.
     wire : str
         What frames travel over: ``"inproc"``, ``"tcp"``, ``"shm"`` or ``"shm+tcp"``.
+    deadline_s : float
+        Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     """
 
     rank: int
@@ -100,6 +102,7 @@ class AbstractTransport(ABC):
     ledger: RankLedger
     hosts: tuple[int, ...]
     wire: str
+    deadline_s: float
 
     @abstractmethod
     def exchange(
@@ -126,6 +129,21 @@ class AbstractTransport(ABC):
             Nothing came within the deadline; names the peer.
         ProtocolError
             The frame that came is not the one expected.
+        """
+
+    @abstractmethod
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait for a peer that makes no progress, from the next wait on.
+
+        Parameters
+        ----------
+        deadline_s : float
+            Seconds, positive.
+
+        Raises
+        ------
+        InvalidParameterError
+            The limit cannot be kept; see `check_limit`.
         """
 
     @abstractmethod

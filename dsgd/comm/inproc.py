@@ -89,7 +89,7 @@ class InprocTransport(AbstractTransport):
         self.hosts = (0,) * self.size
         self.wire = "inproc"
         self._abort = abort
-        self._timeout_s = timeout_s
+        self.deadline_s = timeout_s
         self._closed = False
         self._to = meetings[rank]
         self._from = [row[rank] for row in meetings]
@@ -124,6 +124,11 @@ class InprocTransport(AbstractTransport):
             ledger.charge(WIRE, wire_s)
             ledger.charge(WAIT, max(clock() - start - wire_s, 0.0))
 
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait; see `AbstractTransport.set_deadline`."""
+        check_limit("deadline_s", deadline_s)
+        self.deadline_s = deadline_s
+
     def close(self) -> None:
         """Leave; a peer that waits for this rank, now or later, is told so."""
         if self._closed:
@@ -137,7 +142,7 @@ class InprocTransport(AbstractTransport):
         # Returns the seconds that the copy took, zero where they are not measured.
         meeting = self._from[source]
         try:
-            offer = meeting.offers.get(timeout=self._timeout_s)
+            offer = meeting.offers.get(timeout=self.deadline_s)
         except queue.Empty:
             raise self._too_late(source, "send") from None
         if not isinstance(offer, _Offer):
@@ -165,7 +170,7 @@ class InprocTransport(AbstractTransport):
     def _await_answer(self, to: int) -> float:
         answers = self._to[to].answers
         try:
-            answer = answers.get(timeout=self._timeout_s)
+            answer = answers.get(timeout=self.deadline_s)
         except queue.Empty:
             raise self._too_late(to, "receive") from None
         if isinstance(answer, float):
@@ -182,7 +187,7 @@ class InprocTransport(AbstractTransport):
 
     def _too_late(self, peer: int, verb: str) -> GangTimeoutError:
         return GangTimeoutError(
-            f"rank {self.rank} waited {self._timeout_s:g} s for rank {peer} (a thread of this process) to {verb}. "
+            f"rank {self.rank} waited {self.deadline_s:g} s for rank {peer} (a thread of this process) to {verb}. "
             "It hangs or is overloaded; raise the timeout if its work takes longer."
         )
 

@@ -140,19 +140,20 @@ class Link:
         with suppress(OSError):
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
-        for name, value in (
-            ("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S),
-            ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S),
-            ("TCP_USER_TIMEOUT", int(timeout_s * 1000)),
-        ):
-            if hasattr(socket, name):
-                with suppress(OSError):
-                    sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", _KEEPALIVE_IDLE_S), ("TCP_KEEPINTVL", _KEEPALIVE_INTERVAL_S)):
+            _set_tcp_option(sock, name, value)
+        if self.is_plain:
+            sock.settimeout(None)
+        self.set_deadline(timeout_s)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Let the kernel keep another deadline from the next wait on, in seconds."""
+        sock = self.sock
+        _set_tcp_option(sock, "TCP_USER_TIMEOUT", int(deadline_s * 1000))
         if not self.is_plain:
-            sock.settimeout(timeout_s)
+            sock.settimeout(deadline_s)
             return
-        sock.settimeout(None)
-        whole, part = divmod(timeout_s, 1.0)
+        whole, part = divmod(deadline_s, 1.0)
         # Zero would mean no limit.
         limit = struct.pack("@ll", int(whole), max(int(part * 1e6), 1))
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
@@ -200,6 +201,13 @@ class Link:
             if not more:
                 raise PeerGoneError("it closed the connection", self)
             got += more
+
+
+def _set_tcp_option(sock: socket.socket, name: str, value: int) -> None:
+    # Not every system has every option, and a local socket has none of them.
+    if hasattr(socket, name):
+        with suppress(OSError):
+            sock.setsockopt(socket.IPPROTO_TCP, getattr(socket, name), value)
 
 
 def shut_down(sock: socket.socket) -> None:

@@ -93,7 +93,7 @@ class SharedTransport(AbstractTransport):
         self._mesh = mesh
         self._rings = neighbourhood.rings
         self._abort = abort
-        self._timeout_s = timeout_s
+        self.deadline_s = timeout_s
         self._spins = spins
         self._n_polls = _SPIN_POLLS if spins else _POLLS
         self._from_bytes = 0 if spins else RING_FROM_BYTES
@@ -136,6 +136,11 @@ class SharedTransport(AbstractTransport):
             ledger.charge(WAIT, wait_s)
             ledger.charge(WIRE, elapsed_s - wait_s)
 
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait; see `AbstractTransport.set_deadline`."""
+        self._mesh.set_deadline(deadline_s)
+        self.deadline_s = deadline_s
+
     def close(self) -> None:
         """Close all connections; peers that wait for this rank see that it went away."""
         self._mesh.close()
@@ -164,9 +169,9 @@ class SharedTransport(AbstractTransport):
             if n_looks <= LOOKS and not passage.only_rings:
                 continue
             idle_s = time.monotonic() - last
-            if idle_s >= self._timeout_s:
+            if idle_s >= self.deadline_s:
                 raise PeerLateError("made no progress", passage.awaited)
-            gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self._timeout_s - idle_s)
+            gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self.deadline_s - idle_s)
         return arrived_at
 
     def _wake(self) -> None:

@@ -71,7 +71,7 @@ class TCPTransport(AbstractTransport):
         self.wire = "tcp"
         self._links = links
         self._abort = abort
-        self._timeout_s = timeout_s
+        self.deadline_s = timeout_s
         self._closed = False
         self._is_plain = all(link.is_plain for link in links.values())
         abort.on_set(self._wake)
@@ -120,6 +120,13 @@ class TCPTransport(AbstractTransport):
         """Return half of the shortest round trip to `peer` seen when connecting, in seconds."""
         return self._links[peer].latency_s
 
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait; see `AbstractTransport.set_deadline`."""
+        check_limit("deadline_s", deadline_s)
+        self.deadline_s = deadline_s
+        for link in self._links.values():
+            link.set_deadline(deadline_s)
+
     def close(self) -> None:
         """Close all connections; peers that wait for this rank see that it went away."""
         self._closed = True
@@ -151,7 +158,7 @@ class TCPTransport(AbstractTransport):
                     sent = 0
                 if sent < total:
                     moved = as_bytes(outgoing), sent, source, as_bytes(incoming)
-                    return duplex(out, *moved, self._timeout_s, clock)
+                    return duplex(out, *moved, self.deadline_s, clock)
             at = source
             if source is not None and incoming is not None:
                 got = _hear(source, incoming.data)
@@ -216,7 +223,7 @@ class TCPTransport(AbstractTransport):
     def _raise_late(self, link: Link, error: OSError) -> NoReturn:
         # The kernel's own verdict: nothing sent was acknowledged. It may come before our deadline.
         silent = error.errno == errno.ETIMEDOUT
-        waited = "got no sign of life from" if silent else f"waited {self._timeout_s:g} s for"
+        waited = "got no sign of life from" if silent else f"waited {self.deadline_s:g} s for"
         raise GangTimeoutError(
             f"rank {self.rank} {waited} rank {link.rank} at {link.address}. "
             "Its process hangs, is overloaded or cannot be reached; raise the timeout if its work takes longer."
