@@ -1,0 +1,52 @@
+"""Training across several hosts, which are network namespaces of this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPT = Path(__file__).parent.parent / "benchmarks" / "hosts.py"
+COMMANDS = ("ip", "tc", "unshare", "nsenter")
+
+pytestmark = [
+    pytest.mark.cluster,
+    pytest.mark.slow,
+    pytest.mark.skipif(
+        sys.platform != "linux" or any(shutil.which(command) is None for command in COMMANDS),
+        reason="network namespaces need Linux and the commands ip, tc, unshare and nsenter",
+    ),
+]
+
+
+def links() -> list[str]:
+    """Return the names of the network cards that this process sees."""
+    shown = subprocess.run(["ip", "-json", "link"], capture_output=True, check=True)
+    return sorted(link["ifname"] for link in json.loads(shown.stdout))
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network cards")
+@pytest.mark.parametrize(("hosts", "workers_per_host", "wire"), [(4, 1, "tcp"), (2, 2, "shm+tcp")])
+def test_four_ranks_on_several_hosts_give_the_model_of_four_threads(tmp_path, hosts, workers_per_host, wire):
+    """Ranks on 4 hosts, or 2 and 2 on two, train over 1 Gbit/s to the bits of threads, and no card is left."""
+    before, out = links(), tmp_path / "rows.jsonl"
+    options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host)]
+    subprocess.run([sys.executable, SCRIPT, *options, "--out", out], check=True, timeout=240)
+    rows = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [row["every"] for row in rows] == [16, 256]
+    assert all(row["ranks"] == 4 and row["transport"] == wire and row["same_as_threads"] for row in rows)
+    assert rows[0]["mb_sent_per_epoch"] > rows[1]["mb_sent_per_epoch"]
+    assert links() == before
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may make network cards")
+def test_without_root_the_reason_is_named():
+    """A user who may not make network cards is told what to do."""
+    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, timeout=60)
+    assert done.returncode != 0
+    assert "sudo" in done.stderr
