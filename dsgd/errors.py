@@ -9,10 +9,12 @@
     ├── InvalidParameterError (ValueError)     a parameter has a value it cannot have
     │   └── IncompatiblePartsError             two parts, each valid, do not go together
     ├── DatasetError                           a dataset is unknown or cannot be had
+    ├── CheckpointError                        a checkpoint cannot be written, read or gone on from
     ├── ClusterError (RuntimeError)            the cluster cannot run the job
     │   ├── ClusterUnreachableError            no scheduler answers
     │   └── VersionMismatchError               a worker has no dsgd, or another one
     └── GangError (RuntimeError)               a running gang stopped
+        ├── PausedError                        the ranks kept their state and stopped, as they were asked
         ├── RankError                          a rank raised; carries rank, worker, host and cause
         ├── WorkerLostError                    the process of a rank went away
         ├── GangTimeoutError (TimeoutError)    a wait outlived its deadline
@@ -26,6 +28,7 @@ from __future__ import annotations
 
 __all__ = [
     "AbortedError",
+    "CheckpointError",
     "ClusterError",
     "ClusterUnreachableError",
     "DatasetError",
@@ -37,6 +40,7 @@ __all__ = [
     "InvalidParameterError",
     "ParseError",
     "PartitionMismatchError",
+    "PausedError",
     "ProtocolError",
     "RankError",
     "VersionMismatchError",
@@ -91,6 +95,10 @@ class DatasetError(DsgdError):
     """A dataset is unknown, or can be neither found, downloaded nor made."""
 
 
+class CheckpointError(DsgdError):
+    """A checkpoint cannot be written or read, or belongs to another job."""
+
+
 class ClusterError(DsgdError, RuntimeError):
     """The cluster cannot run the job."""
 
@@ -105,6 +113,13 @@ class VersionMismatchError(ClusterError):
 
 class GangError(DsgdError, RuntimeError):
     """A gang that was running has stopped."""
+
+
+class PausedError(GangError):
+    """The ranks have kept their state and stopped at an agreed point, because they were asked to.
+
+    The client that asked forms the gang anew; nobody else sees this error.
+    """
 
 
 class RankError(GangError):

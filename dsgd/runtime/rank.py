@@ -9,6 +9,7 @@ from typing import Any, Protocol
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbortFlag
 from dsgd.ledger import Ledger, RankLedger
+from dsgd.runtime.snapshot import SnapshotKeeper
 
 __all__ = ["GangResult", "Rank", "RankProgram"]
 
@@ -29,11 +30,14 @@ class Rank:
         Set when the job stops; programs call `check` between slices of work of at most about a second.
     publish : callable
         Takes a small mapping of plain numbers and strings and shows it to whoever watches the job; rank 0 only.
+    keeper : SnapshotKeeper or None, default None
+        Where the rank leaves copies of its state, which outlive it; None where the gang is not formed anew.
     """
 
     group: Group
     abort: AbortFlag
     publish: Callable[[Mapping[str, Any]], None] = field(default=_say_nothing)
+    keeper: SnapshotKeeper | None = None
 
     @property
     def number(self) -> int:

@@ -69,7 +69,7 @@ def run_on_threads(
     errors: list[tuple[int, BaseException]] = []
 
     def work(number: int, transport: AbstractTransport) -> None:
-        listeners = {"publish": on_event} if on_event and number == 0 else {}
+        listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
         try:
             rank = Rank(Group(transport, algorithm), abort, **listeners)
             values[number] = program(rank, data[number], *args)

@@ -10,16 +10,18 @@ waiting for a round that a peer does not begin.
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGD, Evaluation, SGDState, Shard, evaluate, is_finite, split
+from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
+from dsgd.runtime.keeping import N_WISHES, StateKeeping
 from dsgd.runtime.rank import Rank
-from dsgd.sync import AbstractStrategy, RoundClock
+from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
+from dsgd.runtime.train_state import TrainState
+from dsgd.sync import RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 
@@ -28,128 +30,6 @@ __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 # A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries a second.
 _ENTRIES_PER_CALL: Final = 100_000_000
 _PUBLISH_EVERY_S: Final = 0.2
-_MIN_ETA: Final = 1e-6  # below this step size the adaptive schedule gives up, as in scikit-learn
-
-
-@dataclass(frozen=True)
-class TrainData:
-    """The rows of one rank.
-
-    Parameters
-    ----------
-    shard : Shard
-        Rows to train on; may be empty.
-    validation : Shard or None, default None
-        Rows held out for early stopping.
-    """
-
-    shard: Shard
-    validation: Shard | None = None
-
-    @property
-    def n_rows(self) -> int:
-        """Rows to train on."""
-        return self.shard.n_rows
-
-
-@dataclass(frozen=True)
-class TrainJob:
-    """What to train and when to stop; the same on every rank.
-
-    Parameters
-    ----------
-    optimizer : SGD
-        The local optimiser with its objective.
-    strategy : AbstractStrategy
-        When ranks talk and what they say.
-    initial : array, shape (n_params,)
-        The model to start from.
-    max_iter : int
-        Epochs at most.
-    tol : float or None
-        Stop when the training loss (or the validation score) has not improved by `tol` for `n_iter_no_change` epochs.
-    n_iter_no_change : int
-        See `tol`.
-    early_stopping : bool
-        Whether the validation score decides, and not the training loss.
-    scoring : {"accuracy", "r2"}
-        The validation score.
-    t_start : float, default 1.0
-        Value of the step counter to start from, for ``partial_fit``.
-    average_start : array, shape (n_params,), or None
-        Averaged model so far, for ``partial_fit`` with averaging.
-    n_averaged : int, default 0
-        Steps that `average_start` is the mean of, per rank.
-    """
-
-    optimizer: SGD
-    strategy: AbstractStrategy
-    initial: FloatVector
-    max_iter: int
-    tol: float | None
-    n_iter_no_change: int
-    early_stopping: bool = False
-    scoring: Literal["accuracy", "r2"] = "accuracy"
-    t_start: float = 1.0
-    average_start: FloatVector | None = None
-    n_averaged: int = 0
-
-
-@dataclass(frozen=True)
-class EpochRecord:
-    """One line of the training history.
-
-    Parameters
-    ----------
-    epoch : int
-        Counted from 1.
-    seconds : float
-        Since training began on rank 0; placement of the data is not in it.
-    train_loss : float
-        Mean loss of a row, taken as each row was visited, before its update; the penalty is not in it.
-    dispersion : float
-        Mean squared distance of the ranks' models from their mean before the last synchronisation of the epoch,
-        (1/P) sum_r ||w_r - mean||^2; nan where gradients are exchanged or nothing was synchronised.
-    validation_score : float
-        Accuracy or R2 on the rows held out; nan without early stopping.
-    """
-
-    epoch: int
-    seconds: float
-    train_loss: float
-    dispersion: float
-    validation_score: float
-
-
-@dataclass(frozen=True)
-class TrainResult:
-    """What training brings home; equal on every rank.
-
-    Parameters
-    ----------
-    params : array, shape (n_params,)
-        The model, averaged over ranks as the strategy says.
-    averaged : array, shape (n_params,), or None
-        Mean of the iterates, if the optimiser averages.
-    n_averaged : int
-        Steps of a rank that `averaged` is the mean of; the largest over ranks.
-    n_iter : int
-        Epochs run.
-    n_steps : int
-        Rows visited (steps taken, where gradients are exchanged), summed over ranks.
-    converged : bool
-        Whether the stopping rule ended training, and not `max_iter`.
-    history : list of EpochRecord
-        One record per epoch.
-    """
-
-    params: FloatVector
-    averaged: FloatVector | None
-    n_averaged: int
-    n_iter: int
-    n_steps: int
-    converged: bool
-    history: list[EpochRecord] = field(default_factory=list)
 
 
 def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
@@ -178,7 +58,10 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
 
 
 class _Trainer:
-    """The loop with its buffers, which are made once and reused in every round."""
+    """The loop with its buffers, which are made once and reused in every round.
+
+    What changes from round to round is `at`, the state; `params` and `state` are its model and its optimiser.
+    """
 
     def __init__(self, rank: Rank, data: TrainData, job: TrainJob) -> None:
         self.rank, self.data, self.job = rank, data, job
@@ -192,6 +75,7 @@ class _Trainer:
         if job.average_start is not None and self.state.averaged is not None:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
+        self.at = TrainState(self.params, self.state)
         entries_per_row = len(self.shard.values.ravel()) // max(1, self.shard.n_rows) + 16
         self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
         self.rows = self._set_up()
@@ -202,30 +86,57 @@ class _Trainer:
         self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
 
     def run(self) -> TrainResult:
-        job = self.job
-        stop_rule = _StopRule(job)
-        history: list[EpochRecord] = []
-        n_steps = 0
-        begin = published = time.perf_counter()
-        for epoch in range(job.max_iter):
-            self.state.start_epoch()
-            for number in range(self.rounds):
-                self._round(epoch, number)
-            record, seen = self._end_epoch(epoch, begin)
-            history.append(record)
-            n_steps += seen
-            stop = stop_rule.update(record, self.state)
+        at, job = self.at, self.job
+        keeping, note = self._recall()
+        published = time.perf_counter()
+        while at.epoch < job.max_iter and not at.stop_rule.stopped:
+            if at.round == 0:
+                self.state.start_epoch()
+            while at.round < self.rounds:
+                stop = keeping.next_look(at.round)
+                self._run_rounds(at.epoch, at.round, stop)
+                at.round = stop
+                if stop < self.rounds:
+                    self._keep(keeping)
+            record = self._end_epoch(keeping)
             now = time.perf_counter()
-            last = stop or epoch == job.max_iter - 1
+            last = at.stop_rule.stopped or at.epoch == job.max_iter
             if self.rank.number == 0 and (last or now - published > _PUBLISH_EVERY_S):
                 published = now
                 self.rank.publish({"epoch": record.epoch, "train_loss": record.train_loss, "seconds": record.seconds})
-            if stop:
-                break
-        averaged, n_averaged = self._collect(converged=stop_rule.stopped)
+        averaged, n_averaged = self._collect(converged=at.stop_rule.stopped)
         return TrainResult(
-            self.params, averaged, n_averaged, len(history), n_steps, converged=stop_rule.stopped, history=history
+            self.params,
+            averaged,
+            n_averaged,
+            n_iter=len(at.history),
+            n_steps=at.n_steps,
+            converged=at.stop_rule.stopped,
+            history=at.history,
+            note=note or "",
         )
+
+    def _recall(self) -> tuple[StateKeeping, str | None]:
+        """Return what keeps the state, after it has brought back what was kept before."""
+        self.ledger.begin_round("setup")
+        keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
+        note = keeping.recall(self.at)
+        self.ledger.end_round()
+        if note is not None and self.rank.number == 0:
+            epoch, number = self.at.position
+            self.rank.publish({"phase": "resumed", "resumed_epoch": epoch + 1, "resumed_round": number})
+        return keeping, note
+
+    def _keep(self, keeping: StateKeeping) -> None:
+        # In the middle of an epoch: the round before was the last that `next_look` allowed.
+        clock = RoundClock(self.at.epoch, self.at.round - 1, self.rounds, is_last=False)
+        self.ledger.begin_round("keep")
+        keeping.look(self.at, same_model=self._ends_equal(clock))
+        self.ledger.end_round()
+
+    def _ends_equal(self, clock: RoundClock) -> bool:
+        """Return whether all ranks have the same model after a round."""
+        return self.job.strategy.exchanges == "gradient" or self.job.strategy.is_due(clock)
 
     def _set_up(self) -> list[int]:
         """Load the kernels and meet the other ranks; return the rows of each."""
@@ -238,6 +149,11 @@ class _Trainer:
         rows = self.rank.group.allgather(np.array([self.shard.n_rows], dtype=np.int64))
         self.ledger.end_round()
         return [int(n) for n in rows.ravel()]
+
+    def _run_rounds(self, epoch: int, first: int, stop: int) -> None:
+        """Run the rounds first..stop of an epoch; nothing else happens between them."""
+        for number in range(first, stop):
+            self._round(epoch, number)
 
     def _round(self, epoch: int, number: int) -> None:
         strategy, ledger = self.job.strategy, self.ledger
@@ -277,34 +193,44 @@ class _Trainer:
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
 
-    def _end_epoch(self, epoch: int, begin: float) -> tuple[EpochRecord, int]:
-        """Sum the control message of an epoch over the ranks; return the record and the rows visited."""
-        exchanges_model = self.job.strategy.exchanges == "model"
-        clock = RoundClock(epoch, self.rounds - 1, self.rounds, is_last=epoch == self.job.max_iter - 1)
-        measured = exchanges_model and self.job.strategy.is_due(clock)
+    def _end_epoch(self, keeping: StateKeeping) -> EpochRecord:
+        """Sum the control message of an epoch over the ranks, take in what it says, and return the record."""
+        at, job = self.at, self.job
+        is_last = at.epoch == job.max_iter - 1
+        clock = RoundClock(at.epoch, self.rounds - 1, self.rounds, is_last=is_last)
+        measured = job.strategy.exchanges == "model" and job.strategy.is_due(clock)
         dispersion = float(np.sum(np.square(self.before_sync - self.params), dtype=np.float64)) if measured else np.nan
-        validation = self._evaluate_validation()
-        finite = is_finite(self.params)
-        head = [self.state.loss_sum, self.state.n_seen, 0.0 if finite else 1.0, dispersion]
-        message = np.concatenate([head, validation.as_vector()])
+        validation = self._evaluate_validation().as_vector()
+        broken = not is_finite(self.params)
+        message = np.concatenate([[self.state.loss_sum, self.state.n_seen, broken, dispersion], validation])
+        if keeping.is_on:
+            message = np.concatenate([message, keeping.wishes()])
         self._sum_over_ranks(message)
         loss_sum, n_seen, n_broken, dispersion = message[:4]
         if n_broken:
             raise InvalidDataError(
-                f"Floating-point under-/overflow occurred at epoch #{epoch + 1}. "
+                f"Floating-point under-/overflow occurred at epoch #{at.epoch + 1}. "
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
-        n_terms = max(1.0, n_seen) * self.job.optimizer.objective.n_outputs
-        held_out = Evaluation.from_vector(message[4:])
-        score = held_out.accuracy if self.job.scoring == "accuracy" else held_out.r2
+        n_terms = max(1.0, n_seen) * job.optimizer.objective.n_outputs
+        held_out = Evaluation.from_vector(message[4 : 4 + len(validation)])
+        score = held_out.accuracy if job.scoring == "accuracy" else held_out.r2
         record = EpochRecord(
-            epoch=epoch + 1,
-            seconds=time.perf_counter() - begin,
+            epoch=at.epoch + 1,
+            seconds=keeping.elapsed_s,
             train_loss=float(loss_sum / n_terms),
             dispersion=float(dispersion / self.rank.size),
-            validation_score=score if self.job.early_stopping else float("nan"),
+            validation_score=score if job.early_stopping else float("nan"),
         )
-        return record, int(n_seen)
+        at.history.append(record)
+        at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
+        stopped = at.stop_rule.update(record, job, self.state)
+        if keeping.is_on:
+            self.ledger.begin_round("keep")
+            same = self._ends_equal(clock)
+            keeping.end_epoch(at, message[-N_WISHES:], is_last=stopped or is_last, same_model=same)
+            self.ledger.end_round()
+        return record
 
     def _evaluate_validation(self) -> Evaluation:
         held_out = self.data.validation if self.job.early_stopping else None
@@ -338,34 +264,3 @@ class _Trainer:
         weighted_mean(self.rank.group, averaged, n_averaged / counts.sum() if counts.any() else self.weight)
         self.ledger.end_round()
         return averaged, int(counts.max())
-
-
-class _StopRule:
-    """scikit-learn's stopping rule, on numbers that are equal on every rank."""
-
-    def __init__(self, job: TrainJob) -> None:
-        self.job = job
-        self.tol = -np.inf if job.tol is None else job.tol
-        self.best_loss = np.inf
-        self.best_score = -np.inf
-        self.n_bad = 0
-        self.stopped = False
-
-    def update(self, record: EpochRecord, state: SGDState) -> bool:
-        """Take in an epoch; return whether training ends. The adaptive schedule first takes smaller steps."""
-        if self.job.early_stopping:
-            improved = record.validation_score >= self.best_score + self.tol
-            self.best_score = max(self.best_score, record.validation_score)
-        else:
-            improved = record.train_loss <= self.best_loss - self.tol
-            self.best_loss = min(self.best_loss, record.train_loss)
-        self.n_bad = 0 if improved else self.n_bad + 1
-        if self.n_bad < self.job.n_iter_no_change:
-            return False
-        optimizer = self.job.optimizer
-        if optimizer.schedule == "adaptive" and optimizer.eta0 * state.eta_scale > _MIN_ETA:
-            state.eta_scale /= 5.0
-            self.n_bad = 0
-            return False
-        self.stopped = True
-        return True

@@ -1,0 +1,224 @@
+"""When the state of training is kept, agreed by all ranks, and where it goes.
+
+Problem: a copy in memory every half second and a file every half minute must be of one and the same moment on all
+ranks, although clocks differ and nobody may wait for a message that a peer does not send.
+
+Method: rank 0 decides by its clock, and its decision travels with what ranks exchange anyway: with the control message
+at the end of an epoch and, inside a long epoch, with a short look every so many rounds. The distance of the looks
+doubles until they are about a quarter of a second apart, so short rounds are not disturbed.
+
+Cost: an all-gather of a dozen numbers per look, a copy of the model per snapshot, a gathered state per file.
+"""
+
+from __future__ import annotations
+
+import time
+import zlib
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.errors import CheckpointError, PausedError
+from dsgd.local import Shard
+from dsgd.runtime.checkpoint import SavedState, describe, read_newest, write
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.snapshot import Snapshot, find_newest, share
+from dsgd.runtime.train_job import TrainJob
+from dsgd.runtime.train_state import TrainState, adapted, is_exact
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["N_WISHES", "StateKeeping"]
+
+#: Numbers that ranks add up to agree. Those of rank 0: whether to copy, whether to write, rounds to the next look; and
+#: of all ranks: whether the rank was asked to stop.
+N_WISHES: Final = 4
+_COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
+
+_LOOK_S: Final = 0.25
+_COPY_S: Final = 0.5
+# A digest reads this many entries of the rows, spread over all of them.
+_SAMPLE: Final = 65_536
+
+
+class StateKeeping:
+    """Keeps the state of one rank, together with its peers.
+
+    Parameters
+    ----------
+    rank : Rank
+        The rank; it may have a keeper.
+    job : TrainJob
+        The job; it may name a place for checkpoints, and one to go on from.
+    shard : Shard
+        The rows of this rank.
+    rows : sequence of int
+        The rows of each rank.
+    rounds : int
+        Rounds in an epoch.
+    """
+
+    def __init__(self, rank: Rank, job: TrainJob, shard: Shard, rows: list[int], rounds: int) -> None:
+        self._rank, self._rows, self._rounds = rank, rows, rounds
+        self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
+        self._began = self._looked = self._copied = self._written = time.perf_counter()
+        self._stride = 1
+        self._configuration: Mapping[str, Any] = {}
+        self._digests: AnyArray = np.zeros(0, dtype=np.int64)
+        if job.checkpoint is not None or job.resume_from is not None:
+            self._configuration = _configuration(job)
+            self._digests = rank.group.allgather(np.array([_digest(shard)], dtype=np.int64)).ravel()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept anywhere; the same on all ranks."""
+        return self._keeper is not None or self._target is not None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, those before it was interrupted among them."""
+        return time.perf_counter() - self._began
+
+    def next_look(self, number: int) -> int:
+        """Return the round before which ranks look next, coming from round `number`; the same on all ranks."""
+        return min(number + self._stride, self._rounds) if self.is_on else self._rounds
+
+    def recall(self, at: TrainState) -> str | None:
+        """Go on from the newest state that a rank holds, else from a checkpoint; called by all ranks.
+
+        Returns
+        -------
+        str or None
+            None if there is no state to go on from; else what the user should know about it, mostly nothing.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint where one is asked for, or it is of another job or of other rows.
+        """
+        group = self._rank.group
+        mine = None if self._keeper is None else self._keeper.latest
+        root = None if self._keeper is None else find_newest(group, mine)
+        note, arrays = "", None
+        if root is not None:
+            arrays = mine.arrays if mine is not None and group.rank == root else None
+        elif self._resume_from is not None:
+            root = 0
+            if group.rank == root:
+                saved = read_newest(self._resume_from, self._configuration)
+                self._check_rows(saved)
+                note, arrays = saved.note, saved.arrays
+        else:
+            return None
+        per_rank: list[str] = []
+        if arrays is not None:
+            arrays, per_rank = adapted(arrays, self._rows)
+        at.take_up(share(group, arrays, root, per_rank), group.rank, self._rows, self._rounds)
+        self._began -= at.elapsed_s
+        return note
+
+    def look(self, at: TrainState, *, same_model: bool) -> None:
+        """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""
+        now, gap_s = time.perf_counter(), time.perf_counter() - self._looked
+        if gap_s < _LOOK_S / 2:
+            self._stride *= 2
+        elif gap_s > 2 * _LOOK_S:
+            self._stride = max(1, self._stride // 2)
+        self._looked = now
+        message = np.concatenate([self.wishes(), at.optimizer.counters])
+        gathered = self._rank.group.allgather(message)
+        self._keep(at, gathered[0, :N_WISHES], gathered[:, N_WISHES:], same_model=same_model)
+
+    def wishes(self) -> FloatVector:
+        """Return this rank's part of the sum in which ranks agree, shape (N_WISHES,)."""
+        wishes = np.zeros(N_WISHES)
+        wishes[_PAUSE] = self._keeper is not None and self._keeper.pause_requested
+        if self._rank.number == 0:
+            now = time.perf_counter()
+            wishes[_COPY] = self._keeper is not None and now - self._copied >= _COPY_S
+            wishes[_WRITE] = self._target is not None and now - self._written >= self._target.every_s
+            wishes[_STRIDE] = self._stride
+        return wishes
+
+    def end_epoch(self, at: TrainState, agreed: FloatVector, *, is_last: bool, same_model: bool) -> None:
+        """Keep the state at the end of an epoch, if it is time; called by all ranks.
+
+        Parameters
+        ----------
+        at : TrainState
+            The state, the epoch complete.
+        agreed : array, shape (N_WISHES,)
+            The sum of the wishes of all ranks.
+        is_last : bool
+            Whether training ends here: then a checkpoint is written in any case, and nobody is asked to stop.
+        same_model : bool
+            Whether all ranks have the same model.
+
+        Raises
+        ------
+        PausedError
+            A rank was asked to stop; all have kept their state.
+        """
+        pause = agreed[_PAUSE] > 0 and not is_last
+        agreed[_COPY] = (agreed[_COPY] or pause) and not is_last
+        agreed[_WRITE] = (agreed[_WRITE] or is_last) and self._target is not None
+        self._looked = time.perf_counter()
+        counters = None
+        if agreed[_COPY] or agreed[_WRITE]:
+            counters = self._rank.group.allgather(at.optimizer.counters)
+        self._keep(at, agreed, counters, same_model=same_model)
+        if pause:
+            raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as they were asked to")
+
+    def _keep(self, at: TrainState, agreed: FloatVector, counters: AnyArray | None, *, same_model: bool) -> None:
+        self._stride = int(agreed[_STRIDE])
+        if counters is None or not (agreed[_COPY] or agreed[_WRITE]):
+            return
+        common = at.common(counters, self._rows, self._rounds, self.elapsed_s)
+        if agreed[_COPY] and self._keeper is not None:
+            has_rows = self._rows[self._rank.number] > 0
+            self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, preferred=has_rows)
+            self._copied = time.perf_counter()
+        if agreed[_WRITE] and self._target is not None:
+            vectors = at.gathered(self._rank.group, same_model=same_model)
+            if self._rank.number == 0:
+                arrays = {**common, **vectors, "digests": self._digests}
+                write(self._target, SavedState(at.position, self._rank.size, self._configuration, arrays))
+            self._written = time.perf_counter()
+
+    def _check_rows(self, saved: SavedState) -> None:
+        before, now = saved.arrays["rows"].tolist(), self._rows
+        where = f"resume_from={self._resume_from!r}"
+        if sum(before) != sum(now):
+            raise CheckpointError(f"{where} was trained on {sum(before)} rows, this fit has {sum(now)}.")
+        if is_exact(saved.arrays, now) and (other := np.flatnonzero(saved.arrays["digests"] != self._digests)).size:
+            raise CheckpointError(
+                f"{where} was trained on other rows: those of rank {other[0]} differ. Fit with the same data, cut the "
+                "same way."
+            )
+
+
+def _configuration(job: TrainJob) -> dict[str, Any]:
+    """Return what must not change between a checkpoint and the fit that goes on from it."""
+    parts = {
+        "optimizer": job.optimizer,
+        "strategy": job.strategy,
+        "initial": job.initial,
+        "tol": job.tol,
+        "n_iter_no_change": job.n_iter_no_change,
+        "early_stopping": job.early_stopping,
+        "scoring": job.scoring,
+        "t_start": job.t_start,
+        "average_start": job.average_start,
+        "n_averaged": job.n_averaged,
+        **job.source,
+    }
+    return {name: describe(value) for name, value in parts.items()}
+
+
+def _digest(shard: Shard) -> int:
+    """Return a number that other rows, or the same ones in another order, would hardly have."""
+    code = zlib.crc32(shard.targets.tobytes())
+    for vector in (shard.weights, shard.values.reshape(-1)):
+        code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
+    return code

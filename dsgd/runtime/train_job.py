@@ -1,0 +1,147 @@
+"""What goes into training and what comes out: the rows of a rank, the job, the history, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dsgd.local import SGD, Shard
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.sync import AbstractStrategy
+from dsgd.types import FloatVector
+
+__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """The rows of one rank.
+
+    Parameters
+    ----------
+    shard : Shard
+        Rows to train on; may be empty.
+    validation : Shard or None, default None
+        Rows held out for early stopping.
+    """
+
+    shard: Shard
+    validation: Shard | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to train on."""
+        return self.shard.n_rows
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What to train and when to stop; the same on every rank.
+
+    Parameters
+    ----------
+    optimizer : SGD
+        The local optimiser with its objective.
+    strategy : AbstractStrategy
+        When ranks talk and what they say.
+    initial : array, shape (n_params,)
+        The model to start from.
+    max_iter : int
+        Epochs at most.
+    tol : float or None
+        Stop when the training loss (or the validation score) has not improved by `tol` for `n_iter_no_change` epochs.
+    n_iter_no_change : int
+        See `tol`.
+    early_stopping : bool
+        Whether the validation score decides, and not the training loss.
+    scoring : {"accuracy", "r2"}
+        The validation score.
+    t_start : float, default 1.0
+        Value of the step counter to start from, for ``partial_fit``.
+    average_start : array, shape (n_params,), or None
+        Averaged model so far, for ``partial_fit`` with averaging.
+    n_averaged : int, default 0
+        Steps that `average_start` is the mean of, per rank.
+    checkpoint : Checkpoint or None, default None
+        Where and how often rank 0 writes the state of training.
+    resume_from : str or None, default None
+        Path or URL of checkpoints to go on from.
+    source : mapping
+        Plain values that say how the rows came about; a checkpoint of another source is refused.
+    """
+
+    optimizer: SGD
+    strategy: AbstractStrategy
+    initial: FloatVector
+    max_iter: int
+    tol: float | None
+    n_iter_no_change: int
+    early_stopping: bool = False
+    scoring: Literal["accuracy", "r2"] = "accuracy"
+    t_start: float = 1.0
+    average_start: FloatVector | None = None
+    n_averaged: int = 0
+    checkpoint: Checkpoint | None = None
+    resume_from: str | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One line of the training history.
+
+    Parameters
+    ----------
+    epoch : int
+        Counted from 1.
+    seconds : float
+        Since training began on rank 0; placement of the data is not in it.
+    train_loss : float
+        Mean loss of a row, taken as each row was visited, before its update; the penalty is not in it.
+    dispersion : float
+        Mean squared distance of the ranks' models from their mean before the last synchronisation of the epoch,
+        (1/P) sum_r ||w_r - mean||^2; nan where gradients are exchanged or nothing was synchronised.
+    validation_score : float
+        Accuracy or R2 on the rows held out; nan without early stopping.
+    """
+
+    epoch: int
+    seconds: float
+    train_loss: float
+    dispersion: float
+    validation_score: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training brings home; equal on every rank.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model, averaged over ranks as the strategy says.
+    averaged : array, shape (n_params,), or None
+        Mean of the iterates, if the optimiser averages.
+    n_averaged : int
+        Steps of a rank that `averaged` is the mean of; the largest over ranks.
+    n_iter : int
+        Epochs run.
+    n_steps : int
+        Rows visited (steps taken, where gradients are exchanged), summed over ranks.
+    converged : bool
+        Whether the stopping rule ended training, and not `max_iter`.
+    history : list of EpochRecord
+        One record per epoch.
+    note : str, default ""
+        What the user should know about the checkpoint that training went on from.
+    """
+
+    params: FloatVector
+    averaged: FloatVector | None
+    n_averaged: int
+    n_iter: int
+    n_steps: int
+    converged: bool
+    history: list[EpochRecord] = field(default_factory=list)
+    note: str = ""

@@ -1,0 +1,200 @@
+"""Where training stands on a rank between two rounds, and how it travels: to a keeper, to a file, to another gang.
+
+A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
+counters, the average of its iterates, the L1 penalty its weights have received) is one row per rank. A snapshot in the
+memory of a rank holds the counters of all ranks but of the rest only its own row; a checkpoint holds every row.
+
+Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
+happened. Otherwise (another number of ranks, or rows dealt anew) they all start from the mean, weighted by rows:
+
+- the model, where ranks had different ones, and the averaged model;
+- the step counter t, so that step sizes go on where they were;
+- the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before.
+
+The L1 penalty that weights have received is then forgotten, on both sides of the account: it only says how much of the
+next truncation is due already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.kernels import sgd as kernels
+from dsgd.local import SGDState
+from dsgd.runtime.stop_rule import StopRule
+from dsgd.runtime.train_job import EpochRecord
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["TrainState", "adapted", "is_exact"]
+
+
+@dataclass
+class TrainState:
+    """All that a rank needs to go on, but for what it can make again from its rows and the job.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model.
+    optimizer : SGDState
+        The state of the local optimiser.
+    epoch, round : int
+        What comes next, from 0.
+    n_steps : int
+        Rows visited by all ranks in the epochs that are complete.
+    elapsed_s : float
+        Seconds that training had taken when this run of it began.
+    stop_rule : StopRule
+        What the stopping rule remembers.
+    history : list of EpochRecord
+        One record per complete epoch.
+    """
+
+    params: FloatVector
+    optimizer: SGDState
+    epoch: int = 0
+    round: int = 0
+    n_steps: int = 0
+    elapsed_s: float = 0.0
+    stop_rule: StopRule = field(default_factory=StopRule)
+    history: list[EpochRecord] = field(default_factory=list)
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch and round that come next."""
+        return self.epoch, self.round
+
+    def common(self, counters: AnyArray, rows: Sequence[int], rounds: int, seconds: float) -> dict[str, AnyArray]:
+        """Return what is equal on all ranks.
+
+        Parameters
+        ----------
+        counters : array, shape (size, COUNTERS)
+            The counters of all ranks.
+        rows : sequence of int, length size
+            The rows of each.
+        rounds : int
+            Rounds in an epoch.
+        seconds : float
+            Since training began.
+        """
+        history = [tuple(vars(record).values()) for record in self.history]
+        return {
+            "position": np.array([self.epoch, self.round, rounds, self.n_steps], dtype=np.int64),
+            "seconds": np.array([seconds]),
+            "rows": np.array(rows, dtype=np.int64),
+            "stop_rule": self.stop_rule.as_vector(),
+            "history": np.array(history, dtype=np.float64).reshape(len(history), len(fields(EpochRecord))),
+            "counters": counters,
+        }
+
+    def own(self) -> dict[str, FloatVector]:
+        """Return the vectors that this rank has; where they are empty, no rank has one."""
+        vectors = {
+            "params": self.params,
+            "averaged": self.optimizer.auxiliary,
+            "received": self.optimizer.received,
+        }
+        return {name: vector for name, vector in vectors.items() if vector.size}
+
+    def copied(self) -> dict[str, AnyArray]:
+        """Return copies of this rank's vectors, one row each."""
+        return {name: vector[None].copy() for name, vector in self.own().items()}
+
+    def gathered(self, group: Group, *, same_model: bool) -> dict[str, AnyArray]:
+        """Return the vectors of all ranks on rank 0, nothing elsewhere; called by all ranks.
+
+        Parameters
+        ----------
+        group : Group
+            The ranks.
+        same_model : bool
+            Whether all ranks have the same model, so that one row says it all.
+        """
+        whole: dict[str, AnyArray] = {}
+        for name, vector in self.own().items():
+            parts = [vector.copy()] if name == "params" and same_model else group.gather(vector)
+            if group.rank == 0 and parts is not None:
+                whole[name] = np.stack(parts)
+        return whole
+
+    def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int], rounds: int) -> None:
+        """Go on from what a gang has saved, this one or another.
+
+        Parameters
+        ----------
+        saved : mapping of str to array
+            What `adapted` returned, and of what has a row per rank only this rank's.
+        rank : int
+            This rank.
+        rows : sequence of int
+            The rows of each rank now.
+        rounds : int
+            Rounds in an epoch now.
+        """
+        exact = is_exact(saved, rows)
+        epoch, number, rounds_before, n_steps = (int(value) for value in saved["position"])
+        self.epoch, self.n_steps = epoch, n_steps
+        self.round = number if exact else number * rounds // rounds_before
+        self.elapsed_s = float(saved["seconds"][0])
+        self.stop_rule = StopRule.from_vector(saved["stop_rule"])
+        self.history = [EpochRecord(int(line[0]), *(float(value) for value in line[1:])) for line in saved["history"]]
+        counters = saved["counters"]
+        self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
+        for name, vector in self.own().items():
+            if name in saved:
+                vector[:] = saved[name][0]
+        if "received" not in saved:
+            self.optimizer.received.fill(0.0)
+            self.optimizer.counters[kernels.L1_TOTAL] = 0.0
+
+
+def is_exact(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> bool:
+    """Return whether ranks own as many rows as when the state was saved, so that each goes on with its own."""
+    return bool(saved["rows"].tolist() == list(rows))
+
+
+def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[str, AnyArray], list[str]]:
+    """Return a saved state for ranks with these rows, and the names of the arrays with one row for each of them.
+
+    Parameters
+    ----------
+    saved : mapping of str to array
+        What `TrainState.common` returned together with `copied` or `gathered`.
+    rows : sequence of int
+        The rows of each rank now.
+    """
+    exact, n_before = is_exact(saved, rows), len(saved["rows"])
+    arrays, per_rank = dict(saved), []
+    for name in ("params", "averaged", "received"):
+        if name not in saved:
+            continue
+        table = saved[name]
+        if name == "received" and not (exact and len(table) == n_before):
+            # One rank's account of the penalty is no other's: without everybody's, all of them start a new one.
+            del arrays[name]
+        elif len(table) > 1 and exact:
+            per_rank.append(name)
+        elif len(table) > 1:
+            arrays[name] = (_weights(saved) @ table)[None].astype(table.dtype)
+    return arrays, per_rank
+
+
+def _weights(saved: Mapping[str, AnyArray]) -> AnyArray:
+    before = saved["rows"].astype(np.float64)
+    return before / before.sum() if before.any() else np.full(len(before), 1.0 / len(before))
+
+
+def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
+    merged = weights @ counters
+    merged[kernels.GUARD] = counters[:, kernels.GUARD].max()
+    for place in (kernels.EPOCH, kernels.ETA_SCALE):
+        merged[place] = counters[0, place]
+    for place in (kernels.LOSS_SUM, kernels.N_SEEN):
+        merged[place] = counters[:, place].sum() if rank == 0 else 0.0
+    merged[kernels.N_AVERAGED] = np.rint(merged[kernels.N_AVERAGED])
+    return merged
