@@ -22,6 +22,8 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dsgd.types import FloatMatrix
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -182,7 +184,7 @@ class RankLedger:
             for phase, seconds in enumerate(self._seconds):
                 self._total_seconds[phase] += seconds * scale
             if self._n_timed % self._keep_every == 0:
-                self._store()
+                self._store((self._round_number, self._op, *self._seconds, self._bytes, self._messages))
             self._n_timed += 1
             if is_sync:
                 self._last_seconds = self._seconds
@@ -193,6 +195,47 @@ class RankLedger:
         self._round_number += 1
         self._bytes = 0
         self._messages = 0
+
+    @property
+    def rounds_until_timed(self) -> int:
+        """How many synchronisations come before the next one that is timed."""
+        return max(self._next_timed - self.rounds, 0)
+
+    @property
+    def stride(self) -> int:
+        """Every how many synchronisations one is timed, at present."""
+        return self._stride
+
+    def add_rounds(self, n: int, n_bytes: int, messages: int, seconds: FloatMatrix) -> None:
+        """Add n synchronisations that were done in one go, as if they had been opened and closed one by one.
+
+        Parameters
+        ----------
+        n : int
+            How many.
+        n_bytes, messages : int
+            What was sent in each.
+        seconds : array, shape (n_timed, 4)
+            Compute, encode, wire and wait of those that were due to be timed: the one `rounds_until_timed` from the
+            first, and every `stride`-th from there on.
+        """
+        n_timed = seconds.shape[0]
+        first = self._round_number + self.rounds_until_timed
+        if n_timed:
+            for phase, total in enumerate(seconds.sum(axis=0).tolist()):
+                self._total_seconds[phase] += total * self._stride
+            self._last_seconds = seconds[-1].tolist()
+            for number in range(n_timed):
+                if (self._n_timed + number) % self._keep_every == 0:
+                    self._store((first + number * self._stride, "sync", *seconds[number], n_bytes, messages))
+            self._n_timed += n_timed
+            self._next_timed = max(self._next_timed, self.rounds) + n_timed * self._stride
+        self.rounds += n
+        self._round_number += n
+        self._total_bytes += n * n_bytes
+        self._total_messages += n * messages
+        if n_timed:
+            self._choose_stride(float(np.median(seconds.sum(axis=1))))
 
     def records(self) -> RankRecords:
         """Return the account so far."""
@@ -213,20 +256,14 @@ class RankLedger:
         elif self._stride > 1 and wanted < self._stride / 4:
             self._stride //= 2
 
-    def _store(self) -> None:
+    def _store(self, record: tuple[Any, ...]) -> None:
         if self._n_records == _MAX_RECORDS:
             self._records[: _MAX_RECORDS // 2] = self._records[::2]
             self._n_records = _MAX_RECORDS // 2
             self._keep_every *= 2
         elif self._n_records == len(self._records):
             self._records = np.concatenate([self._records, np.zeros_like(self._records)])
-        self._records[self._n_records] = (
-            self._round_number,
-            self._op,
-            *self._seconds,
-            self._bytes,
-            self._messages,
-        )
+        self._records[self._n_records] = record
         self._n_records += 1
 
 

@@ -157,6 +157,8 @@ def _process_rank(rank: int, size: int, pipe: Connection, what: str, kind: str) 
         vector = np.zeros(1_000_000)
         while True:
             group.allreduce(vector)
+    elif what == "train":
+        run_training(group, AbortFlag(), every=1, n_epochs=10**6)
     elif what == "mute":
         pipe.recv()
     transport.close()
@@ -167,6 +169,21 @@ def sum_of(group: Group, n: int, seed: int) -> bytes:
     vector = np.random.default_rng((seed, group.rank)).standard_normal(n)
     group.allreduce(vector)
     return vector.tobytes()
+
+
+def run_training(group: Group, abort: AbortFlag, every: int, n_epochs: int) -> Any:
+    """Train on a few hundred rows of this rank with an average after every few."""
+    from dsgd.local import SGD, Objective, make_shard
+    from dsgd.runtime.rank import Rank
+    from dsgd.runtime.train import TrainData, TrainJob, train
+    from dsgd.sync import LocalSGD
+
+    rng = np.random.default_rng((7, group.rank))
+    X = rng.standard_normal((400, 5))
+    shard = make_shard(X, np.where(X[:, 0] > 0, 1.0, -1.0))
+    optimizer = SGD(Objective("hinge", "l2", 1e-4))
+    job = TrainJob(optimizer, LocalSGD(every=every), np.zeros(6), max_iter=n_epochs, tol=None, n_iter_no_change=5)
+    return train(Rank(group, abort), TrainData(shard), job)
 
 
 @contextlib.contextmanager

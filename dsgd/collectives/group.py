@@ -100,9 +100,7 @@ class Group:
             return
         flat = _flat(vector)
         n = flat.shape[0]
-        algorithm = self.algorithm
-        if algorithm == "auto":
-            algorithm = choose_algorithm(n, flat.itemsize, size)
+        algorithm = self.algorithm_for(n, flat.itemsize)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
         with np.errstate(over="ignore", invalid="ignore"):
             if op == "sum" and self._hierarchy is not None:
@@ -111,6 +109,12 @@ class Group:
                 ring_allreduce(self.transport, flat, self._borrow(flat.dtype, ring_scratch_length(n, size)))
             else:
                 recursive_doubling(self.transport, flat, self._borrow(flat.dtype, n), _COMBINE[op])
+
+    def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
+        """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
+        if self._hierarchy is not None:
+            return "hierarchical"
+        return choose_algorithm(n, itemsize, self.size) if self.algorithm == "auto" else self.algorithm
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""

@@ -5,11 +5,14 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from typing import Final, Literal, final
+from typing import TYPE_CHECKING, Final, Literal, final
 
 from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from dsgd.comm.window import Window
 
 __all__ = ["AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
 
@@ -95,6 +98,8 @@ class AbstractTransport(ABC):
         What frames travel over: ``"inproc"``, ``"tcp"``, ``"shm"`` or ``"shm+tcp"``.
     deadline_s : float
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
+    window : Window or None
+        Memory in which every rank sees the vectors of all others, for ranks that may keep their cores while they wait.
     """
 
     rank: int
@@ -103,6 +108,7 @@ class AbstractTransport(ABC):
     hosts: tuple[int, ...]
     wire: str
     deadline_s: float
+    window: Window | None = None
 
     @abstractmethod
     def exchange(

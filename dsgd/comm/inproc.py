@@ -14,6 +14,7 @@ that a run on threads predicts the traffic of a run on processes.
 
 from __future__ import annotations
 
+import os
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -22,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.window import Window, inproc_windows
 from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -78,16 +80,25 @@ class InprocTransport(AbstractTransport):
         Wakes this rank from any wait when set.
     timeout_s : float
         Longest wait for a peer, in seconds.
+    window : Window or None
+        Memory that all ranks see, where they may keep their cores while they wait.
     """
 
     def __init__(
-        self, rank: int, meetings: list[list[_Meeting]], ledger: RankLedger, abort: AbortFlag, timeout_s: float
+        self,
+        rank: int,
+        meetings: list[list[_Meeting]],
+        ledger: RankLedger,
+        abort: AbortFlag,
+        timeout_s: float,
+        window: Window | None,
     ) -> None:
         self.rank = rank
         self.size = len(meetings)
         self.ledger = ledger
         self.hosts = (0,) * self.size
         self.wire = "inproc"
+        self.window = window
         self._abort = abort
         self.deadline_s = timeout_s
         self._closed = False
@@ -134,6 +145,8 @@ class InprocTransport(AbstractTransport):
         if self._closed:
             return
         self._closed = True
+        if self.window is not None:
+            self.window.close()
         for peer in range(self.size):
             self._to[peer].offers.put(_Gone(self.rank))
             self._from[peer].answers.put(_Gone(self.rank))
@@ -203,6 +216,7 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     ledgers: Sequence[RankLedger] | None = None,
     aborts: Sequence[AbortFlag] | None = None,
+    spins: bool | None = None,
 ) -> list[InprocTransport]:
     """Return the transports of n ranks that are threads of this process.
 
@@ -216,6 +230,8 @@ def connect(
         The ledger of each rank; new ones by default.
     aborts : sequence of AbortFlag, length n, optional
         The flag that wakes each rank; may be one flag n times. New ones by default.
+    spins : bool, optional
+        Whether ranks get a `Window`, in which a rank that waits keeps its core. By default if there is a core for each.
 
     Returns
     -------
@@ -236,4 +252,10 @@ def connect(
         if len(given) != n:
             raise InvalidParameterError(f"connect({name}=...) must have one entry per rank ({n}). Got {len(given)}.")
     meetings = [[_Meeting() for _ in range(n)] for _ in range(n)]
-    return [InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s) for rank in range(n)]
+    spins = 1 < n <= _n_cores() if spins is None else spins
+    windows: Sequence[Window | None] = inproc_windows(aborts) if spins else [None] * n
+    return [InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)]
+
+
+def _n_cores() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -118,8 +118,8 @@ class _Offer:
     listener: socket.socket
 
     @classmethod
-    def make(cls, capacity: int) -> _Offer:
-        segment = Segment.create(segment_bytes(capacity))
+    def make(cls, n_bytes: int) -> _Offer:
+        segment = Segment.create(n_bytes)
         try:
             nonce = secrets.token_bytes(_NONCE_BYTES)
             segment.array[:_NONCE_BYTES] = np.frombuffer(nonce, np.uint8)
@@ -216,7 +216,7 @@ def join_neighbours(
         A peer does not answer, or went away.
     """
     identity = host_identity() if identity is None else identity
-    meeting = _Meeting(links, rank, capacity)
+    meeting = _Meeting(links, rank, capacity, segment_bytes(capacity, has_boxes=carries_headers))
     try:
         identities = meeting.ask(identity)
         meeting.make_segments([peer for peer in sorted(links) if identities[peer] == identity])
@@ -240,10 +240,11 @@ def join_neighbours(
 class _Meeting:
     """The exchange of records with all peers, and what it has opened so far."""
 
-    def __init__(self, links: dict[int, Link], rank: int, capacity: int) -> None:
+    def __init__(self, links: dict[int, Link], rank: int, capacity: int, n_bytes: int) -> None:
         self.links = links
         self.rank = rank
         self.capacity = capacity
+        self.n_bytes = n_bytes
         self.link: Link | None = None
         self.offers: dict[int, _Offer] = {}
         self.opened: dict[int, _Shared] = {}
@@ -293,9 +294,9 @@ class _Meeting:
 
     def _offer(self, peer: int) -> _Note:
         try:
-            offer = self.offers[peer] = _Offer.make(self.capacity)
+            offer = self.offers[peer] = _Offer.make(self.n_bytes)
         except OSError as error:
-            self.problems.append(f"{segment_bytes(self.capacity)} bytes for rank {peer}: {error}")
+            self.problems.append(f"{self.n_bytes} bytes for rank {peer}: {error}")
             return _Note(_FAILED, text=str(error))
         return _Note(_OPEN, self.capacity, offer.segment.name.encode())
 
@@ -306,7 +307,7 @@ class _Meeting:
         sockets: list[socket.socket] = []
         try:
             name = note.first[:NAME_BYTES].decode(errors="replace")
-            segment = Segment.open(name, segment_bytes(self.capacity))
+            segment = Segment.open(name, self.n_bytes)
             try:
                 theirs = segment.array[:_NONCE_BYTES].tobytes()
                 ours = secrets.token_bytes(_NONCE_BYTES)

@@ -25,14 +25,14 @@ import socket
 from typing import Any, Final
 
 import numpy as np
-from llvmlite import ir
 from numba import types
-from numba.extending import intrinsic
 
 from dsgd.comm.link import Link
 from dsgd.comm.segment import Segment
 from dsgd.comm.wire import HEADER_BYTES
+from dsgd.kernels.atomics import barrier, copy_bytes, load, store, yield_core
 from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.rounds import BOX_BYTES
 from dsgd.types import AnyArray
 
 __all__ = [
@@ -88,56 +88,20 @@ _PIECE_BYTES: Final = 64 * 1024
 _POLLS_BEFORE_YIELD: Final = 64
 
 _send = types.ExternalFunction("send", types.intp(types.int32, types.intp, types.uintp, types.int32))
-_memcpy = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
 _memcmp = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.uintp))
-_yield = types.ExternalFunction("sched_yield", types.int32())
 _DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL", 0))
 
 
-def segment_bytes(capacity: int) -> int:
-    """Return how large a segment with two rings of `capacity` bytes is."""
-    return _FIRST_DATA + 2 * capacity
-
-
-@intrinsic
-def _load(context: Any, address: Any) -> Any:
-    """Read a 64-bit word after which later reads happen later."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        return builder.load_atomic(pointer, ordering="acquire", align=8)
-
-    return types.int64(types.int64), generate
-
-
-@intrinsic
-def _store(context: Any, address: Any, value: Any) -> Any:
-    """Write a 64-bit word after all earlier writes."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
-        builder.store_atomic(arguments[1], pointer, ordering="release", align=8)
-        return target.get_dummy_value()
-
-    return types.void(types.int64, types.int64), generate
-
-
-@intrinsic
-def _barrier(context: Any) -> Any:
-    """Let no read pass an earlier write."""
-
-    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-        builder.fence("seq_cst")
-        return target.get_dummy_value()
-
-    return types.void(), generate
+def segment_bytes(capacity: int, *, has_boxes: bool = False) -> int:
+    """Return how large a segment with two rings of `capacity` bytes is, with or without two boxes of a window."""
+    return _FIRST_DATA + 2 * capacity + 2 * BOX_BYTES * has_boxes
 
 
 @scalar
 def _ring_if_asleep(flag: int, bell: int, message: int) -> None:
-    _barrier()
-    if _load(flag) != 0:
-        _store(flag, 0)
+    barrier()
+    if load(flag) != 0:
+        store(flag, 0)
         _send(np.int32(bell), message, np.uint64(1), np.int32(_DONT_WAIT))
 
 
@@ -145,7 +109,7 @@ def _ring_if_asleep(flag: int, bell: int, message: int) -> None:
 def _put(state: AnyArray, payload: int) -> Any:
     """Write what fits of the present outgoing frame; returns the bytes written, −1 if the counters make no sense."""
     control, capacity = state[_OUT_CONTROL], state[_CAPACITY]
-    used = state[_WRITTEN] - _load(control + _READ_AT)
+    used = state[_WRITTEN] - load(control + _READ_AT)
     if used < 0 or used > capacity:
         return -1
     left = min(capacity - used, state[OUT_END] - state[OUT_AT], _PIECE_BYTES)
@@ -159,12 +123,12 @@ def _put(state: AnyArray, payload: int) -> Any:
             source = state[_HEADER_OUT] + at
         else:
             source = payload + at - header
-        _memcpy(state[_OUT_DATA] + place, source, np.uint64(n))
+        copy_bytes(state[_OUT_DATA] + place, source, np.uint64(n))
         state[_WRITTEN] += n
         state[OUT_AT] += n
         left -= n
     if total > 0:
-        _store(control + _WRITTEN_AT, state[_WRITTEN])
+        store(control + _WRITTEN_AT, state[_WRITTEN])
         _ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[_BELL], state[_HEADER_OUT])
     return total
 
@@ -173,7 +137,7 @@ def _put(state: AnyArray, payload: int) -> Any:
 def _take(state: AnyArray, payload: int) -> Any:
     """Read what is there of the present incoming frame; returns the bytes read, −1 if the counters make no sense."""
     control, capacity = state[_IN_CONTROL], state[_CAPACITY]
-    ready = _load(control + _WRITTEN_AT) - state[_READ]
+    ready = load(control + _WRITTEN_AT) - state[_READ]
     if ready < 0 or ready > capacity:
         return -1
     left = min(ready, state[IN_END] - state[IN_AT], _PIECE_BYTES)
@@ -187,14 +151,14 @@ def _take(state: AnyArray, payload: int) -> Any:
             target = state[_HEADER_IN] + at
         else:
             target = payload + at - header
-        _memcpy(target, state[_IN_DATA] + place, np.uint64(n))
+        copy_bytes(target, state[_IN_DATA] + place, np.uint64(n))
         state[_READ] += n
         state[IN_AT] += n
         left -= n
         if at < header and at + n == header and _memcmp(state[_HEADER_IN], state[_HEADER_WANTED], np.uint64(n + at)):
             return -2
     if total > 0:
-        _store(control + _READ_AT, state[_READ])
+        store(control + _READ_AT, state[_READ])
         _ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[_BELL], state[_HEADER_OUT])
     return total
 
@@ -202,9 +166,9 @@ def _take(state: AnyArray, payload: int) -> Any:
 @scalar
 def _say_asleep(out: AnyArray, source: AnyArray, asleep: int) -> None:
     if out[OUT_AT] < out[OUT_END]:
-        _store(out[_OUT_CONTROL] + _PRODUCER_SLEEPS_AT, asleep)
+        store(out[_OUT_CONTROL] + _PRODUCER_SLEEPS_AT, asleep)
     if source[IN_AT] < source[IN_END]:
-        _store(source[_IN_CONTROL] + _CONSUMER_SLEEPS_AT, asleep)
+        store(source[_IN_CONTROL] + _CONSUMER_SLEEPS_AT, asleep)
 
 
 @kernel
@@ -240,9 +204,9 @@ def _pump(out: AnyArray, outgoing: int, source: AnyArray, incoming: int, n_polls
         if polls > n_polls:
             asleep = True
             _say_asleep(out, source, 1)
-            _barrier()
+            barrier()
         elif polls > _POLLS_BEFORE_YIELD:
-            _yield()
+            yield_core()
 
 
 class Ring:
@@ -261,10 +225,12 @@ class Ring:
     first : bool
         Whether this side made the segment.
     carries_headers : bool
-        Whether whole frames go through memory; else headers go over the link.
+        Whether whole frames go through memory; else headers go over the link. Such a segment has boxes too.
 
     Attributes
     ----------
+    box_out, box_in : int
+        Addresses of the two boxes of a window (`dsgd.comm.window`), where the segment has them.
     state : array, shape (16,), int64
         What `pump` works on.
     address_out, address_in : int
@@ -278,6 +244,8 @@ class Ring:
         "address_in",
         "address_out",
         "bell",
+        "box_in",
+        "box_out",
         "carries_headers",
         "header_length",
         "link",
@@ -302,6 +270,8 @@ class Ring:
         self.state[_OUT_DATA] = base + _FIRST_DATA + ours * capacity
         self.state[_IN_DATA] = base + _FIRST_DATA + theirs * capacity
         self.state[_HEADER_OUT : _HEADER_WANTED + 1] = [view.ctypes.data for view in self._headers]
+        boxes = base + _FIRST_DATA + 2 * capacity
+        self.box_out, self.box_in = boxes + ours * BOX_BYTES, boxes + theirs * BOX_BYTES
         self.state[_CAPACITY] = capacity
         self.state[_BELL] = bell.fileno()
         self.header_length = self.state[HEADER_LENGTH] = HEADER_BYTES if carries_headers else 0

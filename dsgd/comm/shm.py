@@ -37,6 +37,7 @@ from dsgd.comm.mesh import Wrap, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.comm.window import Window
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -98,6 +99,8 @@ class SharedTransport(AbstractTransport):
         self._n_polls = _SPIN_POLLS if spins else _POLLS
         self._from_bytes = 0 if spins else RING_FROM_BYTES
         abort.on_set(self._wake)
+        if spins and self.wire == "shm":
+            self.window = self._open_window()
 
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
@@ -143,6 +146,8 @@ class SharedTransport(AbstractTransport):
 
     def close(self) -> None:
         """Close all connections; peers that wait for this rank see that it went away."""
+        if self.window is not None:
+            self.window.close()
         self._mesh.close()
         rings, self._rings = self._rings, {}
         for ring in rings.values():
@@ -173,6 +178,33 @@ class SharedTransport(AbstractTransport):
                 raise PeerLateError("made no progress", passage.awaited)
             gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self.deadline_s - idle_s)
         return arrived_at
+
+    def _open_window(self) -> Window:
+        rings = self._rings
+        outgoing = [rings[peer].box_out for peer in sorted(rings)]
+        incoming = [rings[peer].box_in if peer in rings else outgoing[0] for peer in range(self.size)]
+        names = {peer: f"rank {peer} at {ring.link.address}" for peer, ring in rings.items()}
+        return Window(
+            self.rank,
+            outgoing,
+            incoming,
+            [names.get(peer, "this rank") for peer in range(self.size)],
+            abort=self._abort,
+            nap=self._nap,
+            memory=list(rings.values()),
+        )
+
+    def _nap(self, limit_s: float) -> int | None:
+        """Sleep until a bell rings; returns a peer that is found to have gone."""
+        rings = {ring.bell.fileno(): peer for peer, ring in self._rings.items()}
+        poller = select.poll()
+        for bell in rings:
+            poller.register(bell, select.POLLIN)
+        for bell, _ in poller.poll(limit_s * 1000):
+            peer = rings[bell]
+            if not _drain(self._rings[peer].bell):
+                return peer
+        return None
 
     def _wake(self) -> None:
         for ring in list(self._rings.values()):

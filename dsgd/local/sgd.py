@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import overload
+from typing import Any, overload
 
 import numpy as np
 
@@ -201,7 +201,11 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         state : SGDState
             Updated in place: t, the sum of losses, rows seen, the average.
         """
-        kernels.run_rows(
+        kernels.run_rows(*self.arguments(params, shard, state), start, stop)
+
+    def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
+        """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
+        return (
             shard.values.reshape(-1),
             shard.indices,
             shard.indptr,
@@ -215,8 +219,6 @@ class SGD(AbstractLocalOptimizer[SGDState]):
             state.counters,
             state.constants,
             state.codes,
-            start,
-            stop,
         )
 
     def gradient(

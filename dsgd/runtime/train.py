@@ -17,6 +17,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.ledger import COMPUTE
 from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
+from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.keeping import N_WISHES, StateKeeping
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
@@ -76,7 +77,7 @@ class _Trainer:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
         self.at = TrainState(self.params, self.state)
-        entries_per_row = len(self.shard.values.ravel()) // max(1, self.shard.n_rows) + 16
+        entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
         self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
         self.rows = self._set_up()
         self.n_total = sum(self.rows)
@@ -84,6 +85,8 @@ class _Trainer:
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
         alone = rank.size == 1 and job.strategy.exchanges == "model"
         self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
+        # Long rounds gain nothing by it, and are cut into several calls.
+        self.fuses = self.fused is not None and max(self.rows) * self.params.size <= _ENTRIES_PER_CALL * self.rounds
 
     def run(self) -> TrainResult:
         at, job = self.at, self.job
@@ -142,6 +145,10 @@ class _Trainer:
         """Load the kernels and meet the other ranks; return the rows of each."""
         # On no rows: a rank that has yet to compile must not keep its peers waiting in the first round.
         self.ledger.begin_round("setup")
+        self.fused: FusedRounds | None = None
+        window = window_for(self.rank, self.job.strategy, self.params)
+        if window is not None:
+            self.fused = FusedRounds(self.rank, window, self.job.optimizer, self.params, self.shard, self.state)
         if self.job.strategy.exchanges == "model":
             self.job.optimizer.run(self.params, self.shard, 0, 0, self.state)
         else:
@@ -152,8 +159,14 @@ class _Trainer:
 
     def _run_rounds(self, epoch: int, first: int, stop: int) -> None:
         """Run the rounds first..stop of an epoch; nothing else happens between them."""
-        for number in range(first, stop):
+        number = first
+        # The last of an epoch is always an ordinary round: it notes how far the models were apart.
+        while self.fused is not None and self.fuses and number < min(stop, self.rounds - 1):
+            self.rank.check()
+            number = self.fused.run(number, min(stop, self.rounds - 1), self.rounds, self.weight)
+        while number < stop:
             self._round(epoch, number)
+            number += 1
 
     def _round(self, epoch: int, number: int) -> None:
         strategy, ledger = self.job.strategy, self.ledger

@@ -55,9 +55,13 @@ class AbstractStrategy(ABC):
     exchanges : {"model", "gradient"}
         ``"model"``: ranks step on their own and the strategy mixes their models.
         ``"gradient"``: ranks compute a gradient, the strategy mixes gradients and every rank takes the same step.
+    fuses : bool
+        Whether every round ends in the weighted mean of all models and in nothing else, so that several of them may
+        run inside one kernel (`dsgd.runtime.fused`).
     """
 
     exchanges: ClassVar[Exchange]
+    fuses: ClassVar[bool] = False
 
     @abstractmethod
     def rounds_per_epoch(self, rows: list[int]) -> int:

@@ -46,6 +46,7 @@ class LocalSGD(AbstractStrategy):
 
     every: int = 1024
     exchanges: ClassVar[Exchange] = "model"
+    fuses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a period that is not a positive number of samples."""

@@ -1,0 +1,168 @@
+"""Memory of each rank that all others of its gang can read.
+
+Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each other's
+vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens when a
+peer does not come.
+
+A rank that waits keeps its core for `SPIN_S` and then looks every `NAP_S`, so that a peer which works for long costs a
+core for a moment only. A peer that went away, that lets its deadline pass, and a job that has stopped become the errors
+that they are on any other wire.
+
+Source: the name is MPI's (MPI-3.1, chapter 11, shared-memory windows).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.comm.base import AbortFlag
+from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
+from dsgd.kernels.rounds import BOX_BYTES, BROKEN, GONE_AT, PUBLISHED_AT, SLOT_BYTES
+from dsgd.types import AnyArray, IntVector
+
+__all__ = ["NAP_S", "SPIN_S", "Window", "inproc_windows"]
+
+SPIN_S: Final = 0.01
+NAP_S: Final = 0.001
+_ALIGNMENT: Final = 128
+
+
+class Window:
+    """The boxes of a gang as one of its ranks sees them.
+
+    Parameters
+    ----------
+    rank : int
+        This rank.
+    outgoing : sequence of int
+        Addresses of this rank's boxes, of which each peer reads one.
+    incoming : sequence of int, length world size
+        Address of the box that this rank reads of each rank; its own is the first of `outgoing`.
+    peers : sequence of str, length world size
+        What to call each rank in messages.
+    abort : AbortFlag
+        Ends any wait when set.
+    nap : callable
+        Takes seconds, sleeps at most that long, and returns a rank that is found to have gone, or None.
+    memory : object
+        Kept as long as the window: what the addresses lie in.
+
+    Attributes
+    ----------
+    outgoing, incoming : array of int64
+        The addresses.
+    abort_word : array of int64, shape (1,)
+        Not zero once the job has stopped.
+    published : int
+        Rounds published so far, by all who used the window one after the other.
+    slot_bytes : int
+        The largest vector that fits.
+    """
+
+    slot_bytes: Final = SLOT_BYTES
+
+    def __init__(
+        self,
+        rank: int,
+        outgoing: Sequence[int],
+        incoming: Sequence[int],
+        peers: Sequence[str],
+        *,
+        abort: AbortFlag,
+        nap: Callable[[float], int | None],
+        memory: Any,
+    ) -> None:
+        self.rank = rank
+        self.outgoing: IntVector = np.array(outgoing, dtype=np.int64)
+        self.incoming: IntVector = np.array(incoming, dtype=np.int64)
+        self.abort_word: IntVector = np.zeros(1, dtype=np.int64)
+        self.published = 0
+        self._peers = peers
+        self._abort = abort
+        self._nap = nap
+        self._memory = memory
+        abort.on_set(self._wake)
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return len(self.incoming)
+
+    def wait(self, peer: int, since: float, deadline_s: float) -> None:
+        """Pause for a moment, between two looks for a peer that does not come.
+
+        Parameters
+        ----------
+        peer : int
+            The rank that is waited for.
+        since : float
+            What `time.monotonic` showed when the wait began.
+        deadline_s : float
+            Longest wait, in seconds.
+
+        Raises
+        ------
+        AbortedError
+            The job stopped, or the peer went away.
+        GangTimeoutError
+            The deadline has passed.
+        """
+        self._abort.check()
+        idle_s = time.monotonic() - since
+        gone = self._nap(NAP_S if idle_s > SPIN_S else 0.0)
+        self._abort.check()
+        if self._word(peer, GONE_AT):
+            gone = peer
+        if gone is not None:
+            raise AbortedError(f"{self._peers[gone]} went away while rank {self.rank} waited for it.")
+        if idle_s >= deadline_s:
+            raise GangTimeoutError(
+                f"rank {self.rank} waited {deadline_s:g} s for {self._peers[peer]}. "
+                "It hangs or is overloaded; raise the timeout if its work takes longer."
+            )
+
+    def refuse(self, code: int, peer: int) -> None:
+        """Raise what a code of `run_rounds` means that is not part of its work."""
+        self._abort.check()
+        if code == BROKEN:
+            raise ProtocolError(
+                f"{self._peers[peer]} says in shared memory that it has published {self._word(peer, PUBLISHED_AT)} "
+                f"vectors where rank {self.rank} has published {self.published}."
+            )
+
+    def close(self) -> None:
+        """Tell whoever waits for this rank that it has gone. The memory goes with the last reference."""
+        for box in self.outgoing.tolist():
+            _words(box)[GONE_AT // 8] = 1
+
+    def _word(self, peer: int, place: int) -> int:
+        return int(_words(int(self.incoming[peer]))[place // 8])
+
+    def _wake(self) -> None:
+        self.abort_word[0] = 1
+
+
+def _words(box: int) -> Any:
+    return (ctypes.c_int64 * (_ALIGNMENT // 8)).from_address(box)
+
+
+def inproc_windows(aborts: Sequence[AbortFlag]) -> list[Window]:
+    """Return a window for each rank of a gang of threads, over memory of this process."""
+    size = len(aborts)
+    memory: AnyArray = np.zeros(size * BOX_BYTES + _ALIGNMENT, dtype=np.uint8)
+    first = -(-memory.ctypes.data // _ALIGNMENT) * _ALIGNMENT
+    boxes = [first + rank * BOX_BYTES for rank in range(size)]
+    peers = [f"rank {rank} (a thread of this process)" for rank in range(size)]
+    return [
+        Window(rank, [boxes[rank]], boxes, peers, abort=abort, nap=_sleep, memory=memory)
+        for rank, abort in enumerate(aborts)
+    ]
+
+
+def _sleep(limit_s: float) -> None:
+    time.sleep(limit_s)

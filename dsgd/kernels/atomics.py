@@ -1,0 +1,70 @@
+"""Words of memory that several threads or processes read and write, for kernels.
+
+Problem: ranks that share memory tell each other by a counter that what it counts is there. Compilers and processors
+may reorder plain reads and writes (ARM does, LLVM does everywhere), so the counter could be seen before the data.
+
+Memory is addressed by number, since Numba has neither pointers nor atomic access to what lies behind them: words are
+64 bits wide and aligned. A release write comes after all that was written before it, an acquire read before all that
+is read after it; on x86 both are plain moves.
+
+Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+from numba import types
+from numba.extending import intrinsic
+
+__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "store", "yield_core"]
+
+#: ``memcpy(target, source, n_bytes)`` of the C library.
+copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
+#: Lets another thread that wants this core have it.
+yield_core = types.ExternalFunction("sched_yield", types.int32())
+
+
+@intrinsic
+def load(context: Any, address: Any) -> Any:
+    """Read a 64-bit word after which later reads happen later."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        return builder.load_atomic(pointer, ordering="acquire", align=8)
+
+    return types.int64(types.int64), generate
+
+
+@intrinsic
+def store(context: Any, address: Any, value: Any) -> Any:
+    """Write a 64-bit word after all earlier writes."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
+        builder.store_atomic(arguments[1], pointer, ordering="release", align=8)
+        return target.get_dummy_value()
+
+    return types.void(types.int64, types.int64), generate
+
+
+@intrinsic
+def barrier(context: Any) -> Any:
+    """Let no read pass an earlier write."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        builder.fence("seq_cst")
+        return target.get_dummy_value()
+
+    return types.void(), generate
+
+
+@intrinsic
+def pointer_like(context: Any, address: Any, array: Any) -> Any:
+    """Return a pointer to entries of the dtype of `array`, for ``numba.carray``."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
+
+    return types.CPointer(array.dtype)(types.int64, array), generate

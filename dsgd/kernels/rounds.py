@@ -1,0 +1,287 @@
+"""Many rounds of local SGD and averaging in one call, by ranks that share memory.
+
+Problem: steps on a row take a tenth of a microsecond and a round that passes through Python twenty, so whoever averages
+after every few rows pays for the interpreter and not for the averaging.
+
+Update: what `dsgd.sync.LocalSGD` says, ``x_p <- sum_q (n_q / n) x_q`` after every round of local steps.
+
+Each rank has a box that the others read: a counter of the rounds that it has published and two slots for vectors, used
+in turn. In round k a rank takes its steps, writes its weighted model into slot k mod 2, publishes k, waits until every
+counter has reached k and adds up the slots. Two slots are enough: whoever publishes k has read all of round k - 2.
+Sums are taken in the order of recursive doubling, so that they equal those of `dsgd.collectives` bit for bit.
+
+Rank 0 says in its box after which round all ranks leave the loop, so that they come back to Python at the same round.
+
+Cost per round: one read of a cache line per peer and 64 bytes of the model; no system call, no wake-up. A rank that
+waits keeps its core.
+
+Source: the counters are those of Lamport 1983; sense-reversing barriers (Mellor-Crummey and Scott 1991) wait likewise.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any, Final
+
+import numpy as np
+from numba import carray, types
+
+from dsgd.kernels.atomics import copy_bytes, load, pointer_like, store, yield_core
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.sgd import run_rows
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = [
+    "ABORTED",
+    "BOX_BYTES",
+    "BROKEN",
+    "DONE",
+    "FULL",
+    "LATE",
+    "N_PLACES",
+    "N_STAMPS",
+    "SLOT_BYTES",
+    "run_rounds",
+]
+
+# What `run_rounds` returns.
+DONE: Final = 0
+LATE: Final = 1  # a peer lets this rank wait; call again
+FULL: Final = 2  # no room for another sample; call again
+ABORTED: Final = 3
+BROKEN: Final = 4  # a counter shows what it cannot show
+
+#: The largest vector that fits a slot; beyond it, rings sum in another order.
+SLOT_BYTES: Final = 64 * 1024
+# Places in a box. Cache lines are fetched in pairs.
+PUBLISHED_AT: Final = 0
+LEAVE_AT: Final = 8  # and one word further for odd rounds
+GONE_AT: Final = 24
+_SLOTS_AT: Final = 128
+BOX_BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
+
+# What a rank keeps from call to call, by place in an int64 vector.
+RANK: Final = 0
+PUBLISHED: Final = 1  # rounds ever published, by any vector
+NUMBER: Final = 2  # the round of the epoch that comes next or is waited for
+STOP: Final = 3  # the round of the epoch before which all ranks leave
+LAST: Final = 4  # rank 0: the round after which all ranks leave, if that is sooner
+WAITS: Final = 5  # whether the vector of the present round is published
+NEXT_TIMED: Final = 6
+STRIDE: Final = 7
+N_SAMPLES: Final = 8
+LATE_RANK: Final = 9
+N_PLACES: Final = 16
+N_STAMPS: Final = 4
+
+_POLLS_BEFORE_YIELD: Final = 2000
+_POLLS: Final = 6000
+_POLLS_PER_LOOK: Final = 64
+
+_clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
+_CLOCK: Final = np.int32(time.CLOCK_MONOTONIC)
+
+
+@scalar
+def _now(stamps: FloatVector) -> Any:
+    """Return seconds on the clock of `time.perf_counter`; the last two entries of `stamps` are scratch."""
+    address = stamps.ctypes.data + 8 * N_STAMPS
+    _clock_gettime(_CLOCK, address)
+    return load(address) + 1e-9 * load(address + 8)
+
+
+@scalar
+def _slot(box: int, number: int, like: FloatVector) -> Any:
+    return carray(pointer_like(box + _SLOTS_AT + (number & 1) * SLOT_BYTES, like), like.shape[0])
+
+
+@scalar
+def _publish(boxes_out: IntVector, places: IntVector, params: FloatVector, weight: float, leaves: bool) -> None:
+    """Write the weighted model into all boxes of this rank, then say so."""
+    number = places[PUBLISHED]
+    first = _slot(boxes_out[0], number, params)
+    n = np.uint64(params.shape[0])
+    if weight == 0.0:
+        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
+        for j in range(n):
+            first[j] = 0.0
+    else:
+        factor = params.dtype.type(weight)
+        for j in range(n):
+            first[j] = params[j] * factor
+    for k in range(boxes_out.shape[0]):
+        box = boxes_out[k]
+        if k > 0:
+            offset = _SLOTS_AT + (number & 1) * SLOT_BYTES
+            copy_bytes(box + offset, boxes_out[0] + offset, np.uint64(params.nbytes))
+        store(box + LEAVE_AT + 8 * (number & 1), 1 if leaves else 0)
+        store(box + PUBLISHED_AT, number + 1)
+    places[PUBLISHED] = number + 1
+
+
+@scalar
+def _await_peers(boxes_in: IntVector, places: IntVector, abort: IntVector) -> Any:
+    """Wait until every peer has published as many rounds as this rank, or for some microseconds."""
+    due = places[PUBLISHED]
+    for rank in range(boxes_in.shape[0]):
+        if rank == places[RANK]:
+            continue
+        polls = 0
+        shown = load(boxes_in[rank] + PUBLISHED_AT)
+        while shown < due:
+            polls += 1
+            if polls > _POLLS_BEFORE_YIELD:
+                yield_core()
+            if polls % _POLLS_PER_LOOK == 0 and load(abort.ctypes.data) != 0:
+                return ABORTED
+            if polls > _POLLS:
+                places[LATE_RANK] = rank
+                return LATE
+            shown = load(boxes_in[rank] + PUBLISHED_AT)
+        if shown > due + 1:
+            places[LATE_RANK] = rank
+            return BROKEN
+    return DONE
+
+
+@scalar
+def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatMatrix) -> None:
+    """Write into `params` the sum of the slots of all ranks, in the order of recursive doubling."""
+    size = boxes_in.shape[0]
+    n = np.uint64(params.shape[0])
+    if size == 2:
+        a, b = _slot(boxes_in[0], number, params), _slot(boxes_in[1], number, params)
+        for j in range(n):
+            params[j] = a[j] + b[j]
+        return
+    core = parts.shape[0]
+    for rank in range(core):
+        a, part = _slot(boxes_in[rank], number, params), parts[rank]
+        if rank + core < size:
+            b = _slot(boxes_in[rank + core], number, params)
+            for j in range(n):
+                part[j] = a[j] + b[j]
+        else:
+            for j in range(n):
+                part[j] = a[j]
+    distance = 1
+    while distance < core:
+        for rank in range(0, core, 2 * distance):
+            part, other = parts[rank], parts[rank + distance]
+            for j in range(n):
+                part[j] += other[j]
+        distance *= 2
+    for j in range(n):
+        params[j] = parts[0, j]
+
+
+@kernel
+def run_rounds(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    auxiliary: FloatVector,
+    received: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    n_rounds: int,
+    weight: float,
+    boxes_out: IntVector,
+    boxes_in: IntVector,
+    abort: IntVector,
+    places: IntVector,
+    stamps: FloatVector,
+    parts: FloatMatrix,
+    samples: FloatMatrix,
+) -> int:
+    """Run rounds of an epoch from ``places[NUMBER]`` on: steps on the rows of the round, then the weighted mean.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters, \
+constants, codes
+        As in `dsgd.kernels.sgd.run_rows`.
+    n_rounds : int
+        Rounds of the epoch; round k is for rows ``n k // n_rounds`` to ``n (k + 1) // n_rounds``.
+    weight : float
+        Share of this rank in the mean.
+    boxes_out : array of int64, shape (n_boxes,)
+        Addresses of the boxes of this rank: one that all peers read, or one for each peer.
+    boxes_in : array of int64, shape (size,)
+        Address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
+    abort : array of int64, shape (1,)
+        Not zero when the job has stopped.
+    places : array of int64, shape (N_PLACES,)
+        Where this rank is; updated in place.
+    stamps : array of float64, shape (N_STAMPS + 2,)
+        Scratch kept from call to call.
+    parts : array, shape (2**q, n_params), with 2**q the largest power of two up to the world size
+        Scratch.
+    samples : array of float64, shape (n_samples, 4)
+        Filled with the seconds of every timed round: compute, encode, wire, wait, as `dsgd.ledger` numbers them.
+
+    Returns
+    -------
+    int
+        `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`, `FULL`,
+        `ABORTED`, `BROKEN`.
+    """
+    n_rows = targets.shape[0]
+    while places[NUMBER] < places[STOP]:
+        number = places[NUMBER]
+        timed = number == places[NEXT_TIMED]
+        if places[WAITS] == 0:
+            if timed:
+                if places[N_SAMPLES] == samples.shape[0]:
+                    return FULL
+                stamps[0] = _now(stamps)
+            run_rows(
+                values,
+                indices,
+                indptr,
+                targets,
+                row_weights,
+                class_weights,
+                params,
+                auxiliary,
+                received,
+                factors,
+                counters,
+                constants,
+                codes,
+                n_rows * number // n_rounds,
+                n_rows * (number + 1) // n_rounds,
+            )
+            if timed:
+                stamps[1] = _now(stamps)
+            _publish(boxes_out, places, params, weight, number + 1 >= places[LAST])
+            if timed:
+                stamps[2] = _now(stamps)
+            places[WAITS] = 1
+        code: int = _await_peers(boxes_in, places, abort)
+        if code != DONE:
+            return code
+        if timed:
+            stamps[3] = _now(stamps)
+        slot = places[PUBLISHED] - 1
+        _add_up(boxes_in, slot, params, parts)
+        leaves = load(boxes_in[0] + LEAVE_AT + 8 * (slot & 1))
+        if timed:
+            sample = samples[places[N_SAMPLES]]
+            sample[0] = stamps[1] - stamps[0]
+            sample[1] = stamps[2] - stamps[1]
+            sample[2] = _now(stamps) - stamps[3]
+            sample[3] = stamps[3] - stamps[2]
+            places[N_SAMPLES] += 1
+            places[NEXT_TIMED] += places[STRIDE]
+        places[WAITS] = 0
+        places[NUMBER] = number + 1
+        if leaves != 0:
+            break
+    return DONE

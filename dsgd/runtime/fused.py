@@ -1,0 +1,138 @@
+"""Rounds of the rank loop that run inside one kernel.
+
+Problem: with an average after every few rows, Python costs more than steps and sums together.
+
+Where ranks see each other's memory and may keep their cores (`dsgd.comm.window`: threads with a core each, processes
+with ``transport="spin"``) and every round is a plain weighted mean, the rank loop hands consecutive rounds to
+`dsgd.kernels.rounds`. A call lasts about `CALL_S`, as rank 0 measures it, and all ranks come back after the same round:
+there abort flags are read, and whatever else a rank does between rounds has its place. The last round of an epoch is
+always an ordinary one. Models, bytes and messages are those of ordinary rounds, to the bit.
+
+Cost per round on two cores: see `benchmarks/rounds.py`.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Final
+
+import numpy as np
+
+from dsgd.collectives import allreduce_cost
+from dsgd.comm.window import Window
+from dsgd.kernels import rounds as kernels
+from dsgd.local import SGD, SGDState, Shard
+from dsgd.runtime.rank import Rank
+from dsgd.sync import AbstractStrategy
+from dsgd.types import FloatVector
+
+__all__ = ["CALL_S", "FusedRounds", "window_for"]
+
+#: How long a call of the kernel lasts, about.
+CALL_S: Final = 0.05
+_MAX_GROWTH: Final = 4
+_N_SAMPLES: Final = 256
+
+
+def window_for(rank: Rank, strategy: AbstractStrategy, params: FloatVector) -> Window | None:
+    """Return the memory through which rounds of a strategy can be fused, or None; the same on every rank."""
+    window = rank.group.transport.window
+    if window is None or not strategy.fuses or params.nbytes > window.slot_bytes:
+        return None
+    # Other algorithms add in another order.
+    by_doubling = rank.group.algorithm_for(params.shape[0], params.itemsize) == "recursive_doubling"
+    return window if by_doubling else None
+
+
+class FusedRounds:
+    """Runs rounds of one rank inside a kernel.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    window : Window
+        Where it sees the others.
+    optimizer : SGD
+        Takes the local steps.
+    params : array, shape (n_params,)
+        The model, updated in place.
+    shard : Shard
+        The rows of this rank.
+    state : SGDState
+        State of the optimiser, updated in place.
+    """
+
+    def __init__(
+        self, rank: Rank, window: Window, optimizer: SGD, params: FloatVector, shard: Shard, state: SGDState
+    ) -> None:
+        self._rank = rank
+        self._window = window
+        self._n_rounds = 1
+        self._places = np.zeros(kernels.N_PLACES, dtype=np.int64)
+        self._places[kernels.RANK] = rank.number
+        self._samples = np.zeros((_N_SAMPLES, 4))
+        core = 1 << (rank.size.bit_length() - 1)
+        self._steps = optimizer.arguments(params, shard, state)
+        self._sums = (
+            window.outgoing,
+            window.incoming,
+            window.abort_word,
+            self._places,
+            np.zeros(kernels.N_STAMPS + 2),
+            np.zeros((core if rank.size > 2 else 1, params.shape[0]), params.dtype),
+            self._samples,
+        )
+        self._cost = allreduce_cost(rank.number, rank.size, params.shape[0], params.itemsize, "recursive_doubling")
+        # No rounds: the kernel is loaded or compiled now, and not while a peer waits.
+        kernels.run_rounds(*self._steps, 1, 0.0, *self._sums)
+
+    def run(self, number: int, stop: int, rounds: int, weight: float) -> int:
+        """Run rounds of an epoch until rank 0 calls for a break.
+
+        Parameters
+        ----------
+        number : int
+            The round that comes next.
+        stop : int
+            The round before which to stop.
+        rounds : int
+            Rounds of the epoch.
+        weight : float
+            Share of this rank in the mean.
+
+        Returns
+        -------
+        int
+            The round that comes next, the same on every rank.
+        """
+        ledger, places, window = self._rank.ledger, self._places, self._window
+        n_rounds = self._n_rounds if self._rank.number == 0 else stop - number
+        places[kernels.PUBLISHED] = window.published
+        places[kernels.NUMBER] = number
+        places[kernels.STOP] = stop
+        places[kernels.LAST] = min(number + n_rounds, stop)
+        begin = idle_since = time.monotonic()
+        settled, published = number, -1
+        code = kernels.LATE
+        while code != kernels.DONE:
+            places[kernels.NEXT_TIMED] = settled + ledger.rounds_until_timed
+            places[kernels.STRIDE] = ledger.stride
+            places[kernels.N_SAMPLES] = 0
+            code = kernels.run_rounds(*self._steps, rounds, weight, *self._sums)
+            window.published = int(places[kernels.PUBLISHED])
+            reached = int(places[kernels.NUMBER])
+            samples = self._samples[: places[kernels.N_SAMPLES]]
+            ledger.add_rounds(reached - settled, self._cost.n_bytes, self._cost.messages, samples)
+            settled = reached
+            if code == kernels.LATE:
+                if published != window.published:
+                    published, idle_since = window.published, time.monotonic()
+                window.wait(int(places[kernels.LATE_RANK]), idle_since, self._rank.group.transport.deadline_s)
+            elif code != kernels.DONE:
+                window.refuse(code, int(places[kernels.LATE_RANK]))
+        elapsed_s = max(time.monotonic() - begin, 1e-9)
+        # A call that the end of an epoch cut short must not make the next one short.
+        fitting = int((settled - number) * CALL_S / elapsed_s)
+        self._n_rounds = max(1, min(fitting, _MAX_GROWTH * self._n_rounds))
+        return settled

@@ -1,0 +1,255 @@
+"""Rounds inside one kernel: the same model, bytes and rounds as without it, and nobody left waiting for ever."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, inproc
+from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
+from dsgd.kernels import rounds as kernels
+from dsgd.local import SGD, Objective, Shard, make_shard, n_params
+from dsgd.runtime import fused
+from dsgd.runtime.fused import FusedRounds
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD
+from gangs import connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
+
+N_FEATURES = 7
+
+
+def connect(kind: str, n: int, **options: Any) -> list[Any]:
+    if kind.startswith("threads"):
+        return inproc.connect(n, spins=kind == "threads", **options)
+    if kind == "tcp":
+        return raise_first(connect_tcp(n, **options))
+    return raise_first(connect_shm(n, wait="spin", **options))
+
+
+@contextmanager
+def gang(kind: str, n: int, **options: Any) -> Iterator[list[Any]]:
+    transports = connect(kind, n, **options)
+    try:
+        yield transports
+    finally:
+        for transport in transports:
+            transport.close()
+
+
+def shards_of(n_rows: Sequence[int], *, sparse: bool = False, dtype: Any = np.float64, outputs: int = 1) -> list[Shard]:
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((sum(n_rows), N_FEATURES)).astype(dtype)
+    if outputs > 1:
+        y = rng.integers(0, outputs, sum(n_rows)).astype(float)
+    else:
+        y = np.where(X @ rng.standard_normal(N_FEATURES) > 0, 1.0, -1.0)
+    shard = make_shard(sp.csr_array(X) if sparse else X, y, rng.uniform(0.5, 1.5, len(y)), dtype=dtype)
+    ends = np.cumsum([0, *n_rows])
+    return [shard.rows(start, stop) for start, stop in pairwise(ends.tolist())]
+
+
+def train_on(
+    kind: str, shards: Sequence[Shard], strategy: AbstractStrategy, *, outputs: int = 1, average: int = 0
+) -> tuple[list[TrainResult], list[dict[str, float]]]:
+    """Train for three epochs; return what each rank returned and its totals without the seconds."""
+    objective = Objective("hinge", "elasticnet", 1e-3, n_outputs=outputs)
+    initial = np.linspace(-1.0, 1.0, n_params(N_FEATURES, outputs))
+    job = TrainJob(SGD(objective, average=average), strategy, initial, max_iter=3, tol=None, n_iter_no_change=5)
+    with gang(kind, len(shards)) as transports:
+        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
+        pairs = zip(ranks, shards, strict=True)
+        calls = [lambda rank=rank, shard=shard: train(rank, TrainData(shard), job) for rank, shard in pairs]
+        results = raise_first(run_ranks(calls))
+        totals = [transport.ledger.records().totals for transport in transports]
+    return results, [{name: t[name] for name in ("bytes_sent", "messages", "rounds")} for t in totals]
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> dict[int, list[int]]:
+    """By rank, the rounds at which the kernel came back."""
+    found: dict[int, list[int]] = {}
+    run = FusedRounds.run
+
+    def record(self: FusedRounds, *arguments: Any) -> int:
+        number = run(self, *arguments)
+        found.setdefault(self._rank.number, []).append(number)
+        return number
+
+    monkeypatch.setattr(FusedRounds, "run", record)
+    return found
+
+
+CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
+    "two": ([60, 60], {}, {}),
+    "float32": ([60, 60], {"dtype": np.float32}, {}),
+    "sparse": ([50, 71], {"sparse": True}, {"average": 5}),
+    "outputs": ([40, 43], {"outputs": 3}, {"outputs": 3}),
+    "sparse-outputs": ([40, 43], {"outputs": 3, "sparse": True}, {"outputs": 3, "average": 1}),
+    "three": ([20, 33, 41], {"dtype": np.float32}, {}),
+    "empty": ([50, 0, 20], {}, {}),
+    "five": ([20, 21, 22, 23, 24], {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", ["threads", "spin"])
+@pytest.mark.parametrize("case", CASES)
+def test_the_kernel_changes_no_bit_and_no_count(kind: str, case: str, calls: dict[int, list[int]]) -> None:
+    """Model, average, history, bytes, messages and rounds are those of rounds run one by one, on every rank."""
+    rows, data, options = CASES[case]
+    shards = shards_of(rows, **data)
+    strategy = LocalSGD(every=3)
+    expected, expected_totals = train_on("threads-asleep", shards, strategy, **options)
+    assert not calls
+    got, totals = train_on(kind, shards, strategy, **options)
+    assert calls
+    for one, other in zip(expected, got, strict=True):
+        assert one.params.tobytes() == other.params.tobytes()
+        assert (one.averaged is None) == (other.averaged is None)
+        assert one.averaged is None or one.averaged.tobytes() == other.averaged.tobytes()  # type: ignore[union-attr]
+        assert [(r.train_loss, r.dispersion) for r in one.history] == [
+            (r.train_loss, r.dispersion) for r in other.history
+        ]
+    assert totals == expected_totals
+
+
+def test_all_ranks_come_back_after_the_same_rounds(
+    calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Rank 0 says when a call ends, so that what is done between rounds is done by all at the same one."""
+    monkeypatch.setattr(fused, "CALL_S", 0.0)
+    train_on("threads", shards_of([40, 30, 35]), LocalSGD(every=2))
+    assert calls[0] == calls[1] == calls[2]
+    assert calls[0][:3] == [1, 2, 3]
+
+
+@pytest.mark.parametrize("strategy", [EpochAveraging(), MinibatchSGD(batch=8), LocalSGD(every=1000)])
+def test_only_plain_means_after_several_rounds_are_fused(
+    strategy: AbstractStrategy, calls: dict[int, list[int]]
+) -> None:
+    """Other strategies, and epochs of one round, never enter the kernel."""
+    train_on("threads", shards_of([40, 30]), strategy)
+    assert not calls
+
+
+def test_a_model_beyond_a_slot_is_not_fused(calls: dict[int, list[int]]) -> None:
+    """Vectors that rings would sum in another order go the ordinary way."""
+    n = kernels.SLOT_BYTES // 8 + 1
+    shards = [make_shard(np.ones((4, n - 1)), np.array([1.0, -1.0, 1.0, -1.0])) for _ in range(2)]
+    job = TrainJob(SGD(Objective("hinge")), LocalSGD(every=1), np.zeros(n), max_iter=1, tol=None, n_iter_no_change=5)
+    with gang("threads", 2) as transports:
+        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
+        pairs = zip(ranks, shards, strict=True)
+        raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
+    assert not calls
+
+
+def test_without_a_core_for_each_rank_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ranks keep their cores while they wait only where there are enough."""
+    monkeypatch.setattr(inproc, "_n_cores", lambda: 3)
+    for n, expected in [(1, False), (2, True), (3, True), (4, False)]:
+        assert [t.window is not None for t in inproc.connect(n)] == [expected] * n
+
+
+def test_an_abort_ends_rounds_at_once() -> None:
+    """A stopped job is noticed inside the kernel's loop and between its calls."""
+    aborts = [AbortFlag(), AbortFlag()]
+    with gang("threads", 2, aborts=aborts) as transports:
+        calls = [lambda t=t, a=a: run_training(Group(t), a, 1, 10**6) for t, a in zip(transports, aborts, strict=True)]
+        timer = threading.Timer(0.3, lambda: [abort.set("enough") for abort in aborts])
+        timer.start()
+        results = run_ranks(calls)
+        timer.join()
+    assert all(isinstance(result, AbortedError) and "enough" in str(result) for result in results)
+
+
+def waiting_rank(transport: Any, abort: AbortFlag) -> Any:
+    """Let a rank publish a round that its peer never joins; return what it raises."""
+    shard = shards_of([8])[0]
+    params = np.zeros(N_FEATURES + 1)
+    optimizer = SGD(Objective("hinge"))
+    rank = Rank(Group(transport), abort)
+    rounds = FusedRounds(rank, transport.window, optimizer, params, shard, optimizer.init(shard))
+    return rounds.run(0, 4, 8, 0.5)
+
+
+@pytest.mark.parametrize("kind", ["threads", "spin"])
+def test_a_peer_that_does_not_come_is_named(kind: str) -> None:
+    """A deadline that passes, a peer that leaves and an abort each end the wait with the error that they are."""
+    abort = AbortFlag()
+    with (
+        gang(kind, 2, timeout_s=0.2, aborts=[abort, AbortFlag()]) as transports,
+        pytest.raises(GangTimeoutError, match=r"rank 0 waited 0\.2 s for rank 1"),
+    ):
+        waiting_rank(transports[0], abort)
+    abort = AbortFlag()
+    with gang(kind, 2, aborts=[abort, AbortFlag()]) as transports:
+        threading.Timer(0.1, transports[1].close).start()
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            waiting_rank(transports[0], abort)
+    abort = AbortFlag()
+    with gang(kind, 2, aborts=[abort, AbortFlag()]) as transports:
+        threading.Timer(0.1, lambda: abort.set("stop here")).start()
+        with pytest.raises(AbortedError, match="stop here"):
+            waiting_rank(transports[0], abort)
+
+
+def test_a_counter_that_cannot_be_is_refused() -> None:
+    """A peer that has published rounds which this rank has not reached is not at the same point."""
+    abort = AbortFlag()
+    with gang("spin", 2, aborts=[abort, AbortFlag()]) as transports:
+        memory = transports[1]._rings[0]._segment.array
+        memory[-2 * kernels.BOX_BYTES :] = 77
+        memory[-2 * kernels.BOX_BYTES + kernels.GONE_AT :][:8] = 0
+        with pytest.raises(ProtocolError, match=r"rank 1 .* has published"):
+            waiting_rank(transports[0], abort)
+
+
+def test_a_process_killed_in_a_round_is_noticed() -> None:
+    """The end of a peer's process ends the rounds of the others within moments, though none of them sleeps."""
+    with process_gang(2, "train", timeout_s=60.0, kind="spin") as (group, (process,), _):
+        threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL)).start()
+        begin = time.monotonic()
+        with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
+            run_training(group, AbortFlag(), 1, 10**6)
+        assert time.monotonic() - begin < 10.0
+
+
+def test_a_process_stopped_in_a_round_is_caught_by_the_deadline() -> None:
+    """A peer that hangs is named when the deadline passes."""
+    with process_gang(2, "train", timeout_s=0.5, kind="spin") as (group, (process,), _):
+        timer = threading.Timer(0.3, os.kill, (process.pid, signal.SIGSTOP))
+        timer.start()
+        try:
+            with pytest.raises(GangTimeoutError, match=r"waited 0\.5 s for rank 1"):
+                run_training(group, AbortFlag(), 1, 10**6)
+        finally:
+            timer.join()
+            os.kill(process.pid, signal.SIGCONT)
+
+
+def test_samples_stand_for_all_rounds(calls: dict[int, list[int]]) -> None:
+    """Seconds are sampled, and what they add up to is about what the rounds took."""
+    begin = time.perf_counter()
+    with gang("threads", 2) as transports:
+        raise_first(run_ranks([lambda t=t: run_training(Group(t), AbortFlag(), 1, 40) for t in transports]))
+        elapsed_s = time.perf_counter() - begin
+        for transport in transports:
+            records = transport.ledger.records()
+            spent = sum(records.totals[f"{name}_s"] for name in ("compute", "encode", "wire", "wait"))
+            assert 0.0 < spent < 5 * elapsed_s
+            assert records.totals["rounds"] == 40 * 400
+            numbers = records.records["round"]
+            assert len(numbers) < 10_000
+            assert (np.diff(numbers) > 0).all()
