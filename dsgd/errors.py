@@ -159,17 +159,20 @@ class WorkerLostError(GangError):
         Address of its worker.
     host : str
         The host the worker ran on.
+    how : str, default "left the cluster"
+        How it went, to go on from "worker ...".
     """
 
-    def __init__(self, rank: int, worker: str, host: str) -> None:
-        super().__init__(rank, worker, host)
+    def __init__(self, rank: int, worker: str, host: str, how: str = "left the cluster") -> None:
+        super().__init__(rank, worker, host, how)
         self.rank = rank
         self.worker = worker
         self.host = host
+        self.how = how
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} was lost: worker {self.worker} (host {self.host}) left the cluster during the job. "
+            f"rank {self.rank} was lost during the job: worker {self.worker} (host {self.host}) {self.how}. "
             "Fit again; if it was killed for memory, give workers more of it or use more workers."
         )
 

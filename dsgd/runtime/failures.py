@@ -58,7 +58,7 @@ def as_error(record: Mapping[str, Any]) -> BaseException:
     """
     rank, worker, host, text = record["rank"], record["worker"], record["host"], record["text"]
     if record["kind"] == "lost":
-        return WorkerLostError(rank, worker, host)
+        return WorkerLostError(rank, worker, host, text.removeprefix(f"worker {worker} "))
     if record["kind"] == "hung":
         return GangTimeoutError(
             f"rank {rank} on worker {worker} (host {host}) hangs: {text}. The process is stopped, its machine swaps or "

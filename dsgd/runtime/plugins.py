@@ -3,21 +3,26 @@
 Handlers do little and, but for the waiting ones, are synchronous: they share the event loop with all of Dask.
 Calls that wait return after `wait_s` seconds at most and are asked again, so that every wait has a deadline on both
 sides and a caller that died leaves nothing behind.
+
+The names of the plugins carry the version of dsgd. Whoever registers the same version again finds it there, jobs and
+leases with it; another version takes its place only when it has no jobs, so that two queues never lease one worker.
 """
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.metrics import time
 
+from dsgd import __version__
+from dsgd.errors import ClusterError, VersionMismatchError
 from dsgd.runtime.registry import Registry
 from dsgd.runtime.store import JobStore
+from dsgd.runtime.versions import code_allowed
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
@@ -32,11 +37,17 @@ __all__ = [
     "store_of",
 ]
 
-SCHEDULER_PLUGIN: Final = f"dsgd-gangs-{version('dsgd')}"
-WORKER_PLUGIN: Final = f"dsgd-jobs-{version('dsgd')}"
+_SCHEDULER_PREFIX: Final = "dsgd-gangs-"
+SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{__version__}"
+WORKER_PLUGIN: Final = f"dsgd-jobs-{__version__}"
 # Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
 _JOB_ORDER: Final = "dsgd-job"
 RANK_EVENT: Final = "dsgd-rank-event"
+# What Dask calls the reasons why a worker goes, where they say more than that its connection broke.
+_DEPARTURES: Final = {
+    "retire-workers": "was retired: the cluster was scaled down, or somebody closed it",
+    "check-worker-ttl": "sent Dask no heartbeat for distributed.scheduler.worker-ttl and was removed",
+}
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
 # Clients ask about their jobs twice a second; after a longer pause silence proves nothing.
@@ -49,11 +60,26 @@ class GangSchedulerPlugin(SchedulerPlugin):
     name = SCHEDULER_PLUGIN
     idempotent = True
 
+    def __init__(self) -> None:
+        # Travels with the plugin, while everything else here is of the version that the scheduler has loaded.
+        self.sent_by = __version__
+
     async def start(self, scheduler: Scheduler) -> None:
-        """Take the handlers into the scheduler."""
+        """Take the handlers into the scheduler.
+
+        Raises
+        ------
+        VersionMismatchError
+            The client has another version than the scheduler, or another version has jobs here.
+        """
+        self._give_way(scheduler)
         self.scheduler = scheduler
         self.registry = Registry(self._send, self._wake)
         self._changed: dict[str, asyncio.Event] = {}
+        before = scheduler.plugins.get(self.name)
+        if isinstance(before, GangSchedulerPlugin):
+            # Put on the scheduler once more: its jobs go on.
+            self.registry, self._changed = before.registry, before._changed
         self._listened_at = self._awake_since = time()
         scheduler.handlers.update(
             {
@@ -158,9 +184,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     # ---- told by Dask
 
-    def remove_worker(self, scheduler: Scheduler, worker: str, **kwargs: Any) -> None:
+    def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Stop the job of a worker that left."""
-        self.registry.worker_left(worker)
+        how = next((text for cause, text in _DEPARTURES.items() if stimulus_id.startswith(cause)), "left the cluster")
+        self.registry.worker_left(worker, how)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
         """Stop the jobs of a client that left."""
@@ -179,6 +206,24 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry.stop_all("the scheduler is closing")
 
     # ---- inside
+
+    def _give_way(self, scheduler: Scheduler) -> None:
+        """Refuse to run beside the jobs of another version; one that has none is taken off."""
+        if self.sent_by != __version__:
+            raise VersionMismatchError(
+                f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {__version__} loaded. "
+                "Install the same version everywhere, and restart what runs."
+            )
+        others = [name for name in scheduler.plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]
+        for name in others:
+            n_jobs = len(scheduler.plugins[name].registry.jobs)
+            if n_jobs:
+                raise VersionMismatchError(
+                    f"this client has dsgd {__version__}, but {n_jobs} job(s) of dsgd "
+                    f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
+                    "when they are over, or use the same version everywhere."
+                )
+            scheduler.remove_plugin(name)
 
     def _listen(self, job_id: str) -> None:
         """Look whether a worker of the job has stopped sending the heartbeats that every Dask worker sends.
@@ -251,12 +296,32 @@ class GangWorkerPlugin(WorkerPlugin):
 
 
 def register(client: Client) -> None:
-    """Put both plugins on the cluster, unless they are there."""
-    client.register_plugin(GangSchedulerPlugin())
-    client.register_plugin(GangWorkerPlugin())
+    """Put both plugins on the cluster, unless they are there.
+
+    Raises
+    ------
+    VersionMismatchError
+        Another version of dsgd has jobs on the cluster.
+    ClusterError
+        The scheduler takes no code from clients.
+    """
+    with code_allowed():
+        client.register_plugin(GangSchedulerPlugin())
+        client.register_plugin(GangWorkerPlugin())
 
 
 def store_of(worker: Worker) -> JobStore:
-    """Return the jobs of the worker that runs this task."""
-    store: JobStore = worker.plugins[WORKER_PLUGIN].store
-    return store
+    """Return the jobs of the worker that runs this task.
+
+    Raises
+    ------
+    ClusterError
+        The worker has no plugin.
+    """
+    plugin = worker.plugins.get(WORKER_PLUGIN)
+    if not isinstance(plugin, GangWorkerPlugin):
+        raise ClusterError(
+            f"worker {worker.address} runs without the plugin {WORKER_PLUGIN}: the cluster has not let it in. "
+            "See distributed.worker.blocked-handlers, and the log of the worker."
+        )
+    return plugin.store

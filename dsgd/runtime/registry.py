@@ -4,10 +4,10 @@ Problem: Dask starts tasks one by one. A gang must start as a whole or not at al
 the workers wait for ever), find its members, and stop as a whole when one of them does.
 
 Method: a job asks for a set of workers and gets all of them at once, first come, first served among jobs whose sets
-overlap. Ranks then send their addresses and get the full list when the last has come. Every message of a rank
-carries (job, epoch, token), so that a task which Dask ran again, or one of a job that is over, is turned away.
-The first failure is the cause; ranks that only noticed that a peer went quiet are heard after a grace period, in
-which the cause itself usually arrives.
+overlap; several of its ranks may share a worker, which is leased once. Ranks then send their addresses and get the
+full list when the last has come. Every message of a rank carries (job, epoch, token), so that a task which Dask ran
+again, or one of a job that is over, is turned away. The first failure is the cause; ranks that only noticed that a
+peer went quiet are heard after a grace period, in which the cause itself usually arrives.
 
 This module knows no Dask: messages go out through `send`, and time comes from `clock`, so the protocol is tested
 without a cluster. All calls come from one thread, the event loop of the scheduler.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
@@ -66,6 +66,15 @@ class Job:
     def live(self) -> set[int]:
         """Ranks that have begun and not ended."""
         return self.started - self.ended
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers of the job, each once, in the order of their first ranks."""
+        return tuple(dict.fromkeys(member.worker for member in self.members))
+
+    def workers_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
+        """Return the workers of some ranks, each once."""
+        return tuple(dict.fromkeys(self.members[rank].worker for rank in sorted(ranks)))
 
     @property
     def stopped(self) -> bool:
@@ -122,7 +131,8 @@ class Registry:
         -------
         dict
             ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all ranks ended well) or ``"failed"``;
-            ``version``, a count of changes; ``position`` in the queue and ``ahead``, the workers waited for;
+            ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
+            ``ahead``, the workers waited for;
             ``started`` and ``live`` ranks; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
         """
         self._sweep()
@@ -141,8 +151,8 @@ class Registry:
         return {
             "job_state": state,
             "version": job.version,
-            "position": queue.index(job_id) if job_id in queue else 0,
-            "ahead": sorted(m.worker for m in job.members if self.leases.get(m.worker, job_id) != job_id),
+            "position": 1 + queue.index(job_id) if job_id in queue else 0,
+            "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
             "started": sorted(job.started),
             "live": sorted(job.live),
             "failure": job.failure,
@@ -172,8 +182,8 @@ class Registry:
         if job is None or job.phase == "closed":
             return
         if job.phase == "granted":
-            for member in job.members:
-                self._tell(member.worker, "close", job)
+            for worker in job.workers:
+                self._tell(worker, "close", job)
         job.phase = "closed"
         job.closed_at = self._clock()
         self._changed(job)
@@ -183,7 +193,7 @@ class Registry:
 
     def rank_started(self, job_id: str, epoch: int, token: bytes, rank: int) -> None:
         """Note that the task of a rank has begun."""
-        job = self._fenced(job_id, epoch, token)
+        job = self._fenced(job_id, epoch, token, rank)
         if job is not None and rank not in job.ended:
             job.started.add(rank)
             self._changed(job)
@@ -198,8 +208,8 @@ class Registry:
             ``addresses`` in rank order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not belong
             to the gang (any more).
         """
-        job = self._fenced(job_id, epoch, token)
-        if job is None or job.phase != "granted" or rank in job.ended or not 0 <= rank < len(job.members):
+        job = self._fenced(job_id, epoch, token, rank)
+        if job is None or job.phase != "granted" or rank in job.ended:
             return {"join_state": "stale"}
         if job.addresses.get(rank, address) != address:
             return {"join_state": "stale"}
@@ -232,7 +242,7 @@ class Registry:
             ``kind`` (``"raised"``, or ``"aborted"`` when the rank stopped because of something elsewhere), ``text``
             and ``pickled``, the exception as bytes, which are handed on unread.
         """
-        job = self._fenced(job_id, epoch, token)
+        job = self._fenced(job_id, epoch, token, rank)
         if job is None or rank in job.ended:
             return
         job.ended.add(rank)
@@ -255,26 +265,26 @@ class Registry:
 
     # ---- the cluster's side
 
-    def worker_left(self, worker: str) -> None:
-        """Stop the job of a worker that left, and the queued jobs that wait for it."""
+    def worker_left(self, worker: str, how: str = "left the cluster") -> None:
+        """Stop the job of a worker that left, and the queued jobs that wait for it.
+
+        Parameters
+        ----------
+        worker : str
+            Its address.
+        how : str
+            How it left, to go on from "worker ...".
+        """
         for job in list(self.jobs.values()):
-            for rank, member in enumerate(job.members):
-                if member.worker != worker:
-                    continue
-                job.ended.add(rank)
-                if job.phase != "closed":
-                    self._fail(
-                        job,
-                        {
-                            "kind": "lost",
-                            "rank": rank,
-                            "worker": worker,
-                            "host": member.host,
-                            "text": f"worker {worker} left the cluster",
-                            "pickled": b"",
-                        },
-                    )
-                self._changed(job)
+            gone = [rank for rank, member in enumerate(job.members) if member.worker == worker]
+            if not gone:
+                continue
+            # All of them before the job fails: nobody is told to stop who is no longer there.
+            job.ended.update(gone)
+            if job.phase != "closed":
+                record = {"kind": "lost", "rank": gone[0], "worker": worker, "host": job.members[gone[0]].host}
+                self._fail(job, {**record, "text": f"worker {worker} {how}", "pickled": b""})
+            self._changed(job)
         self.leases.pop(worker, None)
         self._sweep()
 
@@ -313,22 +323,24 @@ class Registry:
 
     # ---- inside
 
-    def _fenced(self, job_id: str, epoch: int, token: bytes) -> Job | None:
+    def _fenced(self, job_id: str, epoch: int, token: bytes, rank: int) -> Job | None:
         job = self.jobs.get(job_id)
-        return job if job is not None and job.epoch == epoch and job.token == token else None
+        if job is None or job.epoch != epoch or job.token != token or not 0 <= rank < len(job.members):
+            return None
+        return job
 
     def _grant(self) -> None:
         wanted: set[str] = set()
         for job in self.jobs.values():
             if job.phase != "queued" or job.stopped:
                 continue
-            workers = {member.worker for member in job.members}
+            workers = set(job.workers)
             # An earlier job in the queue keeps its place: a later one may pass only where it wants none of its workers.
             if not workers & (wanted | self.leases.keys()):
                 job.phase = "granted"
-                for member in job.members:
-                    self.leases[member.worker] = job.job_id
-                    self._tell(member.worker, "open", job)
+                for worker in job.workers:
+                    self.leases[worker] = job.job_id
+                    self._tell(worker, "open", job)
                 self._changed(job)
             wanted |= workers
 
@@ -336,9 +348,10 @@ class Registry:
         now = self._clock()
         for job in [job for job in self.jobs.values() if job.phase == "closed"]:
             expired = now - job.closed_at >= _LINGER_S
-            for rank, member in enumerate(job.members):
-                if (expired or rank not in job.live) and self.leases.get(member.worker) == job.job_id:
-                    del self.leases[member.worker]
+            busy = () if expired else job.workers_of(job.live)
+            for worker in job.workers:
+                if worker not in busy and self.leases.get(worker) == job.job_id:
+                    del self.leases[worker]
             if expired or not job.live:
                 del self.jobs[job.job_id]
                 self._notify(job.job_id)
@@ -358,9 +371,8 @@ class Registry:
 
     def _push_abort(self, job: Job) -> None:
         if job.phase == "granted":
-            for rank, member in enumerate(job.members):
-                if rank not in job.ended:
-                    self._tell(member.worker, "abort", job)
+            for worker in job.workers_of(set(range(len(job.members))) - job.ended):
+                self._tell(worker, "abort", job)
 
     def _tell(self, worker: str, action: str, job: Job) -> None:
         message: dict[str, Any] = {"action": action, "job_id": job.job_id, "epoch": job.epoch}

@@ -103,8 +103,14 @@ class Session:
             members=[(rank.worker.address, rank.worker.host) for rank in plan.ranks],
             hung_after_s=self._hung_after_s,
         )
+        told = 0
         while status["job_state"] == "queued" and patient:
-            self._emit({"phase": "queued", "position": status["position"], "workers": len(status["ahead"])})
+            place = status["position"]
+            if place != told:
+                told = place
+                n_workers = len(status["ahead"])
+                text = f"waiting for {n_workers} workers that other jobs hold, place {place} in the queue"
+                self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(
                     f"the job waited {queue_timeout_s:g} s for other jobs to release {', '.join(status['ahead'])}."

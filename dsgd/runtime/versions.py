@@ -1,24 +1,35 @@
-"""Whether every process of the cluster can run what the client sends."""
+"""Whether every process of the cluster can run what the client sends, and takes it."""
 
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
-from dsgd.errors import VersionMismatchError
+from dsgd import __version__
+from dsgd.errors import ClusterError, VersionMismatchError
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["check_versions", "local_versions"]
+__all__ = ["check_versions", "code_allowed", "local_versions"]
+
+# Calls of Dask that a job is started with; a cluster may block some for its clients.
+_NEEDED: Final = {
+    "Scheduler": "run_function, register_scheduler_plugin and register_worker_plugin",
+    "Worker": "plugin-add",
+}
+# How distributed (core.py) says so.
+_BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
 
 
 def local_versions() -> dict[str, str]:
     """Return the versions that must agree: dsgd exactly, Python to the minor version, numpy to the major one."""
     return {
-        "dsgd": version("dsgd"),
+        "dsgd": __version__,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "numpy": version("numpy").split(".")[0],
     }
@@ -31,12 +42,17 @@ def check_versions(client: Client) -> None:
     ------
     VersionMismatchError
         Some process has no dsgd, or another version of dsgd, Python or numpy; names all of them.
+    ClusterError
+        The cluster takes no code from clients.
     """
     probe = _make_probe()
     wanted = local_versions()
-    problems = [*_problems("scheduler", client.run_on_scheduler(probe), wanted)]
-    for address, found in client.run(probe, on_error="return").items():
-        # A worker that just left answers with an error; it is missed later if it is needed.
+    with code_allowed():
+        problems = [*_problems("scheduler", client.run_on_scheduler(probe), wanted)]
+        answers = client.run(probe, on_error="return")
+    for address, found in answers.items():
+        # A worker that just left answers with an error, and is missed later if it is needed; so does one that is not
+        # to be asked, which may take the plugin all the same.
         if isinstance(found, Mapping):
             problems += _problems(f"worker {address}", found, wanted)
     if problems:
@@ -44,6 +60,31 @@ def check_versions(client: Client) -> None:
         raise VersionMismatchError(
             f"this client has {mine}, but " + "; ".join(problems) + ". Install the same versions everywhere."
         )
+
+
+@contextmanager
+def code_allowed() -> Iterator[None]:
+    """Say what a cluster must allow, where Dask's own calls are refused.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler or a worker blocks a call that a job is started with.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Not always the ValueError it was: on its way from a worker over the scheduler it loses its type.
+        blocked = _BLOCKED.search(str(error))
+        if blocked is None:
+            raise
+        where = blocked["where"] if blocked["where"] in _NEEDED else "Worker"
+        raise ClusterError(
+            f"the {where.lower()} blocks {blocked['call']!r} for its clients, which a job is started with: ranks find "
+            "each other through a plugin of the scheduler and of each worker. Whoever runs the cluster must take "
+            f"{_NEEDED[where]} out of distributed.{where.lower()}.blocked-handlers. Without a cluster, "
+            "client=None trains on threads of this process."
+        ) from error
 
 
 def _problems(where: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
@@ -63,7 +104,8 @@ def _make_probe() -> Callable[[], dict[str, str]]:
         try:
             importlib.import_module("dsgd.runtime.member")
             return {
-                "dsgd": version("dsgd"),
+                # What is loaded: what is installed may be newer, where a process was not restarted.
+                "dsgd": importlib.import_module("dsgd").__version__,
                 "python": ".".join(platform.python_version_tuple()[:2]),
                 "numpy": version("numpy").split(".")[0],
             }

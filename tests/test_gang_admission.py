@@ -1,0 +1,269 @@
+"""Who gets the workers of a real cluster: the queue, its versions, and workers or schedulers that come and go."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+
+import gang_programs as programs
+from dsgd import __version__
+from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
+from dsgd.runtime import run_on_cluster
+from dsgd.runtime.plugins import GangSchedulerPlugin, register
+from gang_cluster import assert_clean, start_cluster, wait_until
+
+pytestmark = pytest.mark.cluster
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with start_cluster(2) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """Give a client, and check afterwards that nothing is left and that the next job runs."""
+    with Client(cluster, set_as_default=False) as client:
+        client.wait_for_workers(2, timeout=30)
+        yield client
+        client.wait_for_workers(2, timeout=30)
+        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 2
+        assert_clean(client)
+
+
+class Fit(threading.Thread):
+    """A job of another client, in a thread of this process."""
+
+    def __init__(self, cluster: LocalCluster, program: Any = programs.add_up, *args: Any) -> None:
+        super().__init__()
+        self.cluster, self.program, self.args = cluster, program, args
+        self.events: list[Mapping[str, Any]] = []
+        self.value: Any = None
+        self.error: BaseException | None = None
+        self.ended_at = 0.0
+
+    def run(self) -> None:
+        """Run the job and keep what comes of it."""
+        with Client(self.cluster, set_as_default=False) as own:
+            try:
+                self.value = run_on_cluster(
+                    self.program, [], client=own, pack=programs.keep, args=self.args, on_event=self.events.append
+                ).value
+            except Exception as error:
+                self.error = error
+        self.ended_at = time.monotonic()
+
+    @property
+    def place(self) -> int:
+        """Last place in the queue that the job was told, 0 if it was told none."""
+        return next((event["position"] for event in reversed(self.events) if event.get("phase") == "queued"), 0)
+
+    @property
+    def runs(self) -> bool:
+        """Whether the program has published something."""
+        return any("phase" not in event for event in list(self.events))
+
+
+def test_the_queue_is_in_order_and_says_where_a_job_is(cluster: LocalCluster, client: Client) -> None:
+    """Jobs run in the order they came, and each is told its place as it moves up, once per place."""
+    first, second, third = (Fit(cluster, programs.spin, 1.0), Fit(cluster), Fit(cluster))
+    first.start()
+    wait_until(lambda: not first.runs)
+    for fit, place in ((second, 1), (third, 2)):
+        fit.start()
+        wait_until(lambda fit=fit, place=place: fit.place != place)
+    for fit in (first, second, third):
+        fit.join()
+        assert fit.error is None
+    assert first.ended_at < second.ended_at < third.ended_at
+    told = [event for event in third.events if event.get("phase") == "queued"]
+    assert [event["position"] for event in told] in ([2, 1], [2])
+    assert told[0]["text"] == "waiting for 2 workers that other jobs hold, place 2 in the queue"
+
+
+def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client: Client) -> None:
+    """Another client of this version, or one that insists, changes nothing for the jobs that run and wait."""
+    running, waiting = Fit(cluster, programs.spin, 1.5), Fit(cluster)
+    running.start()
+    wait_until(lambda: not running.runs)
+    waiting.start()
+    wait_until(lambda: waiting.place != 1)
+    before = client.run_on_scheduler(_leases)
+    assert set(before) == {"workers", "jobs"}
+    register(client)
+    assert client.run_on_scheduler(_leases) == before
+    client.run_on_scheduler(_register_once_more)
+    assert client.run_on_scheduler(_leases) == before
+    for fit in (running, waiting):
+        fit.join()
+        assert fit.error is None
+    assert waiting.value[0] == 2
+
+
+def _leases(dask_scheduler: Any) -> dict[str, Any]:
+    (plugin,) = [p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    return {"workers": dict(plugin.registry.leases), "jobs": list(plugin.registry.jobs)}
+
+
+async def _register_once_more(dask_scheduler: Any) -> None:
+    plugin = GangSchedulerPlugin()
+    await plugin.start(dask_scheduler)
+    dask_scheduler.plugins[plugin.name] = plugin
+
+
+def test_another_version_with_jobs_is_not_disturbed(client: Client) -> None:
+    """While jobs of another version hold workers a fit is refused with both versions; then it takes over."""
+    register(client)
+    client.run_on_scheduler(_become_old)
+    with pytest.raises(
+        VersionMismatchError, match=rf"client has dsgd {__version__}, but 1 job\(s\) of dsgd 0\.0\.1 hold"
+    ):
+        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+    assert client.run_on_scheduler(_leases)["workers"] == {"somewhere": "old"}
+    client.run_on_scheduler(_end_old)
+    assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 2
+    assert client.run_on_scheduler(_gang_plugins) == [f"dsgd-gangs-{__version__}"]
+
+
+def _gang_plugins(dask_scheduler: Any) -> list[str]:
+    return [name for name in dask_scheduler.plugins if name.startswith("dsgd-gangs")]
+
+
+def _become_old(dask_scheduler: Any) -> None:
+    (name,) = _gang_plugins(dask_scheduler)
+    plugin = dask_scheduler.plugins["dsgd-gangs-0.0.1"] = dask_scheduler.plugins.pop(name)
+    plugin.registry.admit("old", 0, b"t", "somebody", [("somewhere", "host")])
+
+
+def _end_old(dask_scheduler: Any) -> None:
+    dask_scheduler.plugins["dsgd-gangs-0.0.1"].registry.close("old")
+
+
+def test_a_client_of_another_version_cannot_register(client: Client) -> None:
+    """What a client sends is refused by a scheduler that has another version loaded, and both are named."""
+    plugin = GangSchedulerPlugin()
+    plugin.sent_by = "99.0"
+    with pytest.raises(VersionMismatchError, match=rf"client has dsgd 99\.0, .* has dsgd {__version__} loaded"):
+        client.register_plugin(plugin, name="dsgd-gangs-99.0")
+    assert "dsgd-gangs-99.0" not in client.run_on_scheduler(_gang_plugins)
+
+
+def test_a_retired_worker_is_named_as_retired() -> None:
+    """Scaling a cluster down by hand during a job is an error that says so, with the worker."""
+    victim: list[str] = []
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+
+        def retire(event: Mapping[str, Any]) -> None:
+            if not victim and "phase" not in event:
+                victim.extend(sorted(client.scheduler_info(n_workers=-1)["workers"])[:1])
+                client.retire_workers(victim, close_workers=True)
+
+        with pytest.raises(
+            WorkerLostError, match=r"worker tcp://.* was retired: the cluster was scaled down"
+        ) as caught:
+            run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=retire)
+        assert [caught.value.worker] == victim
+        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
+        assert_clean(client)
+
+
+def test_a_job_in_the_queue_outlives_a_worker(cluster: LocalCluster, client: Client) -> None:
+    """When a worker dies the job that ran there ends, and the one that waited for it is planned anew and runs."""
+    running, waiting = Fit(cluster, programs.spin, 60.0), Fit(cluster)
+    running.start()
+    wait_until(lambda: not running.runs)
+    waiting.start()
+    wait_until(lambda: waiting.place != 1)
+    worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
+    os.kill(client.run(os.getpid, workers=[worker])[worker], signal.SIGKILL)
+    running.join()
+    assert isinstance(running.error, WorkerLostError)
+    waiting.join()
+    assert waiting.error is None
+    assert waiting.value[0] in (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("where", "call"),
+    [
+        ("scheduler", "run_function"),
+        ("scheduler", "register_scheduler_plugin"),
+        ("worker", "plugin-add"),
+    ],
+)
+def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: str) -> None:
+    """A call that the scheduler or the workers block is named, with the setting that blocks it."""
+    with (
+        dask.config.set({f"distributed.{where}.blocked-handlers": [call]}),
+        start_cluster(1, processes=False) as cluster,
+        Client(cluster, set_as_default=False) as client,
+        pytest.raises(ClusterError, match=rf"{where} blocks '{call}'.*distributed\.{where}\.blocked-handlers"),
+    ):
+        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+
+
+_SCHEDULER = """
+import asyncio, sys
+from distributed import Scheduler
+
+async def main():
+    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
+        print(scheduler.address, flush=True)
+        await scheduler.finished()
+
+asyncio.run(main())
+"""
+_WORKER = """
+import asyncio, sys
+from distributed import Worker
+
+async def main():
+    async with Worker(sys.argv[1], nthreads=1, dashboard=False) as worker:
+        await worker.finished()
+
+asyncio.run(main())
+"""
+
+
+def test_a_scheduler_that_slept_blames_nobody(tmp_path: Path) -> None:
+    """A scheduler stopped for longer than a rank may be silent goes on with the job when it wakes."""
+    options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}, "cwd": tmp_path}
+    scheduler = subprocess.Popen([sys.executable, "-c", _SCHEDULER], stdout=subprocess.PIPE, text=True, **options)
+    processes = [scheduler]
+    try:
+        assert scheduler.stdout is not None
+        address = scheduler.stdout.readline().strip()
+        processes += [subprocess.Popen([sys.executable, "-c", _WORKER, address], **options) for _ in range(2)]
+        with Client(address, set_as_default=False) as client:
+            client.wait_for_workers(2, timeout=30)
+            waking = threading.Timer(5.0, scheduler.send_signal, (signal.SIGCONT,))
+
+            def stop(event: Mapping[str, Any]) -> None:
+                if not waking.ident and "phase" not in event:
+                    scheduler.send_signal(signal.SIGSTOP)
+                    waking.start()
+
+            result = run_on_cluster(
+                programs.spin, [], client=client, pack=programs.keep, args=(7.0,), hung_after_s=3.0, on_event=stop
+            )
+            waking.join()
+            assert result.value > 0
+            assert_clean(client)
+    finally:
+        for process in processes:
+            process.send_signal(signal.SIGCONT)
+            process.terminate()
+        for process in processes:
+            process.communicate(timeout=30)
