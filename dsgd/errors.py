@@ -172,7 +172,7 @@ class WorkerLostError(GangError):
 
     def __str__(self) -> str:
         return (
-            f"rank {self.rank} was lost during the job: worker {self.worker} (host {self.host}) {self.how}. "
+            f"rank {self.rank} was lost: worker {self.worker} (host {self.host}) {self.how} during the job. "
             "Fit again; if it was killed for memory, give workers more of it or use more workers."
         )
 

@@ -64,9 +64,9 @@ def test_echoes_are_marked() -> None:
 
 def test_losses_and_stops_have_errors_of_their_own() -> None:
     """A lost worker and a job stopped from outside are told apart."""
-    lost = as_error({"kind": "lost", **WHERE, "text": "", "pickled": b""})
+    lost = as_error({"kind": "lost", **WHERE, "text": "worker tcp://h:1 was retired", "pickled": b""})
     assert isinstance(lost, WorkerLostError)
-    assert "rank 3 was lost: worker tcp://h:1 (host h)" in str(lost)
+    assert "rank 3 was lost: worker tcp://h:1 (host h) was retired during the job" in str(lost)
     stopped = as_error({"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": "restarted", "pickled": b""})
     assert type(stopped) is GangError
     assert "restarted" in str(stopped)

@@ -163,7 +163,7 @@ def test_a_client_of_another_version_cannot_register(client: Client) -> None:
 def test_a_retired_worker_is_named_as_retired() -> None:
     """Scaling a cluster down by hand during a job is an error that says so, with the worker."""
     victim: list[str] = []
-    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
 
         def retire(event: Mapping[str, Any]) -> None:
             if not victim and "phase" not in event:
@@ -171,7 +171,7 @@ def test_a_retired_worker_is_named_as_retired() -> None:
                 client.retire_workers(victim, close_workers=True)
 
         with pytest.raises(
-            WorkerLostError, match=r"worker tcp://.* was retired: the cluster was scaled down"
+            WorkerLostError, match=r"worker inproc://.* was retired \(the cluster was scaled down"
         ) as caught:
             run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), on_event=retire)
         assert [caught.value.worker] == victim
@@ -248,7 +248,7 @@ def test_a_scheduler_that_slept_blames_nobody(tmp_path: Path) -> None:
         processes += [subprocess.Popen([sys.executable, "-c", _WORKER, address], **options) for _ in range(2)]
         with Client(address, set_as_default=False) as client:
             client.wait_for_workers(2, timeout=30)
-            waking = threading.Timer(5.0, scheduler.send_signal, (signal.SIGCONT,))
+            waking = threading.Timer(3.5, scheduler.send_signal, (signal.SIGCONT,))
 
             def stop(event: Mapping[str, Any]) -> None:
                 if not waking.ident and "phase" not in event:
@@ -256,7 +256,7 @@ def test_a_scheduler_that_slept_blames_nobody(tmp_path: Path) -> None:
                     waking.start()
 
             result = run_on_cluster(
-                programs.spin, [], client=client, pack=programs.keep, args=(7.0,), hung_after_s=3.0, on_event=stop
+                programs.spin, [], client=client, pack=programs.keep, args=(4.5,), hung_after_s=2.5, on_event=stop
             )
             waking.join()
             assert result.value > 0

@@ -211,5 +211,5 @@ def waits(job: Job) -> bool:
 
 
 TestGangs = Gangs.TestCase
-TestGangs.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+TestGangs.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
 TestGangs.__doc__ = "Admission, leases and the end of jobs hold their promises under any sequence of events."

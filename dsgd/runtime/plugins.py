@@ -18,11 +18,10 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
 from distributed.metrics import time
 
-from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError
 from dsgd.runtime.registry import Registry
 from dsgd.runtime.store import JobStore
-from dsgd.runtime.versions import code_allowed
+from dsgd.runtime.versions import LOADED_VERSION, code_allowed
 
 if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
@@ -38,15 +37,15 @@ __all__ = [
 ]
 
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
-SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{__version__}"
-WORKER_PLUGIN: Final = f"dsgd-jobs-{__version__}"
+SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
+WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
 # Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
 _JOB_ORDER: Final = "dsgd-job"
 RANK_EVENT: Final = "dsgd-rank-event"
 # What Dask calls the reasons why a worker goes, where they say more than that its connection broke.
 _DEPARTURES: Final = {
-    "retire-workers": "was retired: the cluster was scaled down, or somebody closed it",
-    "check-worker-ttl": "sent Dask no heartbeat for distributed.scheduler.worker-ttl and was removed",
+    "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
+    "check-worker-ttl": "was removed by Dask (no heartbeat within distributed.scheduler.worker-ttl)",
 }
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
@@ -62,7 +61,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def __init__(self) -> None:
         # Travels with the plugin, while everything else here is of the version that the scheduler has loaded.
-        self.sent_by = __version__
+        self.sent_by = LOADED_VERSION
 
     async def start(self, scheduler: Scheduler) -> None:
         """Take the handlers into the scheduler.
@@ -209,9 +208,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     def _give_way(self, scheduler: Scheduler) -> None:
         """Refuse to run beside the jobs of another version; one that has none is taken off."""
-        if self.sent_by != __version__:
+        if self.sent_by != LOADED_VERSION:
             raise VersionMismatchError(
-                f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {__version__} loaded. "
+                f"this client has dsgd {self.sent_by}, but the scheduler has dsgd {LOADED_VERSION} loaded. "
                 "Install the same version everywhere, and restart what runs."
             )
         others = [name for name in scheduler.plugins if name.startswith(_SCHEDULER_PREFIX) and name != self.name]
@@ -219,7 +218,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             n_jobs = len(scheduler.plugins[name].registry.jobs)
             if n_jobs:
                 raise VersionMismatchError(
-                    f"this client has dsgd {__version__}, but {n_jobs} job(s) of dsgd "
+                    f"this client has dsgd {LOADED_VERSION}, but {n_jobs} job(s) of dsgd "
                     f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
                     "when they are over, or use the same version everywhere."
                 )

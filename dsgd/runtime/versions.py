@@ -9,13 +9,15 @@ from contextlib import contextmanager
 from importlib.metadata import version
 from typing import TYPE_CHECKING, Any, Final
 
-from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["check_versions", "code_allowed", "local_versions"]
+__all__ = ["LOADED_VERSION", "check_versions", "code_allowed", "local_versions"]
+
+#: The dsgd that this process runs; what is installed may be another by now.
+LOADED_VERSION: Final = version("dsgd")
 
 # Calls of Dask that a job is started with; a cluster may block some for its clients.
 _NEEDED: Final = {
@@ -29,7 +31,7 @@ _BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly
 def local_versions() -> dict[str, str]:
     """Return the versions that must agree: dsgd exactly, Python to the minor version, numpy to the major one."""
     return {
-        "dsgd": __version__,
+        "dsgd": LOADED_VERSION,
         "python": ".".join(platform.python_version_tuple()[:2]),
         "numpy": version("numpy").split(".")[0],
     }
