@@ -19,8 +19,12 @@ SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -nam
 
 BENCHMARKS := $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
 
+SOAK_RUNS ?= 200
+SOAK_SEED ?= 0
+SOAK_FIRST ?= 0
+
 .DEFAULT_GOAL := help
-.PHONY: help demo test lint types docs bench wheel clean
+.PHONY: help demo test soak lint types docs bench wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -31,6 +35,10 @@ demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report
 
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
 	$(BIN)/python -m pytest $(PYTEST_ARGS)
+
+soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
+	CHAOS_ROWS=build/soak.jsonl SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
+		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS)
 
 lint: $(STAMPS)/lint ## check style and formatting
 	$(BIN)/ruff check .

@@ -1,0 +1,272 @@
+"""A scenario: one fault, at one step, of one kind of fit; how it is drawn, played and judged."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import tempfile
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from distributed import Client
+
+from chaos.faults import FAULTS, STEPS, Fault, Scene
+from chaos.gates import Gates, Visit
+from chaos.harness import Cluster, Fit, Outcome
+from chaos.nodes import FitOrder
+from gang_cluster import wait_until
+
+__all__ = ["POLICIES", "Scenario", "draw", "measure", "play"]
+
+KINDS = ("delayed", "array", "numpy")
+POLICIES = ("raise",)
+# A rank that hangs is found after this long.
+HUNG_AFTER_S = 3.0
+# How far the accuracy of a model may be from that of an undisturbed fit.
+_TOLERANCE = 0.005
+# The rest of a fit that goes on lasts about this long, so that a fault falls into its middle.
+_LONG_S = 1.5
+
+
+@dataclass(frozen=True)
+class Scenario:
+    """What happens.
+
+    Parameters
+    ----------
+    fault, step : str
+        What goes wrong, and when.
+    policy : str
+        ``on_failure`` of the fit.
+    kind : str
+        What its rows are passed as.
+    n_fits : int
+        How many fits want the workers at the same time; the first one is hit.
+    n_threads : int
+        Threads of each worker.
+    victim : int
+        Which rank is hit.
+    delay_s : float
+        In the step ``"training"``: how long after the first epochs.
+    seed : int
+        Of what else the fault draws.
+    """
+
+    fault: str
+    step: str
+    policy: str = "raise"
+    kind: str = "delayed"
+    n_fits: int = 1
+    n_threads: int = 1
+    victim: int = 1
+    delay_s: float = 0.0
+    seed: int = 0
+
+
+def draw(seed: int, number: int) -> Scenario:
+    """Return scenario `number` of a seed; every (seed, number) gives the same one on every machine."""
+    rng = random.Random(f"{seed}:{number}")
+    step = rng.choice(STEPS)
+    fault = rng.choice([fault.name for fault in FAULTS.values() if step in fault.steps])
+    return Scenario(
+        fault=fault,
+        step=step,
+        policy=rng.choice(POLICIES),
+        kind="delayed" if step == "plan" else rng.choice(KINDS),
+        n_fits=rng.choices([1, 2, 3], [6, 3, 1])[0],
+        n_threads=1 + number // 10 % 2,  # a cluster serves ten scenarios
+        victim=rng.randrange(3),
+        delay_s=rng.uniform(0.0, 0.3),
+        seed=rng.randrange(2**31),
+    )
+
+
+def measure(cluster: Cluster) -> None:
+    """Fit once undisturbed: what a right model is, and how long an epoch takes."""
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome()
+    assert outcome.kind == "model", outcome
+    assert outcome.facts["ranks"] == cluster.n_ranks, outcome.facts
+    assert outcome.facts["accuracy"] > 0.85, outcome.facts
+    cluster.accuracy = outcome.facts["accuracy"]
+    cluster.epoch_s = outcome.facts["train_s"] / 100
+
+
+def play(cluster: Cluster, scenario: Scenario) -> dict[str, Any]:
+    """Play a scenario, check how it ended and what it left, and return a row of what was measured.
+
+    Raises
+    ------
+    AssertionError
+        A fit ended as it must not, something was left, or the cluster does not train any more.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        if scenario.fault == "scheduler SIGKILL":
+            with cluster.observer() as observer:
+                row = _Play(cluster, scenario, observer, Path(folder)).run()
+            cluster.restart()
+            with cluster.observer() as observer:
+                _check_after(cluster, observer)
+        else:
+            with cluster.observer() as observer:
+                row = _Play(cluster, scenario, observer, Path(folder)).run()
+                cluster.heal(observer)
+                cluster.check_clean(observer)
+                _check_after(cluster, observer)
+    _note(row)
+    return row
+
+
+def _check_after(cluster: Cluster, observer: Client) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome()
+    complaint = _judge_model(outcome, cluster, "the fit after it")
+    assert complaint is None, complaint
+    assert outcome.facts["ranks"] == cluster.n_ranks, outcome.facts
+    cluster.check_clean(observer)
+
+
+def _judge_model(outcome: Outcome, cluster: Cluster, what: str) -> str | None:
+    if outcome.kind != "model":
+        return f"{what} gave no model: {outcome}"
+    if not outcome.facts["finite"] or abs(outcome.facts["accuracy"] - cluster.accuracy) > _TOLERANCE:
+        return f"{what} gave a wrong model: {outcome.facts['accuracy']}, not {cluster.accuracy}"
+    return None
+
+
+def _note(row: dict[str, Any]) -> None:
+    """Append the row to the file that CHAOS_ROWS names."""
+    if path := os.environ.get("CHAOS_ROWS"):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
+        with Path(path).open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+
+class _Play:
+    """One performance of a scenario."""
+
+    def __init__(self, cluster: Cluster, scenario: Scenario, observer: Client, folder: Path) -> None:
+        self.cluster, self.scenario, self.observer, self.folder = cluster, scenario, observer, folder
+        self.fault: Fault = FAULTS[scenario.fault]
+        self.rng = random.Random(scenario.seed)
+        self.fits: list[Fit] = []
+
+    def run(self) -> dict[str, Any]:
+        scenario = self.scenario
+        try:
+            occupier = self._fit("occupier", "first round", kind="delayed") if scenario.step == "queue" else None
+            if occupier is not None:
+                assert occupier.reaches("first round", self.cluster.n_ranks), "the occupier does not train"
+            target = self._fit("target", scenario.step, kind=scenario.kind)
+            victim = self._await_step(target, occupier)
+            others = [self._fit(f"other{k}", "", kind="delayed") for k in range(1, scenario.n_fits)]
+            if scenario.step not in ("plan", "after"):
+                assert all(other.says("queued") for other in others), "another fit did not wait its turn"
+            scene = Scene(self.cluster, self.observer, target, victim)
+            begin = time.monotonic()
+            self.fault.inject(scene, self.rng)
+            for fit in self.fits:
+                fit.gates.open()
+            outcome = target.outcome()
+            for undo in scene.undo:
+                undo()
+            if self.fault.outcomes == {"killed"}:
+                wait_until(lambda: self.observer.run_on_scheduler(_jobs_of_dead_clients))
+                outcome = replace(outcome, at_s=time.monotonic())
+            complaints = [self._judge(outcome)]
+            complaints += [self._judge_bystander(other.outcome()) for other in [occupier, *others] if other is not None]
+            assert not any(complaints), "; ".join(filter(None, complaints))
+        finally:
+            for fit in self.fits:
+                fit.close()
+        resumed = [visit.at_s - begin for visit in target.gates.visits("first round") if visit.at_s > begin]
+        return {
+            **asdict(scenario),
+            "outcome": outcome.kind,
+            "error": outcome.name,
+            "seconds": None if scenario.step == "after" else outcome.at_s - begin,
+            "resumed_s": min(resumed, default=None) if outcome.kind == "model" else None,
+        }
+
+    def _fit(self, name: str, held: str, *, kind: str) -> Fit:
+        folder = self.folder / name
+        folder.mkdir()
+        late = (self.scenario.victim + 1) % self.cluster.n_ranks if self.rng.random() < 0.5 else self.scenario.victim
+        epochs = int(min(20_000, max(300, _LONG_S / self.cluster.epoch_s)))
+        goes_on = name == "target" and self.scenario.step in ("training", "epoch end")
+        order = FitOrder(
+            Gates(str(folder), held if held != "training" else "", late % self.cluster.n_ranks),
+            kind,
+            epochs if goes_on else 100,
+            hung_after_s=HUNG_AFTER_S,
+            parameters={} if self.scenario.policy == "raise" else {"on_failure": self.scenario.policy},
+        )
+        fit = Fit(self.cluster, order)
+        self.fits.append(fit)
+        return fit
+
+    def _await_step(self, target: Fit, occupier: Fit | None) -> Visit:
+        """Wait until the fit has come to the step, and return who is to be hit."""
+        step, number = self.scenario.step, self.scenario.victim
+        if step == "after":
+            # The process of the client may be gone; the workers are those of its ranks.
+            visits = target.reaches("collect", self.cluster.n_ranks)
+            target.says("model")
+        elif step == "queue":
+            assert occupier is not None
+            assert target.says("queued"), "the fit did not wait for the one before"
+            visits = occupier.gates.visits("first round")
+        elif step == "plan":
+            visits = target.reaches("plan", 1)
+        elif step == "rendezvous":
+            visits = target.reaches("load", self.cluster.n_ranks)
+            wait_until(lambda: not self.observer.run_on_scheduler(_has_joined))
+        elif step in ("training", "epoch end"):
+            # Only rank 0 comes by there; the others are where they began.
+            assert target.reaches(step, 1), f"nobody came to {step}"
+            visits = target.gates.visits("first round")
+            time.sleep(self.scenario.delay_s if step == "training" else 0.0)
+        else:
+            visits = target.reaches(step, self.cluster.n_ranks)
+        assert visits, f"nobody came to {step}"
+        return next((visit for visit in visits if visit.number == number), visits[0])
+
+    def _judge(self, outcome: Outcome) -> str | None:
+        """Return what is wrong with how the fit ended, or None."""
+        fault, scenario = self.fault, self.scenario
+        if outcome.kind == "model":
+            fine = "model" in fault.outcomes or scenario.step in ("collect", "after")
+            return _judge_model(outcome, self.cluster, "the fit") if fine else f"the fit went on: {outcome}"
+        if outcome.kind not in fault.outcomes:
+            return f"the fit ended otherwise than it should: {outcome}"
+        if outcome.kind == "error" and outcome.name not in self._errors():
+            return f"the fit raised {outcome.name}, not {sorted(self._errors())}: {outcome.text}"
+        return None
+
+    def _errors(self) -> set[str]:
+        errors = set(self.fault.errors)
+        if self.scenario.step in ("plan", "queue") and self.scenario.kind == "numpy":
+            errors.add("ClusterError")  # rows that the client sent are gone with their worker
+        return errors
+
+    def _judge_bystander(self, outcome: Outcome) -> str | None:
+        """Return what is wrong with a fit that was not hit itself but shares the cluster, or None."""
+        if outcome.kind == "model":
+            return _judge_model(outcome, self.cluster, "another fit")
+        if outcome.kind == "error" and outcome.name in self.fault.errors:
+            return None
+        return f"another fit ended otherwise than it should: {outcome}"
+
+
+def _has_joined(dask_scheduler: Any) -> bool:
+    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    return any(job.addresses for plugin in plugins for job in plugin.registry.jobs.values())
+
+
+def _jobs_of_dead_clients(dask_scheduler: Any) -> list[str]:
+    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    jobs = [job for plugin in plugins for job in plugin.registry.jobs.values()]
+    return [job.job_id for job in jobs if job.client not in dask_scheduler.clients]
