@@ -10,6 +10,7 @@
     │   └── IncompatiblePartsError             two parts, each valid, do not go together
     ├── DatasetError                           a dataset is unknown or cannot be had
     ├── CheckpointError                        a checkpoint cannot be written, read or gone on from
+    ├── DiskSpaceError (OSError)               a disk has too little room for rows that memory has none for
     ├── ClusterError (RuntimeError)            the cluster cannot run the job
     │   ├── ClusterUnreachableError            no scheduler answers
     │   └── VersionMismatchError               a worker has no dsgd, or another one
@@ -32,6 +33,7 @@ __all__ = [
     "ClusterError",
     "ClusterUnreachableError",
     "DatasetError",
+    "DiskSpaceError",
     "DsgdError",
     "GangError",
     "GangTimeoutError",
@@ -97,6 +99,10 @@ class DatasetError(DsgdError):
 
 class CheckpointError(DsgdError):
     """A checkpoint cannot be written or read, or belongs to another job."""
+
+
+class DiskSpaceError(DsgdError, OSError):
+    """A disk has too little room for rows that are trained out of core."""
 
 
 class ClusterError(DsgdError, RuntimeError):

@@ -75,6 +75,7 @@ class RowPacker:
 
     def __call__(self, blocks: Sequence[Any], rank_number: int) -> RankRows:
         """Return the rows of a rank, made of its blocks in order."""
+        blocks = list(blocks)  # each is looked at several times
         parts = [self._rows(X) for X, _, _, _ in blocks]
         X: Any = np.zeros((0, self.n_features), dtype=self.dtype)
         if self.sparse:

@@ -119,6 +119,7 @@ class LinearPacker:
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> LinearShare:
         """Return the rows of a rank, made of its blocks."""
+        blocks = list(blocks)  # each is looked at several times
         matrices = [widen(X, self.n_features) for X, _, _ in blocks]
         if self.sparse:
             nothing: Any = sp.csr_array((0, self.n_features), dtype=self.dtype)

@@ -1,6 +1,10 @@
 """Shards: the laws of the walking order, of sample weights, and of what is copied."""
 
+import re
+import tempfile
+import weakref
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -8,9 +12,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.errors import InvalidDataError, PartitionMismatchError
-from dsgd.local import concat_blocks, make_shard, split
-from dsgd.local.shard import MAX_COPIES
+from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
+from dsgd.local import Walk, concat_blocks, make_shard, split
+from dsgd.local.mapped import STRIDE_BYTES, MappedFile
+from dsgd.local.order import MAX_COPIES
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAWS = settings(max_examples=40, deadline=None)
@@ -186,6 +191,95 @@ def test_unshuffled_data_are_not_copied():
         assert part.nnz == 9
         assert 0 < part.nbytes < shard.nbytes
         np.testing.assert_array_equal(part.targets, shard.targets[2:5])
+
+
+@LAWS
+@given(SEEDS, st.booleans(), st.booleans(), st.sampled_from([1, 60, 500, 10**9]))
+def test_a_shard_in_a_file_is_the_shard_in_memory(tmp_path_factory, seed, sparse, shuffle, window_bytes):
+    """Every array of a mapped shard has the bits of that in memory, whatever the window, and after it was released."""
+    X, y = rows(seed)
+    weights = np.random.default_rng(seed + 1).choice([0.0, 0.5, 1.0, 3.0], len(y))
+    cuts = np.sort(np.random.default_rng(seed).integers(0, len(y) + 1, 3))
+    split_up = zip(np.split(X, cuts), np.split(y, cuts), np.split(weights, cuts), strict=True)
+    pieces = [(sp.csr_array(a) if sparse else a, b, c) for a, b, c in split_up]
+    folder = tmp_path_factory.getbasetemp()
+    expected = concat_blocks(pieces, sparse=sparse, shuffle=shuffle, seed=seed)
+    mapped = concat_blocks(
+        pieces, sparse=sparse, shuffle=shuffle, seed=seed, folder=str(folder), window_bytes=window_bytes
+    )
+    assert mapped.mapping is not None
+    mapped.release(0, mapped.n_rows)
+    for name in ("values", "indices", "indptr", "targets", "weights"):
+        one, other = getattr(mapped, name), getattr(expected, name)
+        assert (one is None) == (other is None)
+        assert one is None or (one.dtype == other.dtype and one.tobytes() == other.tobytes())
+    assert not list(folder.glob("dsgd-*"))
+
+
+def test_blocks_are_held_one_at_a_time():
+    """Packing asks for each block twice and lets go of it before it asks for the next."""
+    seen, most = [], 0
+
+    def alive():
+        return sum(array() is not None for array in seen)
+
+    class Rows(np.ndarray):
+        """An array that can be counted."""
+
+    class Fetched:
+        """Ten blocks, each made when asked for."""
+
+        asked = 0
+
+        def __iter__(self):
+            nonlocal most
+            for k in range(10):
+                X = np.full((50, 3), float(k)).view(Rows)
+                seen.append(weakref.ref(X))
+                most = max(most, alive())
+                self.asked += 1
+                yield X, np.full(50, k % 2 * 2.0 - 1.0), None
+                del X
+
+    for folder in (None, tempfile.gettempdir()):
+        blocks = Fetched()
+        shard = concat_blocks(blocks, n_features=3, dtype=float, sparse=False, folder=folder)
+        assert (shard.n_rows, blocks.asked, alive()) == (500, 20, 0)
+    assert most == 2  # that of the loop in hand, and the next
+
+
+def test_a_walk_over_a_mapped_shard_stays_small(tmp_path):
+    """What a walk has behind it is no longer in memory: the resident share of the file is bounded by the stride."""
+    X = np.ones((8192, 1024))
+    shard = concat_blocks([(X, X[:, 0], None)], shuffle=False, folder=str(tmp_path))
+    before, most, walk = mapped_now(), 0, Walk(shard)
+    for _ in range(2):
+        for start in range(0, shard.n_rows, 64):
+            shard.values[start : start + 64].sum()
+            most = max(most, mapped_now() - before)
+            walk.at(start + 64)
+        assert mapped_now() - before < 2**20
+    assert STRIDE_BYTES <= most < STRIDE_BYTES + 2**23  # the system maps pages in groups
+
+
+def mapped_now():
+    """Return the bytes of files that are mapped and resident."""
+    status = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in status if line.startswith("RssFile:"))
+
+
+def test_a_full_disk_is_an_error_before_anything_is_written(tmp_path, monkeypatch):
+    """The error names the folder, the bytes needed and the bytes free."""
+    with pytest.raises(DiskSpaceError, match=r"need 1,152,921,504,606,846,976 bytes .* has [\d,]+ bytes free"):
+        MappedFile(str(tmp_path), 2**60)
+
+    def refuse(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.posix_fallocate", refuse)
+    with pytest.raises(DiskSpaceError, match=re.escape(str(tmp_path))):
+        MappedFile(str(tmp_path), 100)
+    assert not list(tmp_path.iterdir())
 
 
 def test_many_columns_keep_their_numbers():

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsgd.inputs.blocks import Block, widen
-from dsgd.local import Shard, concat_blocks
+from dsgd.inputs.spool import scratch_folder, visit
+from dsgd.local import ShardBuilder
 from dsgd.runtime.train import TrainData
 from dsgd.types import AnyArray
 
@@ -35,6 +36,8 @@ class Packer:
         Seed of the order and of the validation split.
     validation_fraction : float
         Share of the rows held out; 0 for none.
+    out_of_core : bool, default False
+        Whether shards lie in files, and not in memory.
     """
 
     classes: AnyArray | None
@@ -44,19 +47,28 @@ class Packer:
     shuffle: bool
     seed: int
     validation_fraction: float
+    out_of_core: bool = False
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
-        """Return the rows of rank `rank_number`, made of its blocks in order."""
-        encoded = [(widen(X, self.n_features), self.targets(y), weights) for X, y, weights in blocks]
-        if not self.validation_fraction:
-            return TrainData(self._pack(encoded))
+        """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
         rng = np.random.default_rng([self.seed, rank_number])
-        held_out = [
-            hold_out(t, self.validation_fraction, rng, stratify=self.classes is not None) for _, t, _ in encoded
-        ]
-        kept = [_take(block, ~mask) for block, mask in zip(encoded, held_out, strict=True)]
-        validation = [_take(block, mask) for block, mask in zip(encoded, held_out, strict=True)]
-        return TrainData(self._pack(kept), self._pack(validation))
+        folder = scratch_folder() if self.out_of_core else None
+        training, validation = self._builder(folder), self._builder(folder)
+        for X, y, weights in visit(blocks):
+            X, targets = widen(X, self.n_features), self.targets(y)
+            if not self.validation_fraction:
+                training.look(X, targets, weights)
+                continue
+            # A row of weight zero is not visited: each of the two shards takes the rows that the other leaves out.
+            held_out = hold_out(targets, self.validation_fraction, rng, stratify=self.classes is not None)
+            weights = np.ones(len(targets)) if weights is None else weights
+            training.look(X, targets, np.where(held_out, 0.0, weights))
+            validation.look(X, targets, np.where(held_out, weights, 0.0))
+        for X, _, _ in visit(blocks):
+            training.place(widen(X, self.n_features))
+            if self.validation_fraction:
+                validation.place(widen(X, self.n_features))
+        return TrainData(training.finish(), validation.finish() if self.validation_fraction else None)
 
     def targets(self, y: AnyArray) -> AnyArray:
         """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""
@@ -65,14 +77,14 @@ class Packer:
         codes = np.searchsorted(self.classes, y)
         return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
 
-    def _pack(self, blocks: Sequence[Block]) -> Shard:
-        return concat_blocks(
-            blocks,
+    def _builder(self, folder: str | None) -> ShardBuilder:
+        return ShardBuilder(
             n_features=self.n_features,
             dtype=self.dtype,
             sparse=self.sparse,
             shuffle=self.shuffle,
             seed=self.seed,
+            folder=folder,
         )
 
 
@@ -101,8 +113,3 @@ def hold_out(targets: AnyArray, fraction: float, rng: np.random.Generator, *, st
         n_held = min(round(fraction * len(rows)), len(rows) - 1)
         mask[rng.permutation(rows)[: max(0, n_held)]] = True
     return mask
-
-
-def _take(block: Block, mask: AnyArray) -> Block:
-    X, targets, weights = block
-    return X[mask], targets[mask], None if weights is None else weights[mask]

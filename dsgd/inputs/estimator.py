@@ -143,7 +143,7 @@ class AbstractClusterEstimator(BaseEstimator):
             if is_distributed(X):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
             else:
-                n_blocks = n_ranks or len(client.scheduler_info(n_workers=-1)["workers"])
+                n_blocks = n_ranks or len(client.nthreads())
                 futures = scatter_rows(client, *check(), n_blocks)
             held += futures
             looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)

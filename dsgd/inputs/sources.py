@@ -108,7 +108,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: i
     list of Future
         Blocks in row order.
     """
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    workers = sorted(client.nthreads())
     n_rows = X.shape[0]
     futures = []
     for k in range(n_blocks):

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dsgd.local.base import AbstractLocalOptimizer
 from dsgd.local.evaluate import Evaluation, evaluate
+from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.sgd import SGD, SGDState, is_finite
-from dsgd.local.shard import Shard, concat_blocks, make_shard, split
+from dsgd.local.shard import Shard, Walk, split
 
 __all__ = [
     "SGD",
@@ -15,6 +16,8 @@ __all__ = [
     "Objective",
     "SGDState",
     "Shard",
+    "ShardBuilder",
+    "Walk",
     "concat_blocks",
     "evaluate",
     "is_finite",

@@ -1,4 +1,4 @@
-"""Run a rank program as a gang on a Dask cluster: plan, admit, place, train, collect."""
+"""Run a rank program as a gang on a Dask cluster: plan, admit, train, collect."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.ledger import Ledger
 from dsgd.runtime.client import require_cluster
-from dsgd.runtime.member import MemberTask, RankOutcome, load_block, run_member
+from dsgd.runtime.member import MemberTask, RankOutcome, run_member
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
@@ -66,8 +66,9 @@ def run_on_cluster(
     client : distributed.Client or None, default None
         A synchronous client; None takes the current one.
     pack : callable
-        Called on every rank as ``pack(blocks, rank_number)`` with its blocks in input order (maybe none); returns the
-        data of the rank. It must not change the blocks, which Dask still holds.
+        Called on every rank as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
+        none); returns the data of the rank. Every access to a block fetches it, so a packer that goes from block to
+        block has one of them in memory at a time. It must not change them: Dask still holds them.
     args : tuple
         Further arguments, pickled; small.
     n_ranks : int or None, default None
@@ -129,8 +130,7 @@ def run_on_cluster(
     session = Session(client, timeout_s, on_event, hung_after_s)
     try:
         plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
-        _place(session, plan, blocks)
-        outcomes = _train(session, plan, payload, algorithm, transport)
+        outcomes = _train(session, plan, blocks, payload, algorithm, transport)
         session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
@@ -182,43 +182,13 @@ def _await_blocks(client: Client, blocks: Sequence[Future]) -> None:
             raise ClusterError(f"block {index} is {block.status}: it can be had no more. Load the data again.")
 
 
-def _place(session: Session, plan: Plan, blocks: Sequence[Future]) -> None:
-    """Bring each rank's blocks to its worker."""
-    loads_of: list[tuple[str, Future]] = []
-    for rank in plan.ranks:
-        fence = session.fence(rank.rank)
-        loads_of += [
-            (
-                f"block {index} to reach rank {rank.rank} on worker {rank.worker.address}",
-                session.client.submit(
-                    load_block,
-                    blocks[index],
-                    fence,
-                    index,
-                    key=f"dsgd-load-{session.job_id}-{index}",
-                    workers=[rank.worker.address],
-                    allow_other_workers=False,
-                    pure=False,
-                    priority=_PRIORITY,
-                ),
-            )
-            for index in rank.blocks
-        ]
-    futures = [future for _, future in loads_of]
-    session.futures += futures
-
-    def stalled(status: Mapping[str, Any]) -> str | None:
-        return next((f"{what} ({sum(f.done() for f in futures)} there)" for what, f in loads_of if not f.done()), None)
-
-    if not all(_collect(session, futures, stalled)):
-        session.explain()
-    for future in futures:
-        future.release()
-    session.futures.clear()
-
-
 def _train(
-    session: Session, plan: Plan, payload: bytes, algorithm: Algorithm, transport: TransportName
+    session: Session,
+    plan: Plan,
+    blocks: Sequence[Future],
+    payload: bytes,
+    algorithm: Algorithm,
+    transport: TransportName,
 ) -> list[RankOutcome]:
     """Run the ranks and return their outcomes in rank order."""
     futures = [
@@ -229,6 +199,8 @@ def _train(
                 rank.worker.address,
                 rank.worker.host,
                 rank.blocks,
+                tuple(blocks[index].key for index in rank.blocks),
+                rank.block_nbytes,
                 payload,
                 session.timeout_s,
                 algorithm,

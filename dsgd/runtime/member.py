@@ -1,4 +1,4 @@
-"""What runs on the workers: the tasks that place blocks, and the task that is a rank.
+"""What runs on the workers: the task that is a rank.
 
 A rank's task leaves Dask's thread pool at once (`secede`): gangs that are interleaved cannot block each other, and
 adaptive scaling leaves the worker alone. It talks to its peers over blocking sockets in its own thread. It never
@@ -20,9 +20,9 @@ from distributed import get_worker, secede
 from dsgd.collectives.group import Algorithm, Group
 from dsgd.comm.base import TransportName
 from dsgd.comm.tcp import Listener
-from dsgd.errors import AbortedError, GangError
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.runtime.failures import describe
+from dsgd.runtime.fetch import HeldBlocks
 from dsgd.runtime.plugins import store_of
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Rank, RankProgram
@@ -33,7 +33,7 @@ from dsgd.runtime.threads import peak_rss_bytes
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["MemberTask", "RankOutcome", "load_block", "run_member"]
+__all__ = ["MemberTask", "RankOutcome", "run_member"]
 
 
 @dataclass(frozen=True)
@@ -50,6 +50,10 @@ class MemberTask:
         The host of that worker.
     blocks : tuple of int
         The blocks it packs, in this order.
+    keys : tuple
+        The keys by which Dask knows them.
+    block_nbytes : tuple of int
+        Their sizes in bytes.
     payload : bytes
         The pickled (program, pack, args), the same for all ranks.
     timeout_s : float
@@ -64,6 +68,8 @@ class MemberTask:
     worker: str
     host: str
     blocks: tuple[int, ...]
+    keys: tuple[Any, ...]
+    block_nbytes: tuple[int, ...]
     payload: bytes
     timeout_s: float
     algorithm: Algorithm
@@ -93,19 +99,6 @@ class RankOutcome:
     value: bytes
     stats: dict[str, Any]
     records: RankRecords | None
-
-
-def load_block(block: Any, fence: Fence, index: int) -> bool:
-    """Put one block into the job store of this worker; returns whether the job is still open here.
-
-    The block is the task's only large input, so a rank's blocks are fetched (and read back from disk, where Dask had
-    spilled them) one after the other, and none of them passes through the scheduler or the client.
-    """
-    job = store_of(get_worker()).find(fence.job_id, fence.epoch, fence.token)
-    if job is None or job.abort.is_set:
-        return False
-    job.blocks[index] = block
-    return True
 
 
 def run_member(task: MemberTask) -> RankOutcome:
@@ -148,7 +141,9 @@ def _run(
     program, pack, args = pickle.loads(task.payload)
     rank_number = task.fence.rank
     job.abort.check()
-    data = pack(_taken(job, task.blocks), rank_number)
+    blocks = HeldBlocks(worker, task.keys, task.block_nbytes, job.abort, task.timeout_s)
+    data = pack(blocks, rank_number)
+    blocks.close()
     job.abort.check()
 
     listener = Listener(data_host(worker.address))
@@ -188,12 +183,3 @@ def _run(
         },
         ledger.records(),
     )
-
-
-def _taken(job: JobState, indices: tuple[int, ...]) -> list[Any]:
-    try:
-        return job.take_blocks(indices)
-    except KeyError as missing:
-        if job.abort.is_set:
-            raise AbortedError(job.abort.reason) from None
-        raise GangError(f"block {missing} never came to this worker; fit again.") from None

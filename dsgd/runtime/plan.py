@@ -90,8 +90,10 @@ class RankPlan:
         Where it runs.
     blocks : tuple of int
         Indices of its blocks, ascending; may be empty.
+    block_nbytes : tuple of int
+        Bytes of each of those blocks.
     nbytes : int
-        Bytes of those blocks.
+        Their sum.
     nbytes_moved : int
         The part of them that comes from another worker.
     """
@@ -99,6 +101,7 @@ class RankPlan:
     rank: int
     worker: WorkerInfo
     blocks: tuple[int, ...]
+    block_nbytes: tuple[int, ...]
     nbytes: int
     nbytes_moved: int
 
@@ -158,6 +161,7 @@ def make_plan(blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: i
             rank,
             worker,
             tuple(block.index for block in share),
+            tuple(block.nbytes for block in share),
             sum(block.nbytes for block in share),
             sum(block.nbytes for block in share if worker.address not in block.holders),
         )

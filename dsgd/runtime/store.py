@@ -1,14 +1,13 @@
 """What a worker process keeps for the jobs it takes part in.
 
 Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
-A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so blocks that come
-late find nobody and are dropped.
+A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so a task that comes
+late finds no job and does nothing.
 """
 
 from __future__ import annotations
 
 import hmac
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -27,8 +26,6 @@ class JobState:
         Which job this is; a task must show all three.
     abort : AbortFlag
         Set when the job stops.
-    blocks : dict of int to object
-        The blocks of this worker's rank, until they are packed.
     task_key : object
         Key of the rank's task, once it runs.
     """
@@ -37,18 +34,7 @@ class JobState:
     epoch: int
     token: bytes
     abort: AbortFlag = field(default_factory=AbortFlag)
-    blocks: dict[int, Any] = field(default_factory=dict)
     task_key: Any = None
-
-    def take_blocks(self, indices: Sequence[int]) -> list[Any]:
-        """Hand over the blocks, in the order asked for, and keep none.
-
-        Raises
-        ------
-        KeyError
-            A block never came.
-        """
-        return [self.blocks.pop(index) for index in indices]
 
 
 class JobStore:
@@ -73,11 +59,10 @@ class JobStore:
         return job
 
     def abort(self, job_id: str, epoch: int, reason: str) -> None:
-        """Stop a job and let go of its blocks."""
+        """Stop a job."""
         job = self._jobs.get(job_id)
         if job is not None and job.epoch == epoch:
             job.abort.set(reason)
-            job.blocks.clear()
 
     def abort_task(self, key: Any, reason: str) -> None:
         """Stop the job whose rank runs as the task `key`."""
@@ -90,7 +75,6 @@ class JobStore:
         job = self._jobs.pop(job_id, None)
         if job is not None:
             job.abort.set(reason)
-            job.blocks.clear()
 
     def close_all(self, reason: str) -> None:
         """Forget every job."""

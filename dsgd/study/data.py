@@ -137,7 +137,7 @@ def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> li
     ClusterError
         The cluster has fewer workers than ranks.
     """
-    workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+    workers = sorted(client.nthreads())
     if len(workers) < ranks:
         raise ClusterError(
             f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"

@@ -1,0 +1,105 @@
+"""Row blocks on the disks of the workers, for data that are more than their memory.
+
+Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when it runs
+out of memory and reads them back whole. Rows that are read twice in all and never again need neither.
+
+Method: a block is copied into a nameless file in the local directory of the worker that made it, and what Dask holds is
+the mapping of that file: it costs no memory while nobody reads it, and Dask's own counting of references says when the
+file can go. A worker that dies takes its files along; Dask makes their blocks again as it would any other. To another
+worker a block travels as plain arrays.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import scipy.sparse as sp
+
+from dsgd.inputs.blocks import Block
+from dsgd.local.mapped import MappedFile, mapped_bytes
+from dsgd.types import AnyArray
+
+__all__ = ["SpooledBlock", "scratch_folder", "spool", "visit"]
+
+
+class SpooledBlock:
+    """A block (X, y, sample_weight) whose arrays lie in a file; iterates over the three.
+
+    Parameters
+    ----------
+    block : tuple
+        The block, of arrays of `mapping` and of others that cannot be mapped.
+    mapping : MappedFile
+        The file.
+    """
+
+    def __init__(self, block: Block, mapping: MappedFile) -> None:
+        self._block, self._mapping = block, mapping
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self._block)
+
+    def release(self) -> None:
+        """Let the block take no memory until it is read again."""
+        self._mapping.release()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple, (self._block,)
+
+
+def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
+    """Copy a block to disk.
+
+    Parameters
+    ----------
+    block : tuple
+        As `make_block` returns it.
+    folder : str or None, default None
+        Where to; None takes the local directory of the worker that runs this task.
+
+    Returns
+    -------
+    SpooledBlock or tuple
+        The block itself if its rows are no numbers.
+
+    Raises
+    ------
+    DiskSpaceError
+        The disk has too little room.
+    """
+    X, y, weights = block
+    if X.dtype.kind not in "fiub" or X.ndim != 2:
+        return block
+    arrays = [X.data, X.indices, X.indptr] if sp.issparse(X) else [X]
+    sizes = [array.nbytes for array in (*arrays, y, weights) if _is_plain(array)]
+    mapping = MappedFile(folder or scratch_folder(), mapped_bytes(*sizes))
+    mapped = [mapping.put(array) for array in arrays]
+    rows = sp.csr_array(tuple(mapped), shape=X.shape) if sp.issparse(X) else mapped[0]
+    y, weights = (mapping.put(column) if _is_plain(column) else column for column in (y, weights))
+    return SpooledBlock((rows, y, weights), mapping)
+
+
+def visit(blocks: Iterable[Any]) -> Iterator[Block]:
+    """Yield blocks one at a time; one that lies on disk takes no memory any more when the next is asked for."""
+    for block in blocks:
+        yield tuple(block)
+        if isinstance(block, SpooledBlock):
+            block.release()
+
+
+def scratch_folder() -> str:
+    """Return where this process may put large files: the local directory of its worker, else that of the system."""
+    from distributed import get_worker
+
+    try:
+        folder: str = get_worker().local_directory
+    except ValueError:
+        return tempfile.gettempdir()
+    return folder
+
+
+def _is_plain(column: AnyArray | None) -> bool:
+    """Return whether an array is bytes, and not references to objects."""
+    return column is not None and not column.dtype.hasobject

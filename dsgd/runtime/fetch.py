@@ -1,0 +1,134 @@
+"""The blocks of a rank, taken from Dask one at a time.
+
+Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
+to disk included. Packing needs one at a time.
+
+Method: the rank is told keys, not blocks. Whenever it looks at a block it asks its own worker for it (Dask reads it
+back from disk where it was spilled) or, if it lies elsewhere, the worker that has it; nothing keeps the block when the
+rank has looked at it. Dask does not learn of the copies that travel, so it holds none of them. Those that together
+need no more than a tenth of the worker's memory (what Dask allows for data in transit) are kept until the rank is
+done with its blocks, so that a second look does not cost a second journey.
+
+Cost: one hop to the event loop of the worker for a block that is here; one look-up at the scheduler and one transfer
+for one that is not.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import time
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Final, overload
+
+from distributed.utils_comm import gather_from_workers
+
+from dsgd.comm.base import AbortFlag
+from dsgd.errors import AbortedError, GangTimeoutError
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["HeldBlocks"]
+
+_SLICE_S: Final = 0.5
+_RETRY_S: Final = 0.1
+# As distributed.worker.memory.transfer.
+_KEPT_SHARE: Final = 0.1
+
+
+class HeldBlocks(Sequence[Any]):
+    """Blocks that Dask holds somewhere on the cluster; every access fetches one.
+
+    Parameters
+    ----------
+    worker : distributed.Worker
+        The worker of the rank.
+    keys : sequence of str
+        The keys of the blocks; somebody has to hold their futures.
+    nbytes : sequence of int
+        Their sizes.
+    abort : AbortFlag
+        Read while waiting and between blocks.
+    timeout_s : float
+        Longest wait for a block.
+    """
+
+    def __init__(
+        self, worker: Worker, keys: Sequence[Any], nbytes: Sequence[int], abort: AbortFlag, timeout_s: float
+    ) -> None:
+        self._worker = worker
+        self._keys = tuple(keys)
+        self._nbytes = tuple(nbytes)
+        self._abort = abort
+        self._timeout_s = timeout_s
+        self._kept: dict[int, Any] = {}
+        limit = worker.memory_manager.memory_limit
+        self._room = float("inf") if not limit else _KEPT_SHARE * limit
+
+    def __len__(self) -> int:
+        return len(self._keys)
+
+    @overload
+    def __getitem__(self, index: int) -> Any: ...
+    @overload
+    def __getitem__(self, index: slice) -> list[Any]: ...
+    def __getitem__(self, index: int | slice) -> Any:
+        if isinstance(index, slice):
+            return [self[k] for k in range(*index.indices(len(self)))]
+        index = range(len(self))[index]
+        self._abort.check()
+        return self._kept[index] if index in self._kept else self._fetch(index)
+
+    def __iter__(self) -> Iterator[Any]:
+        return (self[k] for k in range(len(self)))
+
+    def close(self) -> None:
+        """Let go of the blocks that were kept."""
+        self._kept.clear()
+
+    def _fetch(self, index: int) -> Any:
+        """Wait for a block: as long as its future is held, Dask computes it again where it was lost."""
+        key = self._keys[index]
+        deadline = time.monotonic() + self._timeout_s
+        while (remaining := deadline - time.monotonic()) > 0:
+            found, travelled = self._ask(key, remaining)
+            if found:
+                if travelled and self._nbytes[index] <= self._room:
+                    self._kept[index] = found[0]
+                    self._room -= self._nbytes[index]
+                return found[0]
+            self._abort.check()
+            time.sleep(_RETRY_S)
+        raise GangTimeoutError(
+            f"worker {self._worker.address} waited {self._timeout_s:g} s for block {key!r}, which no worker holds."
+        )
+
+    def _ask(self, key: Any, timeout_s: float) -> tuple[list[Any], bool]:
+        loop = self._worker.loop.asyncio_loop
+        future = asyncio.run_coroutine_threadsafe(_look_up(self._worker, key), loop)
+        deadline = time.monotonic() + timeout_s
+        try:
+            # In slices: a worker that closes stops its loop, and nothing would ever answer.
+            while time.monotonic() < deadline and loop.is_running():
+                with contextlib.suppress(concurrent.futures.TimeoutError):
+                    return future.result(_SLICE_S)
+                self._abort.check()
+        finally:
+            future.cancel()
+        if not loop.is_running():
+            raise AbortedError(f"worker {self._worker.address} is closing")
+        return [], False
+
+
+async def _look_up(worker: Worker, key: Any) -> tuple[list[Any], bool]:
+    """Return the block in a list, which is empty if nobody has it now, and whether it travelled."""
+    if key in worker.data:
+        return [worker.data[key]], False
+    who_has = await worker.scheduler.who_has(keys=[key])
+    holders = [address for address in who_has[key] if address != worker.address]
+    if not holders:
+        return [], False
+    data, *_ = await gather_from_workers({key: holders}, rpc=worker.rpc, who=worker.address)
+    return list(data.values()), True
