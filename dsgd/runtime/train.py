@@ -14,9 +14,10 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.errors import InvalidDataError
+from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
 from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
+from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.keeping import N_WISHES, StateKeeping
 from dsgd.runtime.rank import Rank
@@ -55,7 +56,13 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
     InvalidDataError
         The model left the range of floating-point numbers.
     """
-    return _Trainer(rank, data, job).run()
+    trainer = _Trainer(rank, data, job)
+    try:
+        return trainer.run()
+    except GangTimeoutError as error:
+        if text := trainer.deadlines.explain():
+            error.add_note(text)
+        raise
 
 
 class _Trainer:
@@ -67,6 +74,8 @@ class _Trainer:
     def __init__(self, rank: Rank, data: TrainData, job: TrainJob) -> None:
         self.rank, self.data, self.job = rank, data, job
         self.ledger = rank.ledger
+        self.deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
+        self.exchanged_at = time.perf_counter()
         self.shard = data.shard
         self.params: FloatVector = np.array(job.initial, dtype=self.shard.dtype)
         self.gradient = np.zeros_like(self.params)
@@ -131,6 +140,7 @@ class _Trainer:
         return keeping, note
 
     def _keep(self, keeping: StateKeeping) -> None:
+        self.deadlines.expect("edge")
         # In the middle of an epoch: the round before was the last that `next_look` allowed.
         clock = RoundClock(self.at.epoch, self.at.round - 1, self.rounds, is_last=False)
         self.ledger.begin_round("keep")
@@ -160,13 +170,18 @@ class _Trainer:
     def _run_rounds(self, epoch: int, first: int, stop: int) -> None:
         """Run the rounds first..stop of an epoch; nothing else happens between them."""
         number = first
+        self.deadlines.expect("edge")
         # The last of an epoch is always an ordinary round: it notes how far the models were apart.
         while self.fused is not None and self.fuses and number < min(stop, self.rounds - 1):
             self.rank.check()
+            begin, before = time.perf_counter(), number
             number = self.fused.run(number, min(stop, self.rounds - 1), self.rounds, self.weight)
+            self.deadlines.add(time.perf_counter() - begin, number - before)
+            self.deadlines.expect("round")
         while number < stop:
             self._round(epoch, number)
             number += 1
+            self.deadlines.expect("round")
 
     def _round(self, epoch: int, number: int) -> None:
         strategy, ledger = self.job.strategy, self.ledger
@@ -189,7 +204,11 @@ class _Trainer:
                 strategy.sync(self.rank.group, self.params, self.weight)
         else:
             self._gradient_round(number, start, stop, begin)
+        if ledger.timing and due:
+            self.deadlines.add(ledger.clock() - begin)
         ledger.end_round()
+        if ends_epoch and due:
+            self.exchanged_at = time.perf_counter()
 
     def _gradient_round(self, number: int, start: int, stop: int, begin: float) -> None:
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
@@ -254,9 +273,13 @@ class _Trainer:
         return evaluate(params, held_out, self.job.optimizer.objective)
 
     def _sum_over_ranks(self, message: FloatVector) -> None:
+        self.deadlines.expect("edge")
         self.ledger.begin_round("control")
         self.rank.group.allreduce(message)
         self.ledger.end_round()
+        now = time.perf_counter()
+        self.deadlines.add(now - self.exchanged_at)
+        self.exchanged_at = now
 
     def _collect(self, *, converged: bool) -> tuple[FloatVector | None, int]:
         """Bring the models together at the end: what a strategy left apart, and the averaged iterates."""

@@ -1,0 +1,144 @@
+"""How long a rank waits for its peers, from what its rounds have taken so far.
+
+Problem: one fixed limit is either so short that it kills a job whose rounds are long, or so long that nobody notices
+for minutes that a program hangs in rounds of milliseconds.
+
+Update: after 20 measured rounds, and whenever as many more have been measured, the deadline of a wait becomes
+``max(floor, 10 * median round, 3 * longest round)``, never more than the limit that the job was given. The floor is a
+tenth of that limit: rounds of microseconds say nothing about how long a machine may swap.
+
+A round is short only between two rounds. At the end of an epoch ranks score rows and compare notes, rank 0 may write a
+file, and the slowest rank is waited for where there was no round at all: such a wait is measured by its own kind, and
+has the full limit until that is known. So has everything before the first round: kernels that compile, rows that load.
+
+Cost: two clock reads in a round that the ledger times anyway; a sort of 64 numbers every 20 rounds.
+
+Source: a multiple of what was measured, bounded on both sides, as TCP's retransmission timer (RFC 6298).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from statistics import median
+from typing import Final, Literal
+
+from dsgd.comm.base import AbstractTransport
+
+__all__ = ["Deadlines", "Kind", "RoundTimes"]
+
+#: What is waited for: a round that follows another one, or whatever comes at the edge of an epoch.
+Kind = Literal["round", "edge"]
+
+# How many must be measured before they say anything.
+_N_ROUNDS: Final = 20
+_N_EDGES: Final = 3
+_N_KEPT: Final = 64
+_MEDIANS: Final = 10.0
+_LONGEST: Final = 3.0
+_FLOOR: Final = 0.1
+# A smaller change is not worth a few system calls for each peer.
+_WORTH: Final = 0.2
+
+
+class RoundTimes:
+    """What waits of one kind have taken.
+
+    Parameters
+    ----------
+    n_first : int
+        How many must be measured before they say anything.
+    """
+
+    def __init__(self, n_first: int) -> None:
+        self._n_first = n_first
+        self._n = 0
+        self._kept: deque[float] = deque(maxlen=_N_KEPT)
+        self._longest_s = 0.0
+        self.median_s = 0.0
+
+    def add(self, seconds: float, n: int) -> bool:
+        """Take in n in one; return whether `median_s` has changed."""
+        self._kept.append(seconds)
+        self._longest_s = max(self._longest_s, seconds)
+        before, self._n = self._n, self._n + n
+        if before // self._n_first == self._n // self._n_first:
+            return False
+        self.median_s = median(self._kept)
+        return True
+
+    @property
+    def is_known(self) -> bool:
+        """Whether enough have been measured."""
+        return self._n >= self._n_first
+
+    @property
+    def wanted_s(self) -> float:
+        """How long to wait by these measurements alone; infinite while they are too few."""
+        return max(_MEDIANS * self.median_s, _LONGEST * self._longest_s) if self.is_known else float("inf")
+
+
+class Deadlines:
+    """Sets the deadline of a transport before each kind of wait; used by the thread of its rank.
+
+    Parameters
+    ----------
+    transport : AbstractTransport
+        Of the rank; its deadline at this moment is the limit that is never exceeded.
+    measures_edges : bool, default True
+        Whether edges are alike; if not (files are written now and then) they always have the full limit.
+    """
+
+    def __init__(self, transport: AbstractTransport, *, measures_edges: bool = True) -> None:
+        self._transport = transport
+        self._limit_s = transport.deadline_s
+        self._kind: Kind = "edge"
+        self._times: dict[Kind, RoundTimes] = {"round": RoundTimes(_N_ROUNDS), "edge": RoundTimes(_N_EDGES)}
+        self._measures_edges = measures_edges
+
+    def expect(self, kind: Kind) -> None:
+        """Say what kind of wait comes next."""
+        if kind != self._kind:
+            self._kind = kind
+            self._apply()
+
+    def add(self, seconds: float, n: int = 1) -> None:
+        """Take in how long it was from the exchange before to the one that has just ended, work and waits together.
+
+        Parameters
+        ----------
+        seconds : float
+            That time. Of several rounds in one go it may be that of all together, where they are short.
+        n : int, default 1
+            How many they were.
+        """
+        if self._times[self._kind].add(seconds, n):
+            self._apply()
+
+    @property
+    def deadline_s(self) -> float:
+        """The deadline of the kind of wait that comes next, in seconds."""
+        wanted_s = self._times[self._kind].wanted_s
+        if self._kind == "edge":
+            if not self._measures_edges:
+                return self._limit_s
+            # There may be a round in it.
+            rounds = self._times["round"]
+            wanted_s = max(wanted_s, rounds.wanted_s) if rounds.is_known else wanted_s
+        return min(self._limit_s, max(_FLOOR * self._limit_s, wanted_s))
+
+    def explain(self) -> str:
+        """Return how the present deadline came about, for whoever missed it; empty where it is the limit given."""
+        if self._transport.deadline_s >= self._limit_s:
+            return ""
+        what = "round" if self._kind == "round" else "end of an epoch"
+        return (
+            f"The deadline was {self._transport.deadline_s:.3g} s: a {what} took "
+            f"{self._times[self._kind].median_s:.3g} s in the median, and a rank waits {_MEDIANS:g} times as long, but "
+            f"no less than {_FLOOR * self._limit_s:g} s and no more than {self._limit_s:g} s (timeout_s)."
+        )
+
+    def _apply(self) -> None:
+        wanted_s, now_s = self.deadline_s, self._transport.deadline_s
+        # Longer at once, since somebody may be waited for; shorter only where it makes a difference.
+        if wanted_s > now_s or wanted_s < (1.0 - _WORTH) * now_s:
+            self._transport.set_deadline(wanted_s)

@@ -1,0 +1,164 @@
+"""Deadlines from measured rounds: never above the limit given, never so short that honest work is killed."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, inproc
+from dsgd.errors import GangTimeoutError
+from dsgd.local import SGD, Objective, make_shard, n_params
+from dsgd.runtime.deadlines import Deadlines
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, OneShotAveraging
+from gangs import run_ranks
+
+
+def make(limit_s: float = 300.0, **options: Any) -> tuple[Deadlines, Any]:
+    transport = inproc.connect(2, timeout_s=limit_s)[0]
+    return Deadlines(transport, **options), transport
+
+
+def test_nothing_changes_before_rounds_are_measured() -> None:
+    """Set-up, and the first 20 rounds, have the limit that was given."""
+    deadlines, transport = make()
+    deadlines.expect("round")
+    for _ in range(19):
+        deadlines.add(0.001)
+    assert transport.deadline_s == 300.0
+    assert deadlines.explain() == ""
+    deadlines.add(0.001)
+    assert transport.deadline_s == 30.0
+    assert "median" in deadlines.explain()
+
+
+@pytest.mark.parametrize(
+    ("rounds", "expected_s"),
+    [
+        ([1e-5] * 20, 30.0),  # a tenth of the limit is the floor
+        ([5.0] * 20, 50.0),  # ten times the median
+        ([1.0] * 19 + [25.0], 75.0),  # three times the longest
+        ([50.0] * 20, 300.0),  # the limit given
+        ([1.0] * 20 + [9.0] * 40, 90.0),  # rounds that have become longer
+    ],
+)
+def test_the_deadline_follows_the_rounds(rounds: list[float], expected_s: float) -> None:
+    """The deadline is max(limit / 10, 10 * median, 3 * longest), and never above the limit."""
+    deadlines, transport = make()
+    deadlines.expect("round")
+    for seconds in rounds:
+        deadlines.add(seconds)
+    assert transport.deadline_s == pytest.approx(expected_s)
+
+
+@given(
+    limit_s=st.floats(0.1, 1e4),
+    spans=st.lists(st.tuples(st.sampled_from(["round", "edge"]), st.floats(0.0, 1e5)), max_size=150),
+)
+def test_every_deadline_lies_between_the_floor_and_the_limit(limit_s: float, spans: list[tuple[Any, float]]) -> None:
+    """Whatever is measured, no wait gets less than a tenth of the limit or more than all of it; an edge gets most."""
+    deadlines, transport = make(limit_s)
+    for kind, seconds in spans:
+        deadlines.expect(kind)
+        deadlines.add(seconds)
+        assert limit_s * 0.0999 <= transport.deadline_s <= limit_s
+    deadlines.expect("round")
+    round_s = deadlines.deadline_s
+    deadlines.expect("edge")
+    n_rounds = sum(kind == "round" for kind, _ in spans)
+    if n_rounds >= 20:
+        assert deadlines.deadline_s >= round_s
+
+
+def test_an_edge_has_a_deadline_of_its_own() -> None:
+    """Ends of epochs that take a minute are waited for, in a job whose rounds take a moment; files, without measure."""
+    deadlines, transport = make()
+    for _ in range(20):
+        deadlines.expect("round")
+        deadlines.add(0.001)
+    assert transport.deadline_s == 30.0
+    deadlines.expect("edge")
+    assert transport.deadline_s == 300.0
+    for _ in range(3):
+        deadlines.add(20.0)
+    assert transport.deadline_s == 200.0
+    deadlines.expect("round")
+    assert transport.deadline_s == 30.0
+
+    deadlines, transport = make(measures_edges=False)
+    for kind in ("round", "edge"):
+        deadlines.expect(kind)
+        for _ in range(20):
+            deadlines.add(0.001)
+    assert transport.deadline_s == 300.0
+
+
+def problem(rank: int, n_rows: int) -> TrainData:
+    rng = np.random.default_rng(rank)
+    X = rng.standard_normal((n_rows, 3))
+    return TrainData(make_shard(X, np.sign(X[:, 0])))
+
+
+class Slow(SGD):
+    """Rows of rank 1 cost a while, as they would on a slower machine; after some epochs it never comes back."""
+
+    def run(self, params: Any, shard: Any, start: int, stop: int, state: Any) -> None:
+        """Take the steps, after a nap that rows and epoch decide."""
+        if shard.n_rows == 41 and stop > start:
+            HANG.wait(60.0 if state.epoch > HANGS_FROM[0] else 0.02)
+        super().run(params, shard, start, stop, state)
+
+
+HANG = threading.Event()
+HANGS_FROM = [10**9]
+
+
+def job(strategy: AbstractStrategy, max_iter: int) -> TrainJob:
+    optimizer = Slow(Objective("hinge", "l2", 0.01))
+    return TrainJob(optimizer, strategy, np.zeros(n_params(3, 1)), max_iter, tol=None, n_iter_no_change=5)
+
+
+def run(strategy: AbstractStrategy, max_iter: int, limit_s: float) -> list[Any]:
+    """Train on two threads, of which one is slow; return what each returned or raised, and the deadlines at the end."""
+    aborts = [AbortFlag(), AbortFlag()]
+    transports = inproc.connect(2, timeout_s=limit_s, aborts=aborts, spins=False)
+    data = [problem(0, 40), problem(1, 41)]
+
+    def rank(number: int) -> Any:
+        try:
+            return train(Rank(Group(transports[number]), aborts[number]), data[number], job(strategy, max_iter))
+        finally:
+            transports[number].close()
+            if number == 0:
+                HANG.set()
+
+    HANG.clear()
+    return [*run_ranks([lambda number=number: rank(number) for number in range(2)]), transports[0].deadline_s]
+
+
+@pytest.mark.parametrize("strategy", [LocalSGD(every=5), EpochAveraging(), OneShotAveraging()], ids=repr)
+def test_uneven_ranks_are_waited_for(strategy: AbstractStrategy) -> None:
+    """A rank that is always slower than its peer is no hung rank, although the deadline has come down."""
+    HANGS_FROM[0] = 10**9
+    first, second, deadline_s = run(strategy, 6, limit_s=2.0)
+    assert first.params.tobytes() == second.params.tobytes()
+    assert 0.2 <= deadline_s <= 2.0
+
+
+def test_a_program_that_hangs_is_found_by_the_measured_deadline() -> None:
+    """Long before the limit given a rank names the peer that never came back, and says how it came to its deadline."""
+    HANGS_FROM[0] = 6
+    begin = time.monotonic()
+    first, _, _ = run(LocalSGD(every=5), 20, limit_s=10.0)
+    assert isinstance(first, GangTimeoutError)
+    assert "for rank 1" in str(first)
+    assert "no less than 1 s and no more than 10 s" in first.__notes__[0]
+    assert time.monotonic() - begin < 9.0
