@@ -64,12 +64,12 @@ def test_the_deadline_follows_the_rounds(rounds: list[float], expected_s: float)
     spans=st.lists(st.tuples(st.sampled_from(["round", "edge"]), st.floats(0.0, 1e5)), max_size=150),
 )
 def test_every_deadline_lies_between_the_floor_and_the_limit(limit_s: float, spans: list[tuple[Any, float]]) -> None:
-    """Whatever is measured, no wait gets less than a tenth of the limit or more than all of it; an edge gets most."""
+    """Whatever is measured, no wait gets less than the floor or more than the limit; an edge gets most."""
     deadlines, transport = make(limit_s)
     for kind, seconds in spans:
         deadlines.expect(kind)
         deadlines.add(seconds)
-        assert limit_s * 0.0999 <= transport.deadline_s <= limit_s
+        assert min(max(limit_s * 0.0999, 1.0), limit_s) <= transport.deadline_s <= limit_s
     deadlines.expect("round")
     round_s = deadlines.deadline_s
     deadlines.expect("edge")
@@ -150,7 +150,7 @@ def test_uneven_ranks_are_waited_for(strategy: AbstractStrategy) -> None:
     HANGS_FROM[0] = 10**9
     first, second, deadline_s = run(strategy, 6, limit_s=2.0)
     assert first.params.tobytes() == second.params.tobytes()
-    assert 0.2 <= deadline_s <= 2.0
+    assert 1.0 <= deadline_s <= 2.0
 
 
 def test_a_program_that_hangs_is_found_by_the_measured_deadline() -> None:

@@ -5,7 +5,7 @@ for minutes that a program hangs in rounds of milliseconds.
 
 Update: after 20 measured rounds, and whenever as many more have been measured, the deadline of a wait becomes
 ``max(floor, 10 * median round, 3 * longest round)``, never more than the limit that the job was given. The floor is a
-tenth of that limit: rounds of microseconds say nothing about how long a machine may swap.
+tenth of that limit, and at least a second: rounds of microseconds say nothing about how long a machine may swap.
 
 A round is short only between two rounds. At the end of an epoch ranks score rows and compare notes, rank 0 may write a
 file, and the slowest rank is waited for where there was no round at all: such a wait is measured by its own kind, and
@@ -36,6 +36,7 @@ _N_KEPT: Final = 64
 _MEDIANS: Final = 10.0
 _LONGEST: Final = 3.0
 _FLOOR: Final = 0.1
+_LEAST_S: Final = 1.0
 # A smaller change is not worth a few system calls for each peer.
 _WORTH: Final = 0.2
 
@@ -91,6 +92,7 @@ class Deadlines:
     def __init__(self, transport: AbstractTransport, *, measures_edges: bool = True) -> None:
         self._transport = transport
         self._limit_s = transport.deadline_s
+        self._floor_s = min(max(_FLOOR * self._limit_s, _LEAST_S), self._limit_s)
         self._kind: Kind = "edge"
         self._times: dict[Kind, RoundTimes] = {"round": RoundTimes(_N_ROUNDS), "edge": RoundTimes(_N_EDGES)}
         self._measures_edges = measures_edges
@@ -124,7 +126,7 @@ class Deadlines:
             # There may be a round in it.
             rounds = self._times["round"]
             wanted_s = max(wanted_s, rounds.wanted_s) if rounds.is_known else wanted_s
-        return min(self._limit_s, max(_FLOOR * self._limit_s, wanted_s))
+        return min(self._limit_s, max(self._floor_s, wanted_s))
 
     def explain(self) -> str:
         """Return how the present deadline came about, for whoever missed it; empty where it is the limit given."""
@@ -134,7 +136,7 @@ class Deadlines:
         return (
             f"The deadline was {self._transport.deadline_s:.3g} s: a {what} took "
             f"{self._times[self._kind].median_s:.3g} s in the median, and a rank waits {_MEDIANS:g} times as long, but "
-            f"no less than {_FLOOR * self._limit_s:g} s and no more than {self._limit_s:g} s (timeout_s)."
+            f"no less than {self._floor_s:g} s and no more than {self._limit_s:g} s (timeout_s)."
         )
 
     def _apply(self) -> None:
