@@ -74,8 +74,8 @@ LATE_RANK: Final = 9
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
-_POLLS_BEFORE_YIELD: Final = 2000
-_POLLS: Final = 6000
+_POLLS_BEFORE_YIELD: Final = 20_000
+_POLLS: Final = 24_000
 _POLLS_PER_LOOK: Final = 64
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
