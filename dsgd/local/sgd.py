@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, overload
 
 import numpy as np
@@ -201,7 +203,11 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         state : SGDState
             Updated in place: t, the sum of losses, rows seen, the average.
         """
-        kernels.run_rows(*self.arguments(params, shard, state), start, stop)
+        self.bind(params, shard, state)(start, stop)
+
+    def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
+        """Return `run` for this model, these rows and this state, to be called with start and stop only."""
+        return partial(kernels.run_rows, *self.arguments(params, shard, state))
 
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""

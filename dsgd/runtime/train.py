@@ -88,6 +88,7 @@ class _Trainer:
         self.at = TrainState(self.params, self.state)
         entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
         self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
+        self.walk = job.optimizer.bind(self.params, self.shard, self.state)
         self.rows = self._set_up()
         self.n_total = sum(self.rows)
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
@@ -160,7 +161,7 @@ class _Trainer:
         if window is not None:
             self.fused = FusedRounds(self.rank, window, self.job.optimizer, self.params, self.shard, self.state)
         if self.job.strategy.exchanges == "model":
-            self.job.optimizer.run(self.params, self.shard, 0, 0, self.state)
+            self.walk(0, 0)
         else:
             self.job.optimizer.gradient(self.params, self.shard, 0, 0, self.gradient, self.state)
         rows = self.rank.group.allgather(np.array([self.shard.n_rows], dtype=np.int64))
@@ -194,7 +195,7 @@ class _Trainer:
         self.rank.check()
         if strategy.exchanges == "model":
             for low in range(start, stop, self.rows_per_call):
-                self.job.optimizer.run(self.params, self.shard, low, min(stop, low + self.rows_per_call), self.state)
+                self.walk(low, min(stop, low + self.rows_per_call))
                 self.rank.check()
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)

@@ -32,7 +32,8 @@ def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
         Its share; the shares of a gang add up to one.
     """
     ledger = group.ledger
-    start = ledger.clock() if ledger.timing else 0.0
+    timing = ledger.timing
+    start = ledger.clock() if timing else 0.0
     if weight == 0.0:
         # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
         vector.fill(0.0)
@@ -41,6 +42,6 @@ def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
         vector *= float(weight)
     if group.size == 1:
         return
-    if ledger.timing:
+    if timing:
         ledger.charge(ENCODE, ledger.clock() - start)
     group.allreduce(vector)

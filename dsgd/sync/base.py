@@ -9,8 +9,7 @@ step that a peer does not have, and averages are weighted by rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, NamedTuple
 
 from dsgd.collectives.group import Group
 from dsgd.types import FloatVector
@@ -20,8 +19,7 @@ __all__ = ["AbstractStrategy", "Exchange", "RoundClock"]
 Exchange = Literal["model", "gradient"]
 
 
-@dataclass(frozen=True)
-class RoundClock:
+class RoundClock(NamedTuple):
     """Where a rank is in training, when it asks its strategy whether a synchronisation is due.
 
     Parameters
