@@ -19,6 +19,13 @@ def keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
     return list(blocks)
 
 
+def keep_late(blocks: Sequence[Any], rank_number: int) -> list[Any]:
+    """Hand blocks on, on the last of three ranks after a while."""
+    if rank_number == 2:
+        time.sleep(3.0)
+    return list(blocks)
+
+
 class Rows:
     """Packed data that knows how many rows it has."""
 

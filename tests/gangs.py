@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import multiprocessing
 import threading
@@ -14,6 +15,9 @@ import numpy as np
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, AbstractTransport, inproc, shm, tcp
+from dsgd.comm.mesh import Detour
+from dsgd.comm.rpc import Switchboard
+from dsgd.errors import ProtocolError
 
 TOKEN = bytes(range(32))
 TRANSPORTS = ("inproc", "tcp", "shm")
@@ -50,6 +54,84 @@ SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
     "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},
 }
+
+
+class _Exchange:
+    """Switchboards of ranks that live in one process, on an event loop in a thread of its own."""
+
+    def __init__(self, n: int) -> None:
+        self.loop = asyncio.new_event_loop()
+        self.boards = [Switchboard() for _ in range(n)]
+        self._thread = threading.Thread(target=self.loop.run_forever, daemon=True)
+        self._thread.start()
+
+    def detour(self, rank: int) -> Detour:
+        """Return the way of a rank to its peers; it is taken without trying to connect."""
+
+        def open_relay(peer: int) -> tcp.socket.socket:
+            return asyncio.run_coroutine_threadsafe(self._open(rank, peer), self.loop).result(10.0)
+
+        return Detour(open_relay, always=True)
+
+    async def _open(self, rank: int, peer: int) -> tcp.socket.socket:
+        ours, theirs = tcp.socket.socketpair()
+        self.boards[rank].start(rank, peer, theirs, self._post(peer, rank))
+        await self.boards[peer].admit(peer, rank, self._post(rank, peer))
+        return ours
+
+    def _post(self, rank: int, peer: int) -> Callable[[int, bytes], Any]:
+        async def post(position: int, data: bytes) -> None:
+            try:
+                await self.boards[rank].deliver(rank, peer, position, data)
+            except ProtocolError as error:
+                raise ConnectionResetError(str(error)) from None
+
+        return post
+
+    def close(self) -> None:
+        """End all connections and the thread."""
+
+        async def settle() -> None:
+            for board in self.boards:
+                board.close()
+            tasks = asyncio.all_tasks() - {asyncio.current_task()}
+            if tasks:
+                await asyncio.wait(tasks, timeout=10.0)
+
+        asyncio.run_coroutine_threadsafe(settle(), self.loop).result(20.0)
+        self.loop.call_soon_threadsafe(self.loop.stop)
+        self._thread.join(10.0)
+        self.loop.close()
+
+
+@contextlib.contextmanager
+def relayed_gang(
+    n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None, **options: Any
+) -> Iterator[tuple[list[Any], list[Switchboard]]]:
+    """Give n transports whose bytes go through relays, and the switchboards; `options` are those of tcp.connect."""
+    exchange = _Exchange(n)
+    with contextlib.ExitStack() as cleanup:
+        cleanup.callback(exchange.close)
+        listeners = [cleanup.enter_context(tcp.Listener()) for _ in range(n)]
+        for rank, listener in enumerate(listeners):
+            exchange.boards[rank].open_door(rank, listener.address)
+        # Nothing listens there: whoever tries to connect fails.
+        settings: dict[str, Any] = {"job_id": "test", "epoch": 0, "token": TOKEN, "timeout_s": timeout_s, **options}
+        calls = [
+            lambda rank=rank: tcp.connect(
+                listeners[rank],
+                rank,
+                ["127.0.0.1:1"] * n,
+                abort=None if aborts is None else aborts[rank],
+                detour=exchange.detour(rank),
+                **settings,
+            )
+            for rank in range(n)
+        ]
+        transports = raise_first(run_ranks(calls))
+        for transport in transports:
+            cleanup.callback(transport.close)
+        yield transports, exchange.boards
 
 
 def run_ranks(calls: Sequence[Callable[[], Any]], limit_s: float = 60.0) -> list[Any]:
@@ -116,6 +198,10 @@ def gang(
     kind: str, n: int, timeout_s: float = 20.0, aborts: Sequence[AbortFlag] | None = None
 ) -> Iterator[list[AbstractTransport]]:
     """Give n connected transports, closed at the end."""
+    if kind == "rpc":
+        with relayed_gang(n, timeout_s, aborts) as (relayed, _):
+            yield relayed
+        return
     if kind == "inproc":
         transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
     elif kind in SHARED:

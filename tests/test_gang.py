@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 import threading
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster, Security
+from distributed import Client, LocalCluster
 
 import gang_programs as programs
 from dsgd.errors import (
@@ -217,37 +214,6 @@ def test_workers_that_are_threads_of_this_process() -> None:
     with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
         result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
         assert result.value.tolist() == [2, 1, 3, 36]
-        assert_clean(client)
-
-
-@pytest.fixture
-def security(tmp_path: Path) -> Security:
-    """Return the credentials of a cluster with one self-signed certificate for everybody."""
-    openssl = shutil.which("openssl")
-    if openssl is None:
-        pytest.skip("needs the openssl command to make a certificate")
-    key, certificate = str(tmp_path / "key.pem"), str(tmp_path / "cert.pem")
-    command = [openssl, "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "1", "-subj", "/CN=localhost"]
-    subprocess.run([*command, "-keyout", key, "-out", certificate], check=True, capture_output=True)
-    roles = ("client", "scheduler", "worker")
-    files = {f"tls_{role}_key": key for role in roles} | {f"tls_{role}_cert": certificate for role in roles}
-    return Security(tls_ca_file=certificate, require_encryption=True, **files)
-
-
-def test_an_encrypted_cluster_gets_encrypted_data_sockets(security: Security) -> None:
-    """On a TLS cluster ranks talk with the certificates of their workers, and long vectors arrive whole."""
-    with (
-        start_cluster(2, security=security, protocol="tls://") as cluster,
-        Client(cluster, security=security, set_as_default=False) as client,
-    ):
-        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
-        assert result.value.tolist() == [2, 1, 3, 36]
-        assert result.stats[0]["worker"].startswith("tls://")
-        for transport in ("auto", "tcp"):
-            long = run_on_cluster(
-                programs.add_long, [], client=client, pack=programs.keep, args=(300_000,), transport=transport
-            )
-            assert long.value == 300_000 * 3
         assert_clean(client)
 
 

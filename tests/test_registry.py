@@ -73,8 +73,9 @@ def test_ranks_meet_when_the_last_has_come(world: World) -> None:
     world.admit("a", "xyz")
     assert world.join("a", 2)["missing"] == ["rank 0 on worker x", "rank 1 on worker y"]
     world.join("a", 0)
-    assert world.join("a", 1) == {"join_state": "ready", "addresses": ["h:0", "h:1", "h:2"]}
-    assert world.join("a", 2) == {"join_state": "ready", "addresses": ["h:0", "h:1", "h:2"]}
+    addresses, workers = ["h:0", "h:1", "h:2"], ["x", "y", "z"]
+    assert world.join("a", 1) == {"join_state": "ready", "addresses": addresses, "workers": workers}
+    assert world.join("a", 2) == {"join_state": "ready", "addresses": addresses, "workers": workers}
 
 
 def test_strangers_are_turned_away(world: World) -> None:

@@ -16,8 +16,9 @@ if TYPE_CHECKING:
 
 __all__ = ["AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
 
-#: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone.
-TransportName = Literal["auto", "spin", "shm", "tcp"]
+#: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
+#: ports of the workers alone.
+TransportName = Literal["auto", "spin", "shm", "tcp", "rpc"]
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 _MAX_LIMIT_S: Final = 1e6
@@ -95,7 +96,7 @@ class AbstractTransport(ABC):
         Which host each rank is on, as far as it matters here: ranks with equal numbers have a short way between them.
         Equal on all ranks.
     wire : str
-        What frames travel over: ``"inproc"``, ``"tcp"``, ``"shm"`` or ``"shm+tcp"``.
+        What frames travel over: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
     deadline_s : float
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     window : Window or None

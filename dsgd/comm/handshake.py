@@ -30,11 +30,11 @@ from typing import Final
 from dsgd.comm.wire import job_code
 from dsgd.errors import InvalidParameterError, ProtocolError
 
-__all__ = ["RECORD_BYTES", "Credentials", "Record", "receive_exactly", "refusal_text"]
+__all__ = ["RECORD_BYTES", "Credentials", "Record", "fence", "receive_exactly", "refusal_kind", "refusal_text"]
 
 _MAGIC: Final = b"dsgH"
 _VERSION: Final = 1
-_LAYOUT: Final = struct.Struct("<4sBBxxQIIII32s32s32s")
+_LAYOUT: Final = struct.Struct("<4sBBBxQIIII32s32s32s")
 RECORD_BYTES: Final = _LAYOUT.size
 _DIGEST_BYTES: Final = 32
 _MIN_TOKEN_BYTES: Final = 16
@@ -56,6 +56,20 @@ _REASONS: Final = {
     WRONG_SIZE: "the number of ranks is not the same",
     WRONG_RANK: "it names a rank that has already joined or is not expected here",
 }
+
+_KINDS: Final = {WRONG_JOB: "job", WRONG_EPOCH: "epoch", WRONG_TOKEN: "token"}
+
+
+def fence(hello: Record, job: int, epoch: int) -> int:
+    """Return why a peer that has proved nothing yet cannot belong to this job; zero if it may."""
+    if hello.job != job:
+        return WRONG_JOB
+    return OK if hello.epoch == epoch else WRONG_EPOCH
+
+
+def refusal_kind(status: int) -> str:
+    """Return the word under which a refusal is counted."""
+    return _KINDS.get(status, "settings")
 
 
 def refusal_text(status: int) -> str:
@@ -81,6 +95,8 @@ class Record:
         What shows that the speaker holds the token; zeros in a hello.
     status : int
         Zero, or why the handshake is refused.
+    relayed : int
+        One if the connection goes through the ports of the workers (`dsgd.comm.rpc`), zero if it is one of its own.
     """
 
     job: int
@@ -92,6 +108,7 @@ class Record:
     nonce: bytes
     proof: bytes = bytes(_DIGEST_BYTES)
     status: int = OK
+    relayed: int = 0
 
     def pack(self) -> bytes:
         """Return the record as bytes."""
@@ -99,6 +116,7 @@ class Record:
             _MAGIC,
             _VERSION,
             self.status,
+            self.relayed,
             self.job,
             self.epoch,
             self.rank,
@@ -125,12 +143,12 @@ class Record:
         """
         if len(data) != RECORD_BYTES:
             raise ProtocolError(f"Expected a handshake record of {RECORD_BYTES} bytes, got {len(data)} bytes.")
-        magic, version, status, job, epoch, rank, peer, size, config, nonce, proof = _LAYOUT.unpack(data)
+        magic, version, status, relayed, job, epoch, rank, peer, size, config, nonce, proof = _LAYOUT.unpack(data)
         if magic != _MAGIC:
             raise ProtocolError(f"Expected a handshake that starts with {_MAGIC!r}, got {magic!r}.")
         if version != _VERSION:
             raise ProtocolError(f"Expected a handshake of version {_VERSION}, got version {version}.")
-        return cls(job, epoch, rank, peer, size, config, nonce, proof, status)
+        return cls(job, epoch, rank, peer, size, config, nonce, proof, status, relayed)
 
 
 class Credentials:
@@ -170,10 +188,11 @@ class Credentials:
         self._token = token
         self._config = hashlib.sha256(config).digest()
 
-    def hello(self, peer: int, status: int = OK) -> Record:
+    def hello(self, peer: int, status: int = OK, *, relayed: int = 0) -> Record:
         """Return a record from this rank to `peer`, without a proof."""
         nonce = secrets.token_bytes(_DIGEST_BYTES)
-        return Record(self.job, self.epoch, self.rank, peer, self.size, self._config, nonce, status=status)
+        settings = self.job, self.epoch, self.rank, peer, self.size, self._config, nonce
+        return Record(*settings, status=status, relayed=relayed)
 
     def sign(self, record: Record, label: bytes, *before: Record) -> Record:
         """Return `record` with the proof that this rank holds the token."""
@@ -182,12 +201,6 @@ class Credentials:
     def verifies(self, record: Record, label: bytes, *before: Record) -> bool:
         """Return whether the proof in `record` shows that its speaker holds the token."""
         return hmac.compare_digest(record.proof, self._proof(label, *before, record))
-
-    def fence(self, hello: Record) -> int:
-        """Return why a peer that has proved nothing yet cannot belong to this gang; zero if it may."""
-        if hello.job != self.job:
-            return WRONG_JOB
-        return OK if hello.epoch == self.epoch else WRONG_EPOCH
 
     def compare(self, hello: Record) -> int:
         """Return why a peer that holds the token does not fit all the same; zero if it does."""

@@ -85,6 +85,9 @@ class Link:
         What every frame carries.
     latency_s : float
         Half of the shortest round trip seen, in seconds.
+    way : {"tcp", "rpc", "shm"}, default "tcp"
+        What the bytes go over: a connection of their own, the ports of the workers (`dsgd.comm.rpc`), or a local socket
+        beside memory that is shared (`dsgd.comm.shm`).
 
     Attributes
     ----------
@@ -108,15 +111,25 @@ class Link:
         "n_looks",
         "rank",
         "sock",
+        "way",
     )
 
     def __init__(
-        self, sock: socket.socket, rank: int, address: str, *, job: int, epoch: int, latency_s: float = 0.0
+        self,
+        sock: socket.socket,
+        rank: int,
+        address: str,
+        *,
+        job: int,
+        epoch: int,
+        latency_s: float = 0.0,
+        way: str = "tcp",
     ) -> None:
         self.sock = sock
         self.rank = rank
         self.address = address
         self.latency_s = latency_s
+        self.way = way
         self.is_plain = type(sock) is socket.socket
         self.n_looks = LOOKS if sock.family == socket.AF_UNIX else 0
         self.header_in = bytearray(HEADER_BYTES)

@@ -1,17 +1,42 @@
-"""The port on which a rank waits for its peers."""
+"""The port on which a rank waits for its peers, and how strangers are sent away from it.
+
+Problem: a port is open to whoever can reach it, from before the first peer may come until the last has joined, and
+the rank has other things to do meanwhile. A stranger that says nothing, speaks slowly or speaks something else must be
+gone within a second, hold up nobody and take no memory.
+
+Connections are read without ever waiting: `Listener.look` takes in who has come, goes on with the TLS handshake and
+the first record of each, and turns away whoever does not get on. A rank calls it now and then while it waits for the
+rendezvous, and whenever something arrives while it joins its peers (`dsgd.comm.mesh`).
+"""
 
 from __future__ import annotations
 
+import re
+import select
 import socket
-from collections import deque
-from typing import Final, Self
+import ssl
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Final, Self, TypeAlias
 
-from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.comm.handshake import OK, RECORD_BYTES, Record, fence
+from dsgd.errors import ClusterError, InvalidParameterError, ProtocolError
 
-__all__ = ["Listener", "split_address"]
+__all__ = ["GUEST_S", "Guest", "Listener", "Wrap", "parse_ports", "split_address"]
 
+#: Encrypts a socket: takes (socket, server_side), returns the socket to use, on which no handshake has been made yet.
+Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
+
+#: How long a guest may take for each of its records. Ranks send theirs in one piece and at once.
+GUEST_S: Final = 0.75
 _BACKLOG: Final = 128
 _KEPT_REFUSALS: Final = 8
+_MAX_GUESTS: Final = 256
+_LAST_PORT: Final = 65_535
+_PORTS: Final = re.compile(r"(\d{1,5})(?:\s*-\s*(\d{1,5}))?", re.ASCII)
 
 
 def split_address(address: str) -> tuple[str, int]:
@@ -28,6 +53,95 @@ def split_address(address: str) -> tuple[str, int]:
     return host.removeprefix("[").removesuffix("]"), int(port)
 
 
+def parse_ports(ports: str | int | None, name: str = "ports") -> tuple[int, int] | None:
+    """Return first and last port of ``"40000-40100"`` or ``40000``; None for None.
+
+    Parameters
+    ----------
+    ports : str, int or None
+        What a user gave.
+    name : str
+        What it is called in the error.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is no range of ports.
+    """
+    if ports is None:
+        return None
+    found = _PORTS.fullmatch(str(ports))
+    if found is None:
+        raise InvalidParameterError(f"{name} must read '40000-40100' or 40000. Got {ports!r}.")
+    first, last = int(found[1]), int(found[2] or found[1])
+    if not 1 <= first <= last <= _LAST_PORT:
+        raise InvalidParameterError(
+            f"{name} must be ports from 1 to {_LAST_PORT}, the first not above the last. Got {ports!r}."
+        )
+    return first, last
+
+
+@dataclass
+class Guest:
+    """A connection that has not proved yet that it belongs here.
+
+    Parameters
+    ----------
+    sock : socket
+        Does not block.
+    peer : str
+        Where it comes from.
+    until : float
+        When it must have sent its next record, by `time.monotonic`.
+    record : Record or None
+        The record it has sent last, until that is answered.
+    hello, welcome : Record or None
+        What has been said already.
+    """
+
+    sock: socket.socket
+    peer: str
+    until: float
+    record: Record | None = None
+    hello: Record | None = None
+    welcome: Record | None = None
+    _data: bytes = field(default=b"", init=False)
+    _is_secure: bool = field(default=False, init=False)
+
+    def read(self) -> None:
+        """Read what is there of the next record.
+
+        Raises
+        ------
+        ProtocolError
+            What came is no record.
+        OSError
+            The guest has left, or TLS failed.
+        """
+        try:
+            if not self._is_secure:
+                if isinstance(self.sock, ssl.SSLSocket):
+                    self.sock.do_handshake()
+                self._is_secure = True
+            while self.record is None:
+                more = self.sock.recv(RECORD_BYTES - len(self._data))
+                if not more:
+                    raise ConnectionResetError("it left without joining")
+                self._data += more
+                # Strangers show at the first bytes; waiting for a whole record of theirs would keep them here.
+                if not Record.may_start(self._data):
+                    raise ProtocolError("it does not speak the handshake of dsgd")
+                if len(self._data) == RECORD_BYTES:
+                    self.record, self._data = Record.unpack(self._data), b""
+        except (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError):
+            pass  # the rest is still on its way
+
+    def answered(self) -> None:
+        """Note that the last record has been answered, and wait for the next."""
+        self.record = None
+        self.until = time.monotonic() + GUEST_S
+
+
 class Listener:
     """A listening socket, bound to one host only; a context manager.
 
@@ -42,10 +156,13 @@ class Listener:
     ----------
     address : str
         ``"host:port"`` for `dsgd.comm.tcp.connect`.
-    n_refused : int
-        Connections that were turned away.
+    guests : list of Guest
+        Connections that may still turn out to be peers.
+    refused : Counter
+        Connections that were turned away, by what was wrong: ``"silent"``, ``"left"``, ``"stranger"``, ``"job"``,
+        ``"epoch"``, ``"token"``, ``"settings"`` or ``"crowd"``.
     refusals : deque of str
-        Why, for the last few.
+        The last few of them in words.
 
     Raises
     ------
@@ -57,7 +174,7 @@ class Listener:
 
     def __init__(self, host: str = "127.0.0.1", port_range: tuple[int, int] | None = None) -> None:
         first, last = (0, 0) if port_range is None else port_range
-        if port_range is not None and not 1 <= first <= last <= 65_535:
+        if port_range is not None and not 1 <= first <= last <= _LAST_PORT:
             raise InvalidParameterError(
                 f"Listener(port_range=...) must be (first, last) with 1 <= first <= last <= 65535. Got {port_range}."
             )
@@ -80,18 +197,89 @@ class Listener:
         self.sock = sock
         shown = f"[{host}]" if family == socket.AF_INET6 else host
         self.address = f"{shown}:{sock.getsockname()[1]}"
-        self.n_refused = 0
+        self.guests: list[Guest] = []
+        self.refused: Counter[str] = Counter()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)
 
-    def refuse(self, sock: socket.socket, peer: str, reason: str) -> None:
+    @property
+    def n_refused(self) -> int:
+        """Connections that were turned away."""
+        return self.refused.total()
+
+    def look(self, wrap: Wrap | None, job: int, epoch: int) -> list[Guest]:
+        """Take in who has come and turn away who does not get on; never waits.
+
+        Parameters
+        ----------
+        wrap : callable or None
+            Encrypts the sockets of guests.
+        job, epoch : int
+            What the first record of a guest must show for it to be kept until it is answered.
+
+        Returns
+        -------
+        list of Guest
+            Those with a record that is due an answer.
+        """
+        self._take_in(wrap)
+        now = time.monotonic()
+        for guest in list(self.guests):
+            try:
+                guest.read()
+            except (ProtocolError, ssl.SSLError) as error:
+                self.refuse(guest, "stranger", str(error))
+                continue
+            except OSError as error:
+                self.refuse(guest, "left", str(error))
+                continue
+            if guest.record is not None and (guest.hello or fence(guest.record, job, epoch) == OK):
+                continue
+            if now > guest.until:
+                kind, reason = (
+                    ("silent", "it said too little") if guest.record is None else ("job", "it waits for another job")
+                )
+                self.refuse(guest, kind, reason)
+        return [guest for guest in self.guests if guest.record is not None]
+
+    def wait(self, limit_s: float) -> None:
+        """Wait until somebody comes or says something, `limit_s` seconds at most."""
+        poller = select.poll()
+        for sock in (self.sock, *(guest.sock for guest in self.guests)):
+            poller.register(sock, select.POLLIN)
+        poller.poll(limit_s * 1000)
+
+    def refuse(self, guest: Guest, kind: str, reason: str) -> None:
         """Close a connection that does not belong here, and remember why."""
-        sock.close()
-        self.n_refused += 1
-        self.refusals.append(f"{peer}: {reason}")
+        with suppress(ValueError):
+            self.guests.remove(guest)
+        guest.sock.close()
+        self.refused[kind] += 1
+        self.refusals.append(f"{guest.peer}: {reason}")
 
     def close(self) -> None:
-        """Stop listening; may be called more than once."""
+        """Stop listening, and turn away who waits; may be called more than once."""
         self.sock.close()
+        for guest in list(self.guests):
+            self.refuse(guest, "silent", "it came too late")
+
+    def _take_in(self, wrap: Wrap | None) -> None:
+        for _ in range(_MAX_GUESTS):
+            try:
+                sock, name = self.sock.accept()
+            except (BlockingIOError, ConnectionError):
+                return
+            guest = Guest(sock, f"{name[0]}:{name[1]}", time.monotonic() + GUEST_S)
+            try:
+                sock.setblocking(False)
+                sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                if wrap is not None:
+                    guest.sock = wrap(sock, True)
+            except OSError as error:
+                self.refuse(guest, "left", str(error))
+                continue
+            if len(self.guests) >= _MAX_GUESTS:
+                self.refuse(self.guests[0], "crowd", "too many came at once")
+            self.guests.append(guest)
 
     def __enter__(self) -> Self:
         return self

@@ -4,47 +4,59 @@ Rank i connects to all lower ranks, one after the other, then accepts all higher
 connects and says nothing holds up nobody. No cycle of waiting is possible, because a rank waits for lower ranks only
 while it connects, and rank 0 connects to none.
 
+A peer whose port is closed or filtered is reached by a detour, where there is one: through the port on which its
+process is reached anyway (`dsgd.comm.rpc`). That is decided for each pair by the rank that connects.
+
 Cost: one connection and four records of 128 bytes per pair of ranks, and a few round trips to measure the latency.
 """
 
 from __future__ import annotations
 
-import selectors
+import logging
 import socket
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import Final, TypeAlias
+from typing import Final
 
 from dsgd.comm import handshake
 from dsgd.comm.base import AbortFlag
-from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_text
+from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_kind, refusal_text
 from dsgd.comm.link import Link, shut_down
-from dsgd.comm.listener import Listener, split_address
+from dsgd.comm.listener import Guest, Listener, Wrap, split_address
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
-__all__ = ["Wrap", "join_mesh", "measure_latency"]
-
-Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
+__all__ = ["Detour", "join_mesh", "measure_latency"]
 
 _N_PINGS: Final = 8
-_MAX_GUESTS: Final = 256
-# A blocking step with a guest (a TLS handshake, a record in pieces) may hold up the others for this long.
-_GUEST_STEP_S: Final = 2.0
-_LOOK_UP_S: Final = 0.25
+_LOOK_UP_S: Final = 0.1
 _CONNECT_SLICE_S: Final = 2.0
+# Where there is a detour. A filter swallows the first packet and what is sent again after 1 and 3 s.
+_DIRECT_S: Final = 3.0
+_FILTERED_S: Final = 0.5
+# A peer may turn a rank away that stalled for the best part of a second between two records, and a proxy may accept
+# every connection and then close it.
+_N_TRIES: Final = 3
+
+_log = logging.getLogger("dsgd.comm.rpc")
 
 
-@dataclass
-class _Guest:
-    """A connection that has not proved yet that it belongs here."""
+@dataclass(frozen=True)
+class Detour:
+    """Another way to peers that cannot be connected to.
 
-    sock: socket.socket
-    peer: str
-    data: bytes = b""
-    hello: Record | None = None
-    welcome: Record | None = None
+    Parameters
+    ----------
+    open : callable
+        Takes the number of a peer and returns a connected socket; raises OSError where there is no way either.
+    always : bool, default False
+        Whether to take it without trying to connect.
+    """
+
+    open: Callable[[int], socket.socket]
+    always: bool = False
 
 
 class _Deadline:
@@ -67,6 +79,7 @@ def join_mesh(
     abort: AbortFlag,
     limit_s: float,
     wrap: Wrap | None,
+    detour: Detour | None = None,
 ) -> dict[int, Link]:
     """Return one link per peer; see `dsgd.comm.tcp.connect` for the parameters and errors."""
     links: dict[int, Link] = {}
@@ -79,9 +92,10 @@ def join_mesh(
 
     abort.on_set(wake)
     deadline = _Deadline(limit_s)
+    connector = _Connector(credentials, abort, deadline, opened, wrap, detour)
     try:
         for peer in range(credentials.rank):
-            links[peer] = _join(peer, addresses[peer], credentials, abort, deadline, opened, wrap)
+            links[peer] = connector.join(peer, addresses[peer])
         _accept(listener, credentials, abort, deadline, opened, links, wrap)
         abort.check()
     except BaseException:
@@ -92,25 +106,104 @@ def join_mesh(
     return links
 
 
-def _join(
-    peer: int,
-    address: str,
-    credentials: Credentials,
-    abort: AbortFlag,
-    deadline: _Deadline,
-    opened: list[socket.socket],
-    wrap: Wrap | None,
-) -> Link:
-    who = f"rank {peer} at {address}"
-    try:
-        sock = _reach(address, abort, deadline)
-        opened.append(sock)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if wrap is not None:
-            sock = wrap(sock, False)
-            opened[-1] = sock
-        sock.settimeout(deadline.left_s())
-        hello = credentials.hello(peer)
+class _Connector:
+    """What a rank does that connects to lower ones."""
+
+    def __init__(
+        self,
+        credentials: Credentials,
+        abort: AbortFlag,
+        deadline: _Deadline,
+        opened: list[socket.socket],
+        wrap: Wrap | None,
+        detour: Detour | None,
+    ) -> None:
+        self._credentials = credentials
+        self._abort = abort
+        self._deadline = deadline
+        self._opened = opened
+        self._wrap = wrap
+        self._detour = detour
+        self._patience_s = deadline.limit_s if detour is None else _DIRECT_S
+
+    def join(self, peer: int, address: str) -> Link:
+        """Return a link to a peer that has shown that it belongs here."""
+        rank, who = self._credentials.rank, f"rank {peer} at {address}"
+        try:
+            sock = None if self._detour is not None and self._detour.always else self._direct(peer, address)
+            if sock is not None:
+                return self._link(sock, peer, address, relayed=0)
+            assert self._detour is not None  # _direct has raised otherwise
+            sock = self._detour.open(peer)
+            self._opened.append(sock)
+            self._secure(sock)
+            self._greet(self._opened[-1], peer, who, relayed=1)
+            return self._link(self._opened[-1], peer, f"{address} (through its worker)", relayed=1)
+        except TimeoutError as error:
+            raise GangTimeoutError(
+                f"rank {rank} could not join {who} within {self._deadline.limit_s:g} s: it does not answer."
+            ) from error
+        except OSError as error:
+            raise AbortedError(f"{who} went away while rank {rank} joined it: {error}.") from error
+
+    def _direct(self, peer: int, address: str) -> socket.socket | None:
+        """Connect to a peer and greet it; None if that cannot be and there is a detour."""
+        for attempt in range(_N_TRIES):
+            problem: OSError
+            try:
+                sock = self._reach(address)
+            except OSError as error:
+                if isinstance(error, TimeoutError):
+                    self._patience_s = min(self._patience_s, _FILTERED_S)
+                problem = error
+                break
+            self._opened.append(sock)
+            try:
+                self._secure(sock)
+                self._greet(self._opened[-1], peer, f"rank {peer} at {address}", relayed=0)
+                return self._opened[-1]
+            except (ConnectionError, ssl.SSLEOFError) as error:
+                self._abort.check()
+                self._opened.pop().close()
+                problem = error
+                time.sleep(_LOOK_UP_S * attempt)
+        if self._detour is None:
+            raise problem
+        _log.warning(
+            "rank %d cannot connect to rank %d at %s (%s): the two talk through the ports of their workers, which "
+            "takes about a millisecond per message. Let workers reach each other on the ports that ranks listen on.",
+            self._credentials.rank,
+            peer,
+            address,
+            str(problem) or type(problem).__name__,
+        )
+        return None
+
+    def _reach(self, address: str) -> socket.socket:
+        # In slices, because nothing wakes a thread that is still connecting.
+        limit = _Deadline(min(self._patience_s, self._deadline.left_s()))
+        while True:
+            self._abort.check()
+            try:
+                return socket.create_connection(split_address(address), timeout=min(limit.left_s(), _CONNECT_SLICE_S))
+            except TimeoutError:
+                if limit.is_over:
+                    raise
+
+    def _secure(self, sock: socket.socket) -> None:
+        """Encrypt the socket opened last, where sockets are encrypted."""
+        with suppress(OSError):  # a detour is no TCP connection
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        sock.settimeout(self._deadline.left_s())
+        if self._wrap is not None:
+            sock = self._opened[-1] = self._wrap(sock, False)
+            if isinstance(sock, ssl.SSLSocket):
+                sock.do_handshake()
+
+    def _greet(self, sock: socket.socket, peer: int, who: str, *, relayed: int) -> None:
+        """Exchange the four records of a handshake."""
+        credentials = self._credentials
+        hello = credentials.hello(peer, relayed=relayed)
         sock.sendall(hello.pack())
         welcome = _read(sock, who)
         if welcome.status != handshake.OK:
@@ -127,25 +220,11 @@ def _join(
             raise ProtocolError(f"{who} turned rank {credentials.rank} away: {refusal_text(reason)}.")
         if verdict.status != handshake.OK:
             raise ProtocolError(f"{who} and rank {credentials.rank} do not fit: {refusal_text(verdict.status)}.")
+
+    def _link(self, sock: socket.socket, peer: int, address: str, *, relayed: int) -> Link:
         latency_s = measure_latency(sock, is_first=True)
-    except TimeoutError as error:
-        raise GangTimeoutError(
-            f"rank {credentials.rank} could not join {who} within {deadline.limit_s:g} s: it does not answer."
-        ) from error
-    except OSError as error:
-        raise AbortedError(f"{who} went away while rank {credentials.rank} joined it: {error}.") from error
-    return Link(sock, peer, address, job=credentials.job, epoch=credentials.epoch, latency_s=latency_s)
-
-
-def _reach(address: str, abort: AbortFlag, deadline: _Deadline) -> socket.socket:
-    # In slices, because nothing wakes a thread that is still connecting.
-    while True:
-        abort.check()
-        try:
-            return socket.create_connection(split_address(address), timeout=min(deadline.left_s(), _CONNECT_SLICE_S))
-        except TimeoutError:
-            if deadline.is_over:
-                raise
+        job, epoch = self._credentials.job, self._credentials.epoch
+        return Link(sock, peer, address, job=job, epoch=epoch, latency_s=latency_s, way="rpc" if relayed else "tcp")
 
 
 def _read(sock: socket.socket, who: str) -> Record:
@@ -168,40 +247,20 @@ def _accept(
     wrap: Wrap | None,
 ) -> None:
     missing = set(range(credentials.rank + 1, credentials.size))
-    guests: dict[socket.socket, _Guest] = {}
-    if not missing:
-        return
-    with selectors.DefaultSelector() as selector:
-        selector.register(listener.sock, selectors.EVENT_READ)
-        try:
-            while missing:
-                if deadline.is_over:
-                    raise _not_joined(listener, credentials.rank, missing, deadline)
-                ready = selector.select(min(deadline.left_s(), _LOOK_UP_S))
-                abort.check()
-                for key, _ in ready:
-                    if key.fileobj is listener.sock:
-                        guest = _receive_guest(listener, wrap)
-                        if guest is not None:
-                            if len(guests) >= _MAX_GUESTS:
-                                oldest = next(iter(guests))
-                                selector.unregister(oldest)
-                                listener.refuse(oldest, guests.pop(oldest).peer, "said nothing")
-                            guests[guest.sock] = guest
-                            selector.register(guest.sock, selectors.EVENT_READ)
-                        continue
-                    guest = guests[key.fileobj]  # type: ignore[index]
-                    link = _attend(guest, listener, credentials, missing, deadline)
-                    if link is not None or guest.sock.fileno() < 0:
-                        del guests[guest.sock]
-                        selector.unregister(guest.sock)
-                    if link is not None:
-                        opened.append(link.sock)
-                        links[link.rank] = link
-                        missing.discard(link.rank)
-        finally:
-            for guest in guests.values():
-                listener.refuse(guest.sock, guest.peer, "said nothing")
+    while missing:
+        if deadline.is_over:
+            raise _not_joined(listener, credentials.rank, missing, deadline)
+        for guest in listener.look(wrap, credentials.job, credentials.epoch):
+            link = _answer(guest, listener, credentials, missing, deadline)
+            if link is not None:
+                opened.append(link.sock)
+                links[link.rank] = link
+                missing.discard(link.rank)
+        abort.check()
+        if missing:
+            listener.wait(min(deadline.left_s(), _LOOK_UP_S))
+    for guest in list(listener.guests):
+        listener.refuse(guest, "silent", "it said too little")
 
 
 def _not_joined(listener: Listener, rank: int, missing: set[int], deadline: _Deadline) -> GangTimeoutError:
@@ -213,71 +272,40 @@ def _not_joined(listener: Listener, rank: int, missing: set[int], deadline: _Dea
     )
 
 
-def _receive_guest(listener: Listener, wrap: Wrap | None) -> _Guest | None:
-    try:
-        sock, name = listener.sock.accept()
-    except (BlockingIOError, ConnectionError):
-        return None
-    peer = f"{name[0]}:{name[1]}"
-    try:
-        sock.settimeout(_GUEST_STEP_S)
-        sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if wrap is not None:
-            sock = wrap(sock, True)
-    except OSError as error:
-        listener.refuse(sock, peer, f"{error}")
-        return None
-    return _Guest(sock, peer)
-
-
-def _attend(
-    guest: _Guest, listener: Listener, credentials: Credentials, missing: set[int], deadline: _Deadline
+def _answer(
+    guest: Guest, listener: Listener, credentials: Credentials, missing: set[int], deadline: _Deadline
 ) -> Link | None:
-    """Read what a guest sent and answer; return its link once it has joined. A guest turned away is closed."""
-    sock = guest.sock
+    """Answer the record of a guest; return its link once it has joined. A guest turned away is closed."""
+    record, sock = guest.record, guest.sock
+    assert record is not None  # of a guest that is due an answer
     try:
-        more = sock.recv(RECORD_BYTES - len(guest.data))
-        guest.data += more
-        if not more:
-            listener.refuse(sock, guest.peer, "left without joining")
-            return None
-        if len(guest.data) < RECORD_BYTES:
-            # Strangers show at the first bytes; waiting for a whole record of theirs would keep them here.
-            if not Record.may_start(guest.data):
-                listener.refuse(sock, guest.peer, "does not speak the handshake of dsgd")
-            return None
-        try:
-            record = Record.unpack(guest.data)
-        except ProtocolError as error:
-            listener.refuse(sock, guest.peer, str(error))
-            return None
-        guest.data = b""
         if guest.hello is None or guest.welcome is None:
             _welcome(guest, record, listener, credentials)
             return None
         if not _judge(guest, record, guest.hello, guest.welcome, listener, credentials, missing):
             return None
         sock.settimeout(deadline.left_s())
+        listener.guests.remove(guest)
         latency_s = measure_latency(sock, is_first=False)
-        return Link(
-            sock, guest.hello.rank, guest.peer, job=credentials.job, epoch=credentials.epoch, latency_s=latency_s
-        )
+        job, epoch, way = credentials.job, credentials.epoch, "rpc" if guest.hello.relayed else "tcp"
+        return Link(sock, guest.hello.rank, guest.peer, job=job, epoch=epoch, latency_s=latency_s, way=way)
     except OSError as error:
-        listener.refuse(sock, guest.peer, f"{error}")
+        listener.refuse(guest, "left", f"{error}")
     return None
 
 
-def _welcome(guest: _Guest, hello: Record, listener: Listener, credentials: Credentials) -> None:
-    status = credentials.fence(hello)
+def _welcome(guest: Guest, hello: Record, listener: Listener, credentials: Credentials) -> None:
+    status = handshake.fence(hello, credentials.job, credentials.epoch)
     welcome = credentials.sign(credentials.hello(hello.rank, status), b"accept", hello)
     guest.sock.sendall(welcome.pack())
     if status != handshake.OK:
-        listener.refuse(guest.sock, guest.peer, refusal_text(status))
+        listener.refuse(guest, refusal_kind(status), refusal_text(status))
     guest.hello, guest.welcome = hello, welcome
+    guest.answered()
 
 
 def _judge(
-    guest: _Guest,
+    guest: Guest,
     proof: Record,
     hello: Record,
     welcome: Record,
@@ -289,7 +317,7 @@ def _judge(
     if not credentials.verifies(proof, b"connect", hello, welcome):
         with suppress(OSError):
             sock.sendall(credentials.hello(rank, handshake.WRONG_TOKEN).pack())
-        listener.refuse(sock, guest.peer, refusal_text(handshake.WRONG_TOKEN))
+        listener.refuse(guest, refusal_kind(handshake.WRONG_TOKEN), refusal_text(handshake.WRONG_TOKEN))
         return False
     status = credentials.compare(hello)
     if status == handshake.OK and rank not in missing:
@@ -297,7 +325,7 @@ def _judge(
     verdict = credentials.sign(credentials.hello(rank, status), b"verdict", hello, welcome, proof)
     sock.sendall(verdict.pack())
     if status != handshake.OK:
-        listener.refuse(sock, guest.peer, refusal_text(status))
+        listener.refuse(guest, refusal_kind(status), refusal_text(status))
         raise ProtocolError(
             f"rank {rank} at {guest.peer} does not fit rank {credentials.rank}: {refusal_text(status)}."
         )

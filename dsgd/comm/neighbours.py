@@ -357,7 +357,7 @@ def _move(
     meeting.link = old
     shared.frames.settimeout(_STEP_S)
     latency_s = measure_latency(shared.frames, is_first=peer < rank)
-    link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s)
+    link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s, way="shm")
     old.sock.close()
     return Ring(shared.segment, meeting.capacity, link, shared.bell, first=rank < peer, carries_headers=carries_headers)
 

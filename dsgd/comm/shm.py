@@ -32,8 +32,8 @@ from typing import Final, Literal, get_args
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
 from dsgd.comm.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some, shut_down
-from dsgd.comm.listener import Listener
-from dsgd.comm.mesh import Wrap, join_mesh
+from dsgd.comm.listener import Listener, Wrap
+from dsgd.comm.mesh import Detour, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
@@ -89,8 +89,7 @@ class SharedTransport(AbstractTransport):
         self.size = mesh.size
         self.ledger = mesh.ledger
         self.hosts = neighbourhood.hosts
-        n_tcp = self.size - 1 - len(neighbourhood.rings)
-        self.wire = "tcp" if not neighbourhood.rings else "shm+tcp" if n_tcp else "shm"
+        self.wire = mesh.wire
         self._mesh = mesh
         self._rings = neighbourhood.rings
         self._abort = abort
@@ -376,6 +375,7 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     connect_timeout_s: float = DEFAULT_TIMEOUT_S,
     wrap: Wrap | None = None,
+    detour: Detour | None = None,
     wait: Wait = "sleep",
     identity: bytes | None = None,
 ) -> SharedTransport:
@@ -383,7 +383,7 @@ def connect(
 
     Parameters
     ----------
-    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s, wrap
+    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s, wrap, detour
         See `dsgd.comm.tcp.connect`.
     wait : {"sleep", "spin"}, default "sleep"
         What a rank does that waits for a neighbour; the same on all ranks.
@@ -413,7 +413,7 @@ def connect(
     # Loaded or compiled now, and not while a peer waits for the first frame.
     pump(None, None)
     credentials = Credentials(rank, size, job_id, epoch, token, b"shm " + wait.encode() + b" " + config)
-    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap)
+    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap, detour)
     try:
         neighbourhood = join_neighbours(
             links,

@@ -32,16 +32,17 @@ from dsgd.comm.link import (
     duplex,
     shut_down,
 )
-from dsgd.comm.listener import Listener
-from dsgd.comm.mesh import Wrap, join_mesh
+from dsgd.comm.listener import Listener, Wrap
+from dsgd.comm.mesh import Detour, join_mesh
 from dsgd.comm.wire import HEADER_BYTES, check_array
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["Listener", "TCPTransport", "Wrap", "connect"]
+__all__ = ["Detour", "Listener", "TCPTransport", "Wrap", "connect"]
 
 DEFAULT_TIMEOUT_S: Final = 60.0
+_WAYS: Final = ("shm", "rpc", "tcp")
 
 
 class TCPTransport(AbstractTransport):
@@ -68,7 +69,7 @@ class TCPTransport(AbstractTransport):
         self.size = size
         self.ledger = ledger
         self.hosts = tuple(range(size))
-        self.wire = "tcp"
+        self.wire = "+".join(way for way in _WAYS if any(link.way == way for link in links.values())) or "tcp"
         self._links = links
         self._abort = abort
         self.deadline_s = timeout_s
@@ -271,6 +272,7 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     connect_timeout_s: float = DEFAULT_TIMEOUT_S,
     wrap: Wrap | None = None,
+    detour: Detour | None = None,
 ) -> TCPTransport:
     """Join the gang: return once this rank is connected with all others.
 
@@ -299,7 +301,10 @@ def connect(
     connect_timeout_s : float, default 60
         Longest time for all ranks to join, in seconds.
     wrap : callable, optional
-        Takes (socket, server_side) and returns the socket to use: the seam for TLS.
+        Takes (socket, server_side) and returns the socket to use, on which no handshake has been made: the seam for
+        TLS.
+    detour : Detour, optional
+        How to get to peers that cannot be connected to.
 
     Returns
     -------
@@ -324,7 +329,7 @@ def connect(
     check_limit("connect_timeout_s", connect_timeout_s)
     abort = AbortFlag() if abort is None else abort
     credentials = Credentials(rank, size, job_id, epoch, token, config)
-    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap)
+    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap, detour)
     for link in links.values():
         link.configure(timeout_s)
     return TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)

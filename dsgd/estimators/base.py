@@ -11,6 +11,7 @@ import sys
 import time
 import warnings
 from abc import abstractmethod
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
@@ -224,6 +225,7 @@ class AbstractSGD(AbstractClusterEstimator):
             "ranks": len(gang.stats),
             "strategy": repr(resolve(self.sync)),
             "transport": ", ".join(sorted({str(s["transport"]) for s in gang.stats})),
+            "refused": dict(sum((Counter(s.get("refused")) for s in gang.stats), Counter[str]())),
             "elapsed_s": elapsed_s,
             "epochs": [dict(vars(record)) for record in result.history],
             "converged": result.converged,

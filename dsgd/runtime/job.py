@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
@@ -21,7 +21,8 @@ from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
-from dsgd.validation import check_choice, check_number
+from dsgd.runtime.wires import WireOptions
+from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -47,6 +48,8 @@ def run_on_cluster(
     hung_after_s: float = 15.0,
     algorithm: Algorithm = "auto",
     transport: TransportName = "auto",
+    ports: str | int | None = None,
+    interface: str | None = None,
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
@@ -82,11 +85,18 @@ def run_on_cluster(
         second (every 5 s on clusters of hundreds), also while a kernel runs that releases the interpreter lock.
     algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
-    transport : {"auto", "spin", "shm", "tcp"}, default "auto"
-        ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP; ``"spin"`` is the same,
-        but a rank that waits for a neighbour keeps its core busy for up to 10 ms before it sleeps (for rounds of a few
-        microseconds and a core per rank); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` leaves
-        shared memory alone.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their
+        workers where no connection can be opened, which the log of the worker says; ``"spin"`` is the same, but a rank
+        that waits for a neighbour keeps its core busy for up to 10 ms before it sleeps (for rounds of a few
+        microseconds and a core per rank); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
+        alone, ``"rpc"`` the ports of the workers alone.
+    ports : str or int, optional
+        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default what the
+        setting ``dsgd.comm.ports`` of dask says, else any.
+    interface : str, optional
+        Network interface that ranks listen on, ``"ib0"``. By default what the setting ``dsgd.comm.interface`` of dask
+        says, else the one of the worker's own address.
     on_event : callable, optional
         Called in this thread with what rank 0 publishes; what it raises stops the job.
     block_rows, block_nbytes : sequence of int, optional
@@ -123,14 +133,14 @@ def run_on_cluster(
                 f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
             )
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
-    check_choice("run_on_cluster(transport=...)", transport, get_args(TransportName))
+    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     payload = cloudpickle.dumps((program, pack, args))
     check_versions(client)
     register(client)
     session = Session(client, timeout_s, on_event, hung_after_s)
     try:
         plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
-        outcomes = _train(session, plan, blocks, payload, algorithm, transport)
+        outcomes = _train(session, plan, blocks, payload, algorithm, wires)
         session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
@@ -188,7 +198,7 @@ def _train(
     blocks: Sequence[Future],
     payload: bytes,
     algorithm: Algorithm,
-    transport: TransportName,
+    wires: WireOptions,
 ) -> list[RankOutcome]:
     """Run the ranks and return their outcomes in rank order."""
     futures = [
@@ -204,7 +214,7 @@ def _train(
                 payload,
                 session.timeout_s,
                 algorithm,
-                transport,
+                wires,
             ),
             key=f"dsgd-rank-{session.job_id}-{rank.rank}",
             workers=[rank.worker.address],

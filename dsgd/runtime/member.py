@@ -18,17 +18,16 @@ import cloudpickle
 from distributed import get_worker, secede
 
 from dsgd.collectives.group import Algorithm, Group
-from dsgd.comm.base import TransportName
-from dsgd.comm.tcp import Listener
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.runtime.failures import describe
 from dsgd.runtime.fetch import HeldBlocks
 from dsgd.runtime.plugins import store_of
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Rank, RankProgram
-from dsgd.runtime.rendezvous import Fence, SchedulerLink, data_host, data_wrap, meet
+from dsgd.runtime.rendezvous import Fence, SchedulerLink, meet
 from dsgd.runtime.store import JobState
 from dsgd.runtime.threads import peak_rss_bytes
+from dsgd.runtime.wires import WireOptions
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -60,8 +59,8 @@ class MemberTask:
         Longest wait for a peer.
     algorithm : str
         How `Group.allreduce` works.
-    transport : str
-        See `run_on_cluster`.
+    wires : WireOptions
+        What the ranks talk over.
     """
 
     fence: Fence
@@ -73,7 +72,7 @@ class MemberTask:
     payload: bytes
     timeout_s: float
     algorithm: Algorithm
-    transport: TransportName = "auto"
+    wires: WireOptions
 
 
 @dataclass(frozen=True)
@@ -146,19 +145,8 @@ def _run(
     blocks.close()
     job.abort.check()
 
-    listener = Listener(data_host(worker.address))
-    cleanup.callback(listener.close)
     ledger = RankLedger(rank_number)
-    transport = meet(
-        link,
-        task.fence,
-        listener,
-        ledger=ledger,
-        abort=job.abort,
-        timeout_s=task.timeout_s,
-        wrap=data_wrap(worker),
-        transport=task.transport,
-    )
+    transport, refused = meet(worker, job, link, task.fence, task.wires, ledger=ledger, timeout_s=task.timeout_s)
     cleanup.callback(transport.close)
     group = Group(transport, task.algorithm)
     if rank_number == 0:
@@ -180,6 +168,7 @@ def _run(
             "n_blocks": len(task.blocks),
             "peak_rss_bytes": peak_rss_bytes(),
             "transport": transport.wire,
+            "refused": refused,
         },
         ledger.records(),
     )

@@ -20,6 +20,7 @@ from distributed.metrics import time
 
 from dsgd.errors import ClusterError, VersionMismatchError
 from dsgd.runtime.registry import Registry
+from dsgd.runtime.relays import RelayHandlers
 from dsgd.runtime.store import JobStore
 from dsgd.runtime.versions import LOADED_VERSION, code_allowed
 
@@ -270,7 +271,9 @@ class GangWorkerPlugin(WorkerPlugin):
     def setup(self, worker: Worker) -> None:
         """Take the handler into the worker."""
         self.store = JobStore()
+        self.relays = RelayHandlers(worker, self.store)
         worker.stream_handlers[_JOB_ORDER] = self.order
+        worker.handlers.update(self.relays.handlers())
 
     def teardown(self, worker: Worker) -> None:
         """Stop everything: the worker closes."""

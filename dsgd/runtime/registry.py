@@ -205,8 +205,8 @@ class Registry:
         -------
         dict
             ``join_state``: ``"waiting"`` (with ``missing``, the ranks that have not come), ``"ready"`` (with
-            ``addresses`` in rank order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not belong
-            to the gang (any more).
+            ``addresses`` and ``workers`` in rank order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does
+            not belong to the gang (any more).
         """
         job = self._fenced(job_id, epoch, token, rank)
         if job is None or job.phase != "granted" or rank in job.ended:
@@ -225,7 +225,11 @@ class Registry:
                 "join_state": "waiting",
                 "missing": [f"rank {k} on worker {job.members[k].worker}" for k in missing],
             }
-        return {"join_state": "ready", "addresses": [job.addresses[k] for k in range(len(job.members))]}
+        return {
+            "join_state": "ready",
+            "addresses": [job.addresses[k] for k in range(len(job.members))],
+            "workers": [member.worker for member in job.members],
+        }
 
     def finish(
         self, job_id: str, epoch: int, token: bytes, rank: int, failure: Mapping[str, Any] | None = None

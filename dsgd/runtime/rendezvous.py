@@ -2,7 +2,8 @@
 
 A rank opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all ranks when the
-last has come. There is no port to agree on and none that is probed, released and taken by somebody else.
+last has come. There is no port to agree on and none that is probed, released and taken by somebody else. Strangers that
+find it are sent away while the rank waits, and it is closed as soon as all have joined.
 """
 
 from __future__ import annotations
@@ -13,26 +14,31 @@ import contextlib
 import socket
 import ssl
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
-
-from distributed.comm import get_address_host, parse_address
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dsgd.comm import shm, tcp
-from dsgd.comm.base import AbortFlag, AbstractTransport, TransportName
-from dsgd.comm.tcp import Listener, Wrap
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.listener import Listener, Wrap
+from dsgd.comm.mesh import Detour
+from dsgd.comm.wire import job_code
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.plugins import RANK_EVENT
+from dsgd.runtime.relays import open_relay
+from dsgd.runtime.store import JobState
+from dsgd.runtime.wires import WireOptions, open_listener
 
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["Fence", "SchedulerLink", "data_host", "data_wrap", "meet"]
+__all__ = ["Fence", "Meeting", "SchedulerLink", "data_wrap", "meet"]
 
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
+# How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
+_LOOK_S: Final = 0.2
 _CALL_S: Final = 10.0
 # All listeners are open by then, so this is a matter of the network alone.
 _CONNECT_S: Final = 30.0
@@ -79,9 +85,9 @@ class SchedulerLink:
         """Send a progress event; does not wait."""
         self._tell(dict(event))
 
-    def join(self, address: str, wait_s: float) -> dict[str, Any]:
-        """Give this rank's data address; see `Registry.join` for the answer."""
-        answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, address=address, wait_s=wait_s)
+    def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
+        """Give this rank's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
+        answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, idle, address=address, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
@@ -92,46 +98,35 @@ class SchedulerLink:
         message = {"op": RANK_EVENT, **self._fence.as_message(), "event": event}
         self._worker.loop.add_callback(self._worker.batched_send, message)
 
-    def _call(self, op: str, timeout_s: float, **arguments: Any) -> Any:
+    def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
         call = getattr(self._worker.scheduler, op)(**self._fence.as_message(), **arguments)
-        loop = self._worker.loop.asyncio_loop
-        future = asyncio.run_coroutine_threadsafe(call, loop)
-        deadline = time.monotonic() + timeout_s
-        try:
-            # In slices: a worker that closes stops its loop, and nothing would ever answer.
-            while time.monotonic() < deadline and loop.is_running():
-                with contextlib.suppress(concurrent.futures.TimeoutError):
-                    return future.result(_SLICE_S)
-        finally:
-            future.cancel()
-        if not loop.is_running():
-            raise AbortedError(f"worker {self._worker.address} is closing")
-        raise GangTimeoutError(
-            f"rank {self._fence.rank} on worker {self._worker.address}: the scheduler did not answer {op} "
-            f"within {timeout_s:g} s."
-        )
+        return _on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", self._fence.rank, idle)
 
 
-def data_host(address: str) -> str:
-    """Return the host on which a rank listens for its peers: that of its Dask worker.
-
-    Parameters
-    ----------
-    address : str
-        Address of the worker.
-
-    Raises
-    ------
-    ClusterError
-        The workers talk over something beside which no socket can be opened.
-    """
-    scheme, _ = parse_address(address)
-    if scheme == "inproc":
-        return "127.0.0.1"
-    if scheme in ("tcp", "tls"):
-        host: str = get_address_host(address)
-        return host
-    raise ClusterError(f"worker {address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://.")
+def _on_loop(
+    worker: Worker,
+    call: Coroutine[Any, Any, Any],
+    timeout_s: float,
+    problem: str,
+    rank: int,
+    idle: Callable[[], object] | None = None,
+) -> Any:
+    """Return what a coroutine returns on the worker's event loop."""
+    loop = worker.loop.asyncio_loop
+    future = asyncio.run_coroutine_threadsafe(call, loop)
+    deadline = time.monotonic() + timeout_s
+    try:
+        # In slices: a worker that closes stops its loop, and nothing would ever answer.
+        while time.monotonic() < deadline and loop.is_running():
+            if idle is not None:
+                idle()
+            with contextlib.suppress(concurrent.futures.TimeoutError):
+                return future.result(_LOOK_S)
+    finally:
+        future.cancel()
+    if not loop.is_running():
+        raise AbortedError(f"worker {worker.address} is closing")
+    raise GangTimeoutError(f"rank {rank} on worker {worker.address}: {problem} within {timeout_s:g} s.")
 
 
 def data_wrap(worker: Worker) -> Wrap | None:
@@ -146,47 +141,59 @@ def data_wrap(worker: Worker) -> Wrap | None:
     def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
         settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
         context: ssl.SSLContext = settings["ssl_context"]
-        return context.wrap_socket(sock, server_side=server_side)
+        return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
     return wrap
 
 
+class Meeting(NamedTuple):
+    """What a rendezvous leads to.
+
+    Parameters
+    ----------
+    transport : AbstractTransport
+        Connected with every peer.
+    refused : dict of str to int
+        Connections and messages that were turned away meanwhile, by what was wrong with them.
+    """
+
+    transport: AbstractTransport
+    refused: dict[str, int]
+
+
 def meet(
+    worker: Worker,
+    job: JobState,
     link: SchedulerLink,
     fence: Fence,
-    listener: Listener,
+    options: WireOptions,
     *,
     ledger: RankLedger,
-    abort: AbortFlag,
     timeout_s: float,
-    wrap: Wrap | None = None,
-    transport: TransportName = "auto",
-) -> AbstractTransport:
+) -> Meeting:
     """Wait until all ranks are there, and connect with them.
 
     Parameters
     ----------
+    worker : Worker
+        The worker that runs this rank.
+    job : JobState
+        What it keeps of the job; its abort flag is read between slices of the wait.
     link : SchedulerLink
         This rank's line to the scheduler.
     fence : Fence
         Which job this is.
-    listener : Listener
-        The open data socket of this rank.
+    options : WireOptions
+        What to talk over and where to listen.
     ledger : RankLedger
         The account of this rank.
-    abort : AbortFlag
-        Read between slices of the wait.
     timeout_s : float
         Longest wait for the others, and for anything the transport waits for later.
-    wrap : callable, optional
-        Encrypts the sockets.
-    transport : {"auto", "spin", "shm", "tcp"}, default "auto"
-        See `run_on_cluster`.
 
     Returns
     -------
-    AbstractTransport
-        Connected with every peer.
+    Meeting
+        The transport, connected with every peer.
 
     Raises
     ------
@@ -195,15 +202,35 @@ def meet(
     GangTimeoutError
         Some ranks did not come in time; names them.
     ClusterError
-        Not all ranks can share memory, with ``transport="shm"``.
+        Not all ranks can share memory, with ``transport="shm"``, or no port can be listened on.
     """
+    wrap = data_wrap(worker)
+    with open_listener(worker, options) as listener:
+        job.relays.open_door(fence.rank, listener.address)
+        try:
+            answer = _gather(link, fence, listener, job, wrap, timeout_s)
+            transport = _connect(worker, job, fence, options, listener, answer, wrap, ledger, timeout_s)
+        finally:
+            job.relays.close_door(fence.rank)
+        return Meeting(transport, dict(listener.refused + job.relays.refused))
+
+
+def _gather(
+    link: SchedulerLink, fence: Fence, listener: Listener, job: JobState, wrap: Wrap | None, timeout_s: float
+) -> dict[str, Any]:
+    """Return what the scheduler answers when the last rank has come."""
+    code = job_code(fence.job_id)
+
+    def send_strangers_away() -> None:
+        listener.look(wrap, code, fence.epoch)
+
     deadline = time.monotonic() + timeout_s
     while True:
-        abort.check()
-        answer = link.join(listener.address, _SLICE_S)
+        job.abort.check()
+        answer = link.join(listener.address, _SLICE_S, send_strangers_away)
         state = answer["join_state"]
         if state == "ready":
-            break
+            return answer
         if state == "stopped":
             raise AbortedError(answer["reason"])
         if state == "stale":
@@ -213,21 +240,43 @@ def meet(
                 f"rank {fence.rank} waited {timeout_s:g} s for {', '.join(answer['missing'])} to start. "
                 "The worker may be busy with other tasks, paused for memory, or still reading its rows."
             )
-    options: dict[str, Any] = {
+
+
+def _connect(
+    worker: Worker,
+    job: JobState,
+    fence: Fence,
+    options: WireOptions,
+    listener: Listener,
+    answer: dict[str, Any],
+    wrap: Wrap | None,
+    ledger: RankLedger,
+    timeout_s: float,
+) -> AbstractTransport:
+    workers: Sequence[str] = answer["workers"]
+
+    def through_worker(peer: int) -> socket.socket:
+        call = open_relay(worker, job.relays, fence, peer, workers[peer])
+        problem = f"worker {workers[peer]} did not connect rank {peer}"
+        sock: socket.socket = _on_loop(worker, call, _CALL_S, problem, fence.rank)
+        return sock
+
+    settings: dict[str, Any] = {
         "job_id": fence.job_id,
         "epoch": fence.epoch,
         "token": fence.token,
         "ledger": ledger,
-        "abort": abort,
+        "abort": job.abort,
         "timeout_s": timeout_s,
         "connect_timeout_s": min(timeout_s, _CONNECT_S),
         "wrap": wrap,
+        "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
     }
-    if transport == "tcp":
-        return tcp.connect(listener, fence.rank, answer["addresses"], **options)
-    wait: shm.Wait = "spin" if transport == "spin" else "sleep"
-    joined = shm.connect(listener, fence.rank, answer["addresses"], wait=wait, **options)
-    if transport == "shm" and joined.size > 1 and joined.wire != "shm":
+    if options.transport in ("tcp", "rpc"):
+        return tcp.connect(listener, fence.rank, answer["addresses"], **settings)
+    wait: shm.Wait = "spin" if options.transport == "spin" else "sleep"
+    joined = shm.connect(listener, fence.rank, answer["addresses"], wait=wait, **settings)
+    if options.transport == "shm" and joined.size > 1 and joined.wire != "shm":
         joined.close()
         raise ClusterError(
             f"rank {fence.rank} cannot share memory with all other ranks: there are {len(set(joined.hosts))} hosts, or "

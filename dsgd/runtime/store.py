@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dsgd.comm.base import AbortFlag
+from dsgd.comm.rpc import Switchboard
 
 __all__ = ["JobState", "JobStore"]
 
@@ -28,6 +29,8 @@ class JobState:
         Set when the job stops.
     task_key : object
         Key of the rank's task, once it runs.
+    relays : Switchboard
+        Connections of this worker's ranks that go through its own port.
     """
 
     job_id: str
@@ -35,6 +38,7 @@ class JobState:
     token: bytes
     abort: AbortFlag = field(default_factory=AbortFlag)
     task_key: Any = None
+    relays: Switchboard = field(default_factory=Switchboard)
 
 
 class JobStore:
@@ -49,7 +53,8 @@ class JobStore:
     def open(self, job_id: str, epoch: int, token: bytes) -> None:
         """Make room for a job."""
         self.close(job_id, "a new epoch of the job began")
-        self._jobs[job_id] = JobState(job_id, epoch, token)
+        job = self._jobs[job_id] = JobState(job_id, epoch, token)
+        job.abort.on_set(job.relays.close)
 
     def find(self, job_id: str, epoch: int, token: bytes) -> JobState | None:
         """Return the job, or None if it is not open here or is another epoch."""

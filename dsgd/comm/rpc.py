@@ -1,0 +1,199 @@
+"""Connections between ranks through the ports on which their processes are reached anyway.
+
+Problem: firewalls, proxies and container networks often let one port per worker through, the one that Dask talks over,
+and nothing else. Ranks must be able to train there, by the same rules as everywhere.
+
+A rank holds one end of a local socket and knows no difference: handshake, frames, deadlines and abort are those of TCP.
+The other end belongs to a `Relay` on the event loop of its process, which posts what it reads there, at most
+`CHUNK_BYTES` at a time, to the process of the peer, and writes what is posted to it. The answer to a post is given when
+the peer's socket has taken the bytes, and until then nothing more is read: a rank that does not read stops the one that
+sends, and no more than one chunk per connection and direction is held outside the kernel. Chunks are numbered by their
+first byte, so that one that was lost, sent twice or made up ends the connection. What is posted are bytes; nothing here
+unpickles anything.
+
+How a post travels is not known here; `dsgd.runtime` sends it over the RPC of Dask's workers, which is encrypted where
+the cluster is.
+
+Cost per message: that of the RPC (about half a millisecond on one host) and two more passages of a local socket.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import Final, TypeAlias
+
+from dsgd.comm.link import shut_down
+from dsgd.comm.listener import split_address
+from dsgd.errors import ProtocolError
+
+__all__ = ["CHUNK_BYTES", "Post", "Relay", "Switchboard"]
+
+#: What is posted at once.
+CHUNK_BYTES: Final = 1 << 20
+
+#: Delivers bytes to the process of a peer: takes the number of the first byte and the bytes (none at the end), returns
+#: when they have been taken, raises OSError when they never will be.
+Post: TypeAlias = Callable[[int, bytes], Awaitable[None]]
+
+
+class Relay:
+    """One end of a connection: moves bytes between a local socket and the process of a peer.
+
+    Parameters
+    ----------
+    sock : socket
+        The other end of the one that the rank holds.
+    post : callable
+        See `Post`.
+    """
+
+    def __init__(self, sock: socket.socket, post: Post) -> None:
+        sock.setblocking(False)
+        self._sock = sock
+        self._post = post
+        self._n_received = 0
+        self._writing = asyncio.Lock()
+
+    async def run(self) -> None:
+        """Post what the rank sends until it closes its socket, or until the peer cannot be reached."""
+        loop = asyncio.get_running_loop()
+        n_sent = 0
+        try:
+            data = None
+            while data != b"":
+                try:
+                    data = await loop.sock_recv(self._sock, CHUNK_BYTES)
+                except ConnectionError:
+                    data = b""  # the rank has closed its socket and not read all that came
+                await self._post(n_sent, data)
+                n_sent += len(data)
+        except OSError:
+            pass  # the peer cannot be reached; the rank learns of it by the end of its stream
+        finally:
+            shut_down(self._sock)
+            async with self._writing:
+                self._sock.close()
+
+    async def deliver(self, position: int, data: bytes) -> None:
+        """Hand bytes of the peer to the rank; returns when its socket has taken them.
+
+        Raises
+        ------
+        ProtocolError
+            They are not the bytes due, or too many.
+        OSError
+            The rank has closed its socket.
+        """
+        if self._writing.locked():
+            raise ProtocolError("expected one message at a time, got a second one.")
+        if position != self._n_received:
+            raise ProtocolError(f"expected the bytes from {self._n_received} on, got those from {position} on.")
+        if len(data) > CHUNK_BYTES:
+            raise ProtocolError(f"expected at most {CHUNK_BYTES} bytes, got {len(data)}.")
+        async with self._writing:
+            if self._sock.fileno() < 0:
+                raise ConnectionResetError("the rank has left")
+            if data:
+                await asyncio.get_running_loop().sock_sendall(self._sock, data)
+                self._n_received += len(data)
+            else:
+                self._sock.shutdown(socket.SHUT_WR)
+
+    def stop(self) -> None:
+        """End the connection; from any thread."""
+        shut_down(self._sock)
+
+
+class Switchboard:
+    """The relays of the ranks that one process runs for one job, used on its event loop.
+
+    Attributes
+    ----------
+    refused : Counter
+        Messages that were turned away, by what was wrong: ``"rank"`` or ``"malformed"``.
+    """
+
+    def __init__(self) -> None:
+        self.refused: Counter[str] = Counter()
+        self._doors: dict[int, str] = {}
+        self._relays: dict[tuple[int, int], Relay] = {}
+        self._tasks: set[asyncio.Task[None]] = set()
+        self._is_closed = False
+
+    def open_door(self, rank: int, address: str) -> None:
+        """Let peers connect to a rank of this process, which listens at `address`; from any thread."""
+        self._doors[rank] = address
+
+    def close_door(self, rank: int) -> None:
+        """Let nobody connect to a rank of this process any more; from any thread."""
+        self._doors.pop(rank, None)
+
+    def start(self, rank: int, peer: int, sock: socket.socket, post: Post) -> None:
+        """Begin to relay between `sock` and a peer.
+
+        Raises
+        ------
+        ProtocolError
+            The two are connected already, or the job is over.
+        """
+        if self._is_closed or (rank, peer) in self._relays:
+            sock.close()
+            raise ProtocolError(f"rank {rank} cannot be connected with rank {peer} now.")
+        relay = self._relays[rank, peer] = Relay(sock, post)
+        task = asyncio.get_running_loop().create_task(relay.run())
+        self._tasks.add(task)
+
+        def ended(task: asyncio.Task[None]) -> None:
+            self._tasks.discard(task)
+            self._relays.pop((rank, peer), None)
+
+        task.add_done_callback(ended)
+
+    async def admit(self, rank: int, peer: int, post: Post) -> None:
+        """Connect a peer to a rank of this process, as if it had come through the network.
+
+        Raises
+        ------
+        ProtocolError
+            No such rank listens here, or the two are connected already.
+        OSError
+            The rank cannot be connected to.
+        """
+        if rank not in self._doors or rank == peer:
+            self.refused["rank"] += 1
+            raise ProtocolError(f"no rank {rank} waits for rank {peer} here.")
+        host, port = split_address(self._doors[rank])
+        sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
+        try:
+            sock.setblocking(False)
+            await asyncio.get_running_loop().sock_connect(sock, (host, port))
+            sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        except BaseException:
+            sock.close()
+            raise
+        self.start(rank, peer, sock, post)
+
+    async def deliver(self, rank: int, peer: int, position: int, data: bytes) -> None:
+        """Hand the bytes of a peer to a rank of this process; see `Relay.deliver`."""
+        relay = self._relays.get((rank, peer))
+        if relay is None and not data:
+            return  # it ends what has ended here already
+        if relay is None:
+            self.refused["rank"] += 1
+            raise ProtocolError(f"rank {rank} is not connected with rank {peer} here.")
+        try:
+            await relay.deliver(position, data)
+        except ProtocolError:
+            self.refused["malformed"] += 1
+            relay.stop()
+            raise
+
+    def close(self) -> None:
+        """End all connections; from any thread."""
+        self._is_closed = True
+        self._doors.clear()
+        for relay in list(self._relays.values()):
+            relay.stop()

@@ -1,0 +1,112 @@
+"""What ranks talk over and where they listen, as a user asks for it.
+
+Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster more than to
+one call: they can stand in Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and
+``dsgd.comm.interface``. What a call says comes first, then what the client's configuration says, then the worker's.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Self, get_args
+
+import dask.config
+from distributed.comm import get_address_host, parse_address
+from distributed.utils import get_ip_interface
+
+from dsgd.comm.base import TransportName
+from dsgd.comm.listener import Listener, parse_ports
+from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.validation import check_choice
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["WireOptions", "data_host", "open_listener"]
+
+_PORTS = "dsgd.comm.ports"
+_INTERFACE = "dsgd.comm.interface"
+
+
+@dataclass(frozen=True)
+class WireOptions:
+    """What ranks talk over and where they listen; made by `of_call`.
+
+    Parameters
+    ----------
+    transport : str, default "auto"
+        See `run_on_cluster`.
+    ports : str, int or None, default None
+        Ports to listen on, ``"40000-40100"`` or one; any by default.
+    interface : str or None, default None
+        Network interface to listen on; the one of the worker's own address by default.
+    """
+
+    transport: TransportName = "auto"
+    ports: str | int | None = None
+    interface: str | None = None
+
+    @classmethod
+    def of_call(
+        cls, caller: str, transport: TransportName, ports: str | int | None = None, interface: str | None = None
+    ) -> Self:
+        """Check what a user gave, and complete it by the configuration of the client.
+
+        Raises
+        ------
+        InvalidParameterError
+            One of them is impossible; `caller` is named.
+        """
+        check_choice(f"{caller}(transport=...)", transport, get_args(TransportName))
+        if ports is None:
+            ports = dask.config.get(_PORTS, None)
+            parse_ports(ports, f"the setting {_PORTS} of dask")
+        else:
+            parse_ports(ports, f"{caller}(ports=...)")
+        interface = dask.config.get(_INTERFACE, None) if interface is None else interface
+        if interface is not None and not (isinstance(interface, str) and interface):
+            raise InvalidParameterError(f"{caller}(interface=...) must be the name of a network. Got {interface!r}.")
+        return cls(transport, ports, interface)
+
+
+def open_listener(worker: Worker, options: WireOptions) -> Listener:
+    """Return the open data socket of a rank on `worker`.
+
+    Raises
+    ------
+    InvalidParameterError
+        The configuration of the worker is impossible.
+    ClusterError
+        There is no such interface or no free port, or beside this worker no socket can be opened.
+    """
+    ports: Any = dask.config.get(_PORTS, None) if options.ports is None else options.ports
+    interface = dask.config.get(_INTERFACE, None) if options.interface is None else options.interface
+    host = data_host(worker.address)
+    if interface is not None:
+        try:
+            host = get_ip_interface(interface)
+        except (ValueError, KeyError) as error:
+            raise ClusterError(f"worker {worker.address} cannot listen on network {interface!r}: {error}.") from error
+    return Listener(host, parse_ports(ports, f"the setting {_PORTS} of worker {worker.address}"))
+
+
+def data_host(address: str) -> str:
+    """Return the host on which a rank listens for its peers: that of its Dask worker.
+
+    Parameters
+    ----------
+    address : str
+        Address of the worker.
+
+    Raises
+    ------
+    ClusterError
+        The workers talk over something beside which no socket can be opened.
+    """
+    scheme, _ = parse_address(address)
+    if scheme == "inproc":
+        return "127.0.0.1"
+    if scheme in ("tcp", "tls"):
+        host: str = get_address_host(address)
+        return host
+    raise ClusterError(f"worker {address} uses {scheme}://; ranks need workers on tcp://, tls:// or inproc://.")

@@ -1,0 +1,64 @@
+"""A firewall for the worker processes of a test: what ranks announce cannot be reached.
+
+Functions run on workers by `Client.run`.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+
+from dsgd.comm import mesh, neighbours
+from dsgd.runtime import rendezvous
+
+
+class _Firewall:
+    """What was put in place of what, and what the log said meanwhile."""
+
+    def __init__(self, how: str) -> None:
+        self.logged: list[str] = []
+        self._kept = rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S
+        self._sockets: list[socket.socket] = []
+        self._handler = logging.Handler()
+        self._handler.emit = lambda record: self.logged.append(record.getMessage())  # type: ignore[method-assign]
+        address = self._black_hole() if how == "filtered" else "127.0.0.1:1"
+
+        join = self._kept[0]
+        rendezvous.SchedulerLink.join = lambda link, _, *rest: join(link, address, *rest)  # type: ignore[method-assign]
+        neighbours.host_identity = lambda: os.urandom(32)  # workers of one host that cannot share memory
+        mesh._DIRECT_S = 0.3  # type: ignore[misc]
+        logging.getLogger("dsgd.comm.rpc").addHandler(self._handler)
+
+    def _black_hole(self) -> str:
+        """Return an address at which nothing ever answers: Linux drops who knocks at a full queue."""
+        server = socket.create_server(("127.0.0.1", 0), backlog=0)
+        address = server.getsockname()
+        self._sockets.append(server)
+        for _ in range(4):
+            knocking = socket.socket()
+            knocking.setblocking(False)
+            knocking.connect_ex(address)
+            self._sockets.append(knocking)
+        return f"127.0.0.1:{address[1]}"
+
+    def take_down(self) -> None:
+        rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
+        logging.getLogger("dsgd.comm.rpc").removeHandler(self._handler)
+        for sock in self._sockets:
+            sock.close()
+
+
+_walls: list[_Firewall] = []
+
+
+def put_up(how: str) -> None:
+    """Let nobody connect to ranks of this process: ``"closed"`` (refused) or ``"filtered"`` (no answer)."""
+    _walls.append(_Firewall(how))
+
+
+def take_down() -> list[str]:
+    """Let everybody connect again; returns what the log of the transport said meanwhile."""
+    wall = _walls.pop()
+    wall.take_down()
+    return wall.logged
