@@ -33,10 +33,10 @@ def stage() -> Iterator[Callable[[Scenario], None]]:
         print(f"to replay: {scenario}")  # noqa: T201
         if current and current[0].n_threads != scenario.n_threads:
             clear()
-        if not current:
-            current.append(Cluster(n_threads=scenario.n_threads))
-            measure(current[0])
         try:
+            if not current:
+                current.append(Cluster(n_threads=scenario.n_threads))
+                measure(current[0])
             play(current[0], scenario)
         except BaseException:
             clear()

@@ -99,18 +99,20 @@ class GatedPack:
     gates: Gates
 
     def __call__(self, blocks: Sequence[Any], rank_number: int) -> Any:
+        """Come by, and pack."""
         self.gates.reach("load", rank_number)
         return self.pack(blocks, rank_number)
 
 
 @dataclass(frozen=True)
 class GatedProgram:
-    """Runs as `program` does, through the steps ``"first round"``, ``"training"``, ``"epoch end"`` and ``"collect"``."""
+    """Runs as `program` does, through the steps ``"first round"``, ``"training"``, ``"epoch end"``, ``"collect"``."""
 
     program: Callable[..., Any]
     gates: Gates
 
     def __call__(self, rank: Rank, data: Any, *args: Any) -> Any:
+        """Come by, train, and come by again."""
         self.gates.reach("first round", rank.number)
         published: list[Mapping[str, Any]] = []
 

@@ -20,11 +20,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
+import pytest
 from distributed import Client
 from distributed.comm import CommClosedError
 
 from chaos import nodes
-from chaos.gates import Gates, Visit
+from chaos.gates import Visit
 from gang_cluster import assert_clean, wait_until
 
 __all__ = ["Cluster", "Fit", "Outcome"]
@@ -34,22 +35,26 @@ _END_S = 20.0
 _STEP_S = 0.01
 _SHARED_MEMORY = Path("/dev/shm")
 _TESTS = Path(__file__).parents[1]
+# Workers are forked from the same server, and processes that are killed are not worth a traceback each.
+_ENVIRONMENT = {
+    "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
+    "DASK_LOGGING__DISTRIBUTED": "critical",
+    "DASK_LOGGING__ASYNCIO": "critical",
+    "DASK_LOGGING__DSGD": "critical",
+}
 
 
 def _fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
     """Start a process and return it with our end of its pipe."""
     context = multiprocessing.get_context("forkserver")
     if multiprocessing.forkserver._forkserver._forkserver_pid is None:
-        # Its path must be right before it imports; Python 3.11 passes ours on only afterwards.
-        kept = os.environ.get("PYTHONPATH")
-        os.environ["PYTHONPATH"] = os.pathsep.join([str(_TESTS), *([kept] if kept else [])])
-        try:
+        with pytest.MonkeyPatch.context() as patch:
+            for name, value in _ENVIRONMENT.items():
+                patch.setenv(name, value)
+            # Its path must be right before it imports; Python 3.11 passes ours on only afterwards.
+            patch.setenv("PYTHONPATH", str(_TESTS), prepend=os.pathsep)
             context.set_forkserver_preload(["chaos.nodes"])
             multiprocessing.forkserver.ensure_running()
-        finally:
-            os.environ.pop("PYTHONPATH")
-            if kept is not None:
-                os.environ["PYTHONPATH"] = kept
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *args))
     process.start()
@@ -138,18 +143,18 @@ class Fit:
         deadline = time.monotonic() + timeout_s
         while not self._ended() and time.monotonic() < deadline and self._hear(deadline - time.monotonic()):
             pass
-        last = self._said[-1] if self._said else ("nothing", 0.0)
-        self.process.join(_END_S)
-        stuck = self.process.exitcode is None
+        late = not self._ended() and time.monotonic() >= deadline
+        said = self._said[-1] if self._ended() else ("killed", time.monotonic())
+        self.process.join(0.0 if late else _END_S)
+        code = self.process.exitcode
         self.close()
-        if last[0] == "model":
-            ended = Outcome("model", last[1], facts=last[2])
-        elif last[0] == "error":
-            ended = Outcome("error", last[1], last[2], last[3])
-        else:
-            ended = Outcome("interrupted" if last[0] == "interrupted" else "killed", last[1])
-        assert not stuck, f"the client process did not end within {timeout_s:g} s; its fit: {ended}"
-        return ended
+        assert not late, f"the fit did not end within {timeout_s:g} s"
+        assert code is not None, f"the client process did not end within {_END_S:g} s of its fit, which {said}"
+        if said[0] == "model":
+            return Outcome("model", said[1], facts=said[2])
+        if said[0] == "error":
+            return Outcome("error", said[1], said[2], said[3])
+        return Outcome(said[0], said[1], text=f"exit code {code}")
 
     def close(self) -> None:
         """End the process if it still runs."""

@@ -6,17 +6,6 @@ of them costs little. Each ends when the pipe to the test closes, whatever becom
 
 from __future__ import annotations
 
-import dask
-
-# Before distributed is imported, which reads both: workers are forked from the same server, and killed processes are
-# what this suite is about, not worth a traceback each.
-dask.config.set(
-    {
-        "distributed.worker.multiprocessing-method": "forkserver",
-        "logging": {"distributed": "critical", "asyncio": "critical", "dsgd": "critical"},
-    }
-)
-
 import asyncio
 import multiprocessing.forkserver
 import time
@@ -33,7 +22,7 @@ from distributed.core import Status
 
 import dsgd.runtime
 import dsgd.runtime.job
-import dsgd.runtime.member  # noqa: F401
+import dsgd.runtime.member
 from chaos.gates import GatedPack, GatedProgram, Gates, gated_block
 from dsgd import SGDClassifier
 from dsgd.errors import DsgdError

@@ -29,6 +29,8 @@ HUNG_AFTER_S = 3.0
 _TOLERANCE = 0.005
 # The rest of a fit that goes on lasts about this long, so that a fault falls into its middle.
 _LONG_S = 1.5
+# The first fit after a change of a kernel compiles it.
+_COMPILE_S = 240.0
 
 
 @dataclass(frozen=True)
@@ -87,7 +89,7 @@ def draw(seed: int, number: int) -> Scenario:
 def measure(cluster: Cluster) -> None:
     """Fit once undisturbed: what a right model is, and how long an epoch takes."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome()
+        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome(_COMPILE_S)
     assert outcome.kind == "model", outcome
     assert outcome.facts["ranks"] == cluster.n_ranks, outcome.facts
     assert outcome.facts["accuracy"] > 0.85, outcome.facts
