@@ -17,7 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidDataError
+from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, summarise
 from dsgd.inputs.sources import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
@@ -133,6 +133,9 @@ class AbstractClusterEstimator(BaseEstimator):
             A block cannot be trained on, or blocks do not fit each other.
         VersionMismatchError
             A worker, or the scheduler, has no dsgd or another version.
+        ClusterError
+            The cluster was restarted, or its scheduler went away (`ClusterUnreachableError`), before the rows were
+            there.
         """
         from dsgd.runtime import client_for
         from dsgd.runtime.versions import check_versions
@@ -148,7 +151,7 @@ class AbstractClusterEstimator(BaseEstimator):
             held += futures
             looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)
             held += looks
-            summaries: list[BlockSummary] = client.gather(looks)
+            summaries: list[BlockSummary] = _gathered(client, looks)
             check_summaries(summaries)
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)
@@ -215,6 +218,21 @@ def count_threads(n_jobs: int | None) -> int:
 
 def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:
     return (*block, first)
+
+
+def _gathered(client: Client, futures: Sequence[Future]) -> Any:
+    """Return the results of futures; a cluster that goes meanwhile raises what it raises during the job."""
+    from distributed import CancelledError
+
+    try:
+        return client.gather(list(futures))
+    except CancelledError as error:
+        if client.status != "running":
+            raise ClusterUnreachableError(f"the scheduler of {client!r} does not answer any more: {error}") from error
+        raise ClusterError(
+            f"the cluster gave up computing the rows ({error}): it was restarted, or a user or another program "
+            "cancelled them. Load the data again."
+        ) from error
 
 
 @contextlib.contextmanager

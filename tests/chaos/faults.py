@@ -226,7 +226,7 @@ FAULTS = {
         Fault("SIGSTOP", _stop, (*_RUNNING, "after"), frozenset({"GangTimeoutError"})),
         Fault("retire", _retire, STEPS, _LOST),
         Fault("worker restart", _restart_worker, STEPS, _LOST),
-        Fault("cluster restart", _restart_cluster, _RUNNING, _LOST | {"GangError"}),
+        Fault("cluster restart", _restart_cluster, ("plan", *_RUNNING), _LOST | {"GangError", "ClusterError"}),
         Fault("client SIGKILL", _kill_client, STEPS[:-1], outcomes=frozenset({"killed"})),
         Fault("ctrl-C", _interrupt, STEPS[:-1], outcomes=frozenset({"interrupted"})),
         Fault("scheduler SIGKILL", _kill_scheduler, STEPS[:-1], frozenset({"ClusterUnreachableError"})),

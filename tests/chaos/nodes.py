@@ -124,7 +124,8 @@ def run_client(say: Connection, address: str, order: FitOrder) -> None:
     Sends ``("up", time)``, perhaps ``("queued", time)``, and in the end one of ``("model", time, facts)``,
     ``("error", time, name, text)`` and ``("interrupted", time)``.
     """
-    with Client(address, set_as_default=False, timeout=20) as client:
+    # Dask itself waits that long for a scheduler that went away, before it gives up what it computes.
+    with Client(address, set_as_default=False, timeout=8) as client:
         _gate(order, say)
         X, y = _input(order)
         try:

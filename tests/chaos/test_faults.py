@@ -18,7 +18,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.slow]
         Scenario("SIGSTOP", "training", kind="array"),
         Scenario("retire", "epoch end"),
         Scenario("worker restart", "load"),
-        Scenario("cluster restart", "first round"),
+        Scenario("cluster restart", "plan"),
         Scenario("client SIGKILL", "rendezvous", kind="numpy"),
         Scenario("ctrl-C", "queue"),
         Scenario("half-open connection", "rendezvous"),
