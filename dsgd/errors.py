@@ -22,6 +22,8 @@
         ├── ProtocolError                      a peer sent what was not agreed
         └── AbortedError                       this rank stopped because the job did
 
+and one warning, `StragglerWarning` (UserWarning): a rank is much slower than the others.
+
 Every error pickles, so that what a rank raises arrives on the client as it was raised.
 """
 
@@ -45,6 +47,7 @@ __all__ = [
     "PausedError",
     "ProtocolError",
     "RankError",
+    "StragglerWarning",
     "VersionMismatchError",
     "WorkerLostError",
 ]
@@ -193,3 +196,7 @@ class ProtocolError(GangError):
 
 class AbortedError(GangError):
     """A rank stopped because its job was aborted; the reason is elsewhere."""
+
+
+class StragglerWarning(UserWarning):
+    """A rank takes much longer for a row than the others; the text names its worker and host."""

@@ -196,6 +196,10 @@ class RankLedger:
         self._bytes = 0
         self._messages = 0
 
+    def total_s(self, phase: int) -> float:
+        """Return the seconds of a phase in all rounds that are over."""
+        return self._total_seconds[phase]
+
     @property
     def rounds_until_timed(self) -> int:
         """How many synchronisations come before the next one that is timed."""

@@ -182,8 +182,8 @@ class AbstractLinearSVM(AbstractClusterEstimator):
             return None
 
         def say(event: Mapping[str, Any]) -> None:
-            if event.get("phase") == "queued":
-                sys.stdout.write(f"waiting for workers, place {event['position']} in the queue\n")
+            if "phase" in event:
+                sys.stdout.write(f"{event.get('text', event['phase'])}\n")
                 return
             output, stage = event["output"], event["stage"]
             sys.stdout.write(f"output {output}: {stage}, relative gap {event['gap']:.2g}, {event['seconds']:.2f} s\n")

@@ -11,7 +11,10 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.sync import LocalSGD
 
 
 def keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
@@ -161,3 +164,23 @@ def publish_all(rank: Rank, data: Any) -> None:
     for number in range(200):
         rank.publish({"number": np.int64(number), "loss": np.float32(0.5), "name": "x", "none": None})
     rank.group.barrier()
+
+
+class SlowSGD(SGD):
+    """SGD that naps at every call on one row or more where the rank has an odd number of rows."""
+
+    def run(self, params: Any, shard: Any, start: int, stop: int, state: Any) -> None:
+        """Take the steps, after a nap."""
+        if shard.n_rows % 2 and stop > start:
+            time.sleep(0.005)
+        super().run(params, shard, start, stop, state)
+
+
+def train_unevenly(rank: Rank, data: Any) -> TrainResult:
+    """Train with rank 1 many times as slow as the others."""
+    rng = np.random.default_rng(rank.number)
+    X = rng.standard_normal((100 + rank.number % 2, 3))
+    job = TrainJob(
+        SlowSGD(Objective("hinge", "l2", 0.01)), LocalSGD(every=4), np.zeros(4), 6, tol=None, n_iter_no_change=5
+    )
+    return train(rank, TrainData(make_shard(X, np.sign(X[:, 0]))), job)

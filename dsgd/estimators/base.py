@@ -231,6 +231,10 @@ class AbstractSGD(AbstractClusterEstimator):
             "converged": result.converged,
             "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
             "stats": [dict(s) for s in gang.stats],
+            "stragglers": [
+                {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
+                for slow in result.stragglers
+            ],
         }
 
     def _warn_if_not_converged(self) -> None:
@@ -289,8 +293,8 @@ class AbstractSGD(AbstractClusterEstimator):
             return None
 
         def say(event: Mapping[str, Any]) -> None:
-            if event.get("phase") == "queued":
-                sys.stdout.write(f"waiting for workers, place {event['position']} in the queue\n")
+            if "phase" in event:
+                sys.stdout.write(f"{event.get('text', event['phase'])}\n")
                 return
             sys.stdout.write(
                 f"epoch {event['epoch']}: training loss {event['train_loss']:.6g}, {event['seconds']:.2f} s\n"

@@ -1,14 +1,16 @@
-"""Progress events of a running job, thinned out at their source."""
+"""Progress events of a running job, thinned out at their source, and warnings that come of them."""
 
 from __future__ import annotations
 
+import sys
 import time
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Publisher"]
+__all__ = ["Publisher", "warn_user"]
 
 _PERIOD_S: Final = 0.2
 
@@ -16,7 +18,8 @@ _PERIOD_S: Final = 0.2
 class Publisher:
     """Passes events on at most every 0.2 s, and always the last one.
 
-    A program may publish as often as it likes: an event that comes too early replaces the one that waits.
+    A program may publish as often as it likes: an event that comes too early replaces the one that waits. Events that
+    say what ``phase`` a job is in are rare and tell of something that is not told again: they pass at once.
 
     Parameters
     ----------
@@ -34,6 +37,9 @@ class Publisher:
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Pass an event on, now or when its time has come."""
+        if "phase" in event:
+            self._send({str(name): _plain(value) for name, value in event.items()})
+            return
         self._waiting = event
         if self._clock() >= self._next:
             self.flush()
@@ -44,6 +50,14 @@ class Publisher:
             event, self._waiting = self._waiting, None
             self._next = self._clock() + _PERIOD_S
             self._send({str(name): _plain(value) for name, value in event.items()})
+
+
+def warn_user(text: str, category: type[Warning]) -> None:
+    """Warn at the line of the caller's own code that led here, however deep in this library it is."""
+    frame, depth = sys._getframe(1), 2
+    while frame.f_back is not None and str(frame.f_globals.get("__name__", "")).startswith("dsgd."):
+        frame, depth = frame.f_back, depth + 1
+    warnings.warn(text, category, stacklevel=depth)
 
 
 def _plain(value: Any) -> Any:

@@ -12,10 +12,12 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from distributed.comm.core import CommClosedError
 
-from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError
+from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
 from dsgd.runtime.failures import as_error
 from dsgd.runtime.plan import Plan
+from dsgd.runtime.progress import warn_user
 from dsgd.runtime.rendezvous import Fence
+from dsgd.runtime.stragglers import straggler_text
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -66,6 +68,7 @@ class Session:
         self._hung_after_s = hung_after_s
         self._seen = -2  # a version no job has
         self._admitted = False
+        self._members: list[tuple[str, str]] = []
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
 
@@ -94,13 +97,14 @@ class Session:
         """
         deadline = time.monotonic() + queue_timeout_s
         self._admitted = True
+        self._members = [(rank.worker.address, rank.worker.host) for rank in plan.ranks]
         status = self._call(
             "dsgd_admit",
             job_id=self.job_id,
             epoch=self.epoch,
             token=self._token,
             client=self.client.id,
-            members=[(rank.worker.address, rank.worker.host) for rank in plan.ranks],
+            members=self._members,
             hung_after_s=self._hung_after_s,
         )
         told = 0
@@ -281,5 +285,10 @@ class Session:
         raise as_error(failure)
 
     def _emit(self, event: Mapping[str, Any]) -> None:
+        if event.get("phase") == "straggler":
+            # A rank does not know where the others are.
+            worker, host = self._members[event["rank"]]
+            event = {**event, "worker": worker, "host": host, "text": straggler_text(event, worker, host)}
+            warn_user(event["text"], StragglerWarning)
         if self._on_event is not None:
             self._on_event(event)

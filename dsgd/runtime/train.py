@@ -3,8 +3,8 @@
 Threads, Dask workers and any other gang run this same program. An epoch is cut into the same number of rounds on
 every rank; in each round a rank works on its slice of rows and then, if the strategy says so, synchronises. At the
 end of an epoch one short control message is summed over the ranks: losses, row counts, the non-finite flag, replica
-dispersion and validation sums. All ranks read the same sums and so take the same decision to stop; none can be left
-waiting for a round that a peer does not begin.
+dispersion, validation sums and how long each rank has computed. All ranks read the same sums and so take the same
+decision to stop; none can be left waiting for a round that a peer does not begin.
 """
 
 from __future__ import annotations
@@ -19,8 +19,9 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
-from dsgd.runtime.keeping import N_WISHES, StateKeeping
+from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
 from dsgd.sync import RoundClock
@@ -76,6 +77,7 @@ class _Trainer:
         self.ledger = rank.ledger
         self.deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
         self.exchanged_at = time.perf_counter()
+        self.watch = StragglerWatch(rank.number, rank.size, rank.ledger)
         self.shard = data.shard
         self.params: FloatVector = np.array(job.initial, dtype=self.shard.dtype)
         self.gradient = np.zeros_like(self.params)
@@ -127,6 +129,7 @@ class _Trainer:
             converged=at.stop_rule.stopped,
             history=at.history,
             note=note or "",
+            stragglers=[self.watch.found[number] for number in sorted(self.watch.found)],
         )
 
     def _recall(self) -> tuple[StateKeeping, str | None]:
@@ -235,18 +238,20 @@ class _Trainer:
         dispersion = float(np.sum(np.square(self.before_sync - self.params), dtype=np.float64)) if measured else np.nan
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self.params)
-        message = np.concatenate([[self.state.loss_sum, self.state.n_seen, broken, dispersion], validation])
-        if keeping.is_on:
-            message = np.concatenate([message, keeping.wishes()])
+        head = np.array([self.state.loss_sum, self.state.n_seen, broken, dispersion])
+        wishes = keeping.wishes() if keeping.is_on else np.zeros(0)
+        parts = [head, validation, self.watch.message(self.state.n_seen), wishes]
+        message = np.concatenate(parts)
         self._sum_over_ranks(message)
-        loss_sum, n_seen, n_broken, dispersion = message[:4]
+        head, validation, paces, wishes = np.split(message, np.cumsum([len(part) for part in parts[:-1]]))
+        loss_sum, n_seen, n_broken, dispersion = head
         if n_broken:
             raise InvalidDataError(
                 f"Floating-point under-/overflow occurred at epoch #{at.epoch + 1}. "
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
         n_terms = max(1.0, n_seen) * job.optimizer.objective.n_outputs
-        held_out = Evaluation.from_vector(message[4 : 4 + len(validation)])
+        held_out = Evaluation.from_vector(validation)
         score = held_out.accuracy if job.scoring == "accuracy" else held_out.r2
         record = EpochRecord(
             epoch=at.epoch + 1,
@@ -255,15 +260,20 @@ class _Trainer:
             dispersion=float(dispersion / self.rank.size),
             validation_score=score if job.early_stopping else float("nan"),
         )
+        self._tell_of(self.watch.update(paces, self.rounds))
         at.history.append(record)
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
         stopped = at.stop_rule.update(record, job, self.state)
         if keeping.is_on:
             self.ledger.begin_round("keep")
             same = self._ends_equal(clock)
-            keeping.end_epoch(at, message[-N_WISHES:], is_last=stopped or is_last, same_model=same)
+            keeping.end_epoch(at, wishes, is_last=stopped or is_last, same_model=same)
             self.ledger.end_round()
         return record
+
+    def _tell_of(self, stragglers: list[Straggler]) -> None:
+        for event in map(vars, stragglers) if self.rank.number == 0 else ():
+            self.rank.publish({"phase": "straggler", **event, "text": straggler_text(event)})
 
     def _evaluate_validation(self) -> Evaluation:
         held_out = self.data.validation if self.job.early_stopping else None

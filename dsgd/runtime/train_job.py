@@ -8,6 +8,7 @@ from typing import Any, Literal
 
 from dsgd.local import SGD, Shard
 from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy
 from dsgd.types import FloatVector
 
@@ -135,6 +136,8 @@ class TrainResult:
         One record per epoch.
     note : str, default ""
         What the user should know about the checkpoint that training went on from.
+    stragglers : list of Straggler
+        The ranks that were slow.
     """
 
     params: FloatVector
@@ -145,3 +148,4 @@ class TrainResult:
     converged: bool
     history: list[EpochRecord] = field(default_factory=list)
     note: str = ""
+    stragglers: list[Straggler] = field(default_factory=list)

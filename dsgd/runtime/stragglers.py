@@ -1,0 +1,156 @@
+"""Which rank is slow, from the time that every rank has spent on its rows.
+
+Problem: all ranks wait for the slowest one in every round, and none of them knows why: whoever waits longest does
+nothing wrong, and the one that never waits is the one to look at.
+
+Method: with the control message of an epoch every rank sends the seconds that it has computed and the rows that it has
+visited. Over a window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long per row
+as the median rank, if its computing is a good part of that time at all. Of two ranks the faster one counts as the
+median.
+
+Cost: two numbers per rank in a message that is sent anyway.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.ledger import COMPUTE, RankLedger
+from dsgd.types import FloatVector
+
+__all__ = ["Straggler", "StragglerWatch", "straggler_text"]
+
+_SLOW: Final = 2.0
+_MIN_ROUNDS: Final = 20
+_MIN_WINDOW_S: Final = 2.0
+# A rank that computes for less of its time than this keeps nobody waiting, however slow it is.
+_MIN_SHARE: Final = 0.2
+
+
+@dataclass(frozen=True)
+class Straggler:
+    """A rank that was slow.
+
+    Parameters
+    ----------
+    rank : int
+        The rank.
+    slowdown : float
+        Its seconds per row over those of the median rank.
+    rounds : int
+        Over how many rounds.
+    seconds : float
+        How long they took.
+    """
+
+    rank: int
+    slowdown: float
+    rounds: int
+    seconds: float
+
+
+class StragglerWatch:
+    """The account of a rank of who is slow; equal on all ranks but for what `message` says of the rank itself.
+
+    Parameters
+    ----------
+    rank, size : int
+        This rank, and how many there are.
+    ledger : RankLedger
+        Knows how long this rank has computed.
+    clock : callable, default time.perf_counter
+        Returns seconds; that of rank 0 says how long a window was.
+
+    Attributes
+    ----------
+    found : dict of int to Straggler
+        The ranks that were slow, each in the latest window in which it was.
+    """
+
+    def __init__(
+        self, rank: int, size: int, ledger: RankLedger, clock: Callable[[], float] = time.perf_counter
+    ) -> None:
+        self.found: dict[int, Straggler] = {}
+        self._rank, self._size, self._ledger, self._clock = rank, size, ledger, clock
+        self._open()
+
+    def message(self, n_rows: int) -> FloatVector:
+        """Return this rank's part of the sum, after another `n_rows` rows; shape (2 size + 1,), empty without peers."""
+        if self._size == 1:
+            return np.zeros(0)
+        self._n_rows += n_rows
+        message = np.zeros(2 * self._size + 1)
+        message[self._rank] = self._ledger.total_s(COMPUTE) - self._compute_s
+        message[self._size + self._rank] = self._n_rows
+        if self._rank == 0:
+            message[-1] = self._clock() - self._begin
+        return message
+
+    def update(self, summed: FloatVector, n_rounds: int) -> list[Straggler]:
+        """Take in the sum of the messages after another `n_rounds` rounds; return the ranks that are newly found slow.
+
+        Parameters
+        ----------
+        summed : array, shape (2 size + 1,)
+            The sum over ranks; equal on all of them.
+        n_rounds : int
+            Synchronisations since the last call; equal on all ranks.
+        """
+        self._n_rounds += n_rounds
+        if not summed.size or self._n_rounds < _MIN_ROUNDS or summed[-1] < _MIN_WINDOW_S:
+            return []
+        seconds, rows, window_s = summed[: self._size], summed[self._size : -1], float(summed[-1])
+        slow = [
+            Straggler(rank, slowdown, self._n_rounds, window_s)
+            for rank, slowdown in slowdowns(seconds, rows).items()
+            if slowdown > _SLOW and seconds[rank] >= _MIN_SHARE * window_s
+        ]
+        fresh = [straggler for straggler in slow if straggler.rank not in self.found]
+        self.found |= {straggler.rank: straggler for straggler in slow}
+        self._open()
+        return fresh
+
+    def _open(self) -> None:
+        """Begin a window."""
+        self._begin = self._clock()
+        self._compute_s = self._ledger.total_s(COMPUTE)
+        self._n_rows = self._n_rounds = 0
+
+
+def slowdowns(seconds: FloatVector, rows: FloatVector) -> dict[int, float]:
+    """Return the seconds per row of each rank over the (lower) median of them; without ranks that have done nothing.
+
+    Parameters
+    ----------
+    seconds, rows : array, shape (size,)
+        What each rank has computed, and on how many rows.
+    """
+    busy = np.flatnonzero((seconds > 0.0) & (rows > 0.0))
+    pace = seconds[busy] / rows[busy]
+    if busy.size < 2:
+        return {}
+    middle = float(np.sort(pace)[(busy.size - 1) // 2])
+    return {int(rank): float(own) / middle for rank, own in zip(busy, pace, strict=True)}
+
+
+def straggler_text(event: Mapping[str, Any], worker: str = "", host: str = "") -> str:
+    """Return what to tell the user of a straggler.
+
+    Parameters
+    ----------
+    event : mapping
+        With the fields of `Straggler`.
+    worker, host : str
+        Where the rank runs; left out where that says nothing.
+    """
+    where = f" on worker {worker} (host {host})" if worker else ""
+    return (
+        f"rank {event['rank']}{where} is slow: over {event['rounds']} rounds ({event['seconds']:.1f} s) a row took it "
+        f"{event['slowdown']:.1f} times as long as the median rank. Look for other work on its cores, a slower "
+        "machine, or rows with more nonzeros; sync=AnytimeSGD(seconds=...) lets no rank wait for it."
+    )
