@@ -110,11 +110,16 @@ def problem(rank: int, n_rows: int) -> TrainData:
 class Slow(SGD):
     """Rows of rank 1 cost a while, as they would on a slower machine; after some epochs it never comes back."""
 
-    def run(self, params: Any, shard: Any, start: int, stop: int, state: Any) -> None:
-        """Take the steps, after a nap that rows and epoch decide."""
-        if shard.n_rows == 41 and stop > start:
-            HANG.wait(60.0 if state.epoch > HANGS_FROM[0] else 0.02)
-        super().run(params, shard, start, stop, state)
+    def bind(self, params: Any, shard: Any, state: Any) -> Any:
+        """Return what takes the steps, after a nap that rows and epoch decide."""
+        walk = super().bind(params, shard, state)
+
+        def walk_slowly(start: int, stop: int) -> None:
+            if shard.n_rows == 41 and stop > start:
+                HANG.wait(60.0 if state.epoch > HANGS_FROM[0] else 0.02)
+            walk(start, stop)
+
+        return walk_slowly
 
 
 HANG = threading.Event()
