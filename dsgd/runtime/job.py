@@ -6,23 +6,24 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, get_args
 
 import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.errors import ClusterError, GangError, InvalidParameterError
 from dsgd.ledger import Ledger
 from dsgd.runtime.client import require_cluster
 from dsgd.runtime.member import MemberTask, RankOutcome, run_member
-from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
+from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.runtime.recovery import FailurePolicy, Recovery
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.wires import WireOptions
-from dsgd.validation import check_number
+from dsgd.validation import check_choice, check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -31,6 +32,10 @@ __all__ = ["run_on_cluster"]
 
 # A worker may leave between the plan and the lease; then the job is planned again.
 _MAX_PLANS: Final = 3
+# Between two looks for what a lost worker held, and for a worker that takes its place.
+_LOST_S: Final = 0.02
+_REPLAN_S: Final = 0.2
+_SLICE_S: Final = 0.5
 # Ranks go before ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
 
@@ -53,6 +58,10 @@ def run_on_cluster(
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
+    on_failure: FailurePolicy = "raise",
+    max_restarts: int = 3,
+    elastic: bool = False,
+    reload: Callable[[int], Future] | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, one rank on each, over blocks of rows that are on the cluster.
 
@@ -101,6 +110,19 @@ def run_on_cluster(
         Called in this thread with what rank 0 publishes; what it raises stops the job.
     block_rows, block_nbytes : sequence of int, optional
         Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
+    on_failure : {"raise", "restart", "shrink"}, default "raise"
+        What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
+        ends the job. ``"restart"`` forms the gang anew over all blocks, on the workers that are left or, with
+        `n_ranks`, as many as before. ``"shrink"`` goes on with the ranks that are left and the blocks they hold. A
+        program that uses ``rank.keeper`` goes on from its last snapshot; any other starts from the beginning. An
+        error that the program raises ends the job in any case.
+    max_restarts : int, default 3
+        How many such failures the job survives; the next one is raised.
+    elastic : bool, default False
+        Whether workers that join the cluster are taken in; the program decides when, see `SnapshotKeeper`.
+    reload : callable, optional
+        Called with the number of a block that was lost with its worker and that Dask cannot compute again (it was
+        scattered); returns a future of the same block.
 
     Returns
     -------
@@ -114,7 +136,7 @@ def run_on_cluster(
     ClusterError
         There are too few workers, or one has too little memory for its share.
     WorkerLostError
-        A worker left during the job.
+        A worker left during the job, and `on_failure` or `max_restarts` do not let it go on.
     GangTimeoutError
         A rank hangs, or a wait outlived its deadline; names the rank.
     RankError
@@ -134,33 +156,45 @@ def run_on_cluster(
             )
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
+    check_choice("run_on_cluster(on_failure=...)", on_failure, get_args(FailurePolicy))
+    check_number("run_on_cluster(max_restarts=...)", max_restarts, low=0, integer=True)
     payload = cloudpickle.dumps((program, pack, args))
     check_versions(client)
     register(client)
     session = Session(client, timeout_s, on_event, hung_after_s)
+    recovery = Recovery(session, on_failure, max_restarts, elastic, block_rows)
     try:
-        plan = _admitted(session, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes)
-        outcomes = _train(session, plan, blocks, payload, algorithm, wires)
+        outcomes: list[RankOutcome] | None = None
+        while outcomes is None:
+            plan = None
+            try:
+                plan = _admitted(session, recovery, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes, reload)
+                outcomes = _train(session, recovery, plan, blocks, n_ranks, payload, algorithm, wires)
+            except GangError as error:
+                recovery.heed(error, plan)
         session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
         session.break_off(f"the client stopped it ({type(error).__name__})")
         raise
     ledger = Ledger([o.records for o in outcomes if o.records is not None], elapsed_s=time.perf_counter() - began)
-    return GangResult(pickle.loads(outcomes[0].value), [outcome.stats for outcome in outcomes], ledger)
+    stats = [outcome.stats for outcome in outcomes]
+    return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
 
 
 def _admitted(
     session: Session,
-    blocks: Sequence[Future],
+    recovery: Recovery,
+    blocks: list[Future],
     n_ranks: int | None,
     queue_timeout_s: float,
     block_rows: Sequence[int] | None,
     block_nbytes: Sequence[int] | None,
+    reload: Callable[[int], Future] | None,
 ) -> Plan:
-    for attempt in range(_MAX_PLANS):
-        _await_blocks(session.client, blocks)
-        survey = session.survey([future.key for future in blocks])
+    attempt, deadline = 0, time.monotonic() + session.timeout_s
+    while attempt < _MAX_PLANS:
+        survey = _await_blocks(session, recovery, blocks, reload)
         workers = [WorkerInfo(**worker) for worker in survey["workers"]]
         parts = [
             Block(
@@ -171,31 +205,68 @@ def _admitted(
             )
             for index, block in enumerate(survey["blocks"])
         ]
-        plan = make_plan(parts, workers, n_ranks)
+        try:
+            plan = recovery.plan(parts, workers, n_ranks)
+        except ClusterError as problem:
+            # After a failure the cluster may be too small for a moment: a nanny starts its worker again.
+            if recovery.cause is None:
+                raise
+            if time.monotonic() >= deadline:
+                recovery.cause.add_note(f"the gang could not be formed anew: {problem}")
+                raise recovery.cause from problem
+            time.sleep(_REPLAN_S)
+            continue
         # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
         if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.ranks) == len(workers)):
             return plan
+        attempt += 1
     raise ClusterError(
         f"workers left the cluster {_MAX_PLANS} times while the job was planned; wait until it is stable."
     )
 
 
-def _await_blocks(client: Client, blocks: Sequence[Future]) -> None:
-    async def settled() -> None:
-        await asyncio.gather(*(block.exception() for block in blocks))
+def _await_blocks(
+    session: Session, recovery: Recovery, blocks: list[Future], reload: Callable[[int], Future] | None
+) -> dict[str, Any]:
+    """Wait until every block that is needed is in memory; return the survey that found them.
 
-    client.sync(settled)
-    for index, block in enumerate(blocks):
-        if block.status == "error":
-            block.result()  # raises what computing the block raised
-        if block.status != "finished":
-            raise ClusterError(f"block {index} is {block.status}: it can be had no more. Load the data again.")
+    A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered it
+    is forgotten, and the client has to send it again.
+    """
+
+    async def settled() -> None:
+        waits = [asyncio.ensure_future(block.exception()) for block in blocks if block.status == "pending"]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
+            for wait in pending:
+                wait.cancel()
+
+    while True:
+        session.client.sync(settled)
+        survey = session.survey([future.key for future in blocks])
+        missing = recovery.missing(survey)
+        if not missing:
+            return survey
+        for index in missing:
+            status = blocks[index].status
+            if status == "error":
+                blocks[index].result()  # raises what computing the block raised
+            if status == "cancelled" or not survey["blocks"][index]["known"]:
+                if reload is None:
+                    raise ClusterError(
+                        f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone "
+                        "and it was not computed by Dask, which could do so again. Load the data again."
+                    )
+                blocks[index] = reload(index)
+        time.sleep(_LOST_S)
 
 
 def _train(
     session: Session,
+    recovery: Recovery,
     plan: Plan,
     blocks: Sequence[Future],
+    n_ranks: int | None,
     payload: bytes,
     algorithm: Algorithm,
     wires: WireOptions,
@@ -215,8 +286,9 @@ def _train(
                 session.timeout_s,
                 algorithm,
                 wires,
+                recovery.is_possible,
             ),
-            key=f"dsgd-rank-{session.job_id}-{rank.rank}",
+            key=f"dsgd-rank-{session.job_id}-{session.epoch}-{rank.rank}",
             workers=[rank.worker.address],
             allow_other_workers=False,
             pure=False,
@@ -225,8 +297,10 @@ def _train(
         for rank in plan.ranks
     ]
     session.futures += futures
+    recovery.started(plan)
 
     def stalled(status: Mapping[str, Any]) -> str | None:
+        recovery.look_for_newcomers(plan, n_ranks)
         missing = sorted(set(range(len(futures))) - set(status["started"]))
         return f"rank {missing[0]} on worker {plan.addresses[missing[0]]} to start" if missing else None
 

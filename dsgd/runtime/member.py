@@ -32,7 +32,7 @@ from dsgd.runtime.wires import WireOptions
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["MemberTask", "RankOutcome", "run_member"]
+__all__ = ["MemberTask", "RankOutcome", "kept_blocks", "request_pause", "run_member"]
 
 
 @dataclass(frozen=True)
@@ -61,6 +61,8 @@ class MemberTask:
         How `Group.allreduce` works.
     wires : WireOptions
         What the ranks talk over.
+    keeps : bool
+        Whether the packed rows and snapshots of the rank stay until the job is closed, for its next epoch.
     """
 
     fence: Fence
@@ -73,6 +75,7 @@ class MemberTask:
     timeout_s: float
     algorithm: Algorithm
     wires: WireOptions
+    keeps: bool = False
 
 
 @dataclass(frozen=True)
@@ -98,6 +101,19 @@ class RankOutcome:
     value: bytes
     stats: dict[str, Any]
     records: RankRecords | None
+
+
+def kept_blocks(job_id: str, token: bytes, dask_worker: Worker) -> tuple[int, ...] | None:
+    """Return which blocks a job has packed on this worker; None if it has packed none. Sent to run on the worker."""
+    job = store_of(dask_worker).look_up(job_id, token)
+    return None if job is None else job.kept.blocks
+
+
+def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
+    """Ask the rank on this worker to stop at the end of its epoch. Sent to run on the worker."""
+    job = store_of(dask_worker).look_up(job_id, token)
+    if job is not None:
+        job.kept.keeper.pause_requested = True
 
 
 def run_member(task: MemberTask) -> RankOutcome:
@@ -140,9 +156,17 @@ def _run(
     program, pack, args = pickle.loads(task.payload)
     rank_number = task.fence.rank
     job.abort.check()
-    blocks = HeldBlocks(worker, task.keys, task.block_nbytes, job.abort, task.timeout_s)
-    data = pack(blocks, rank_number)
-    blocks.close()
+    if not task.keeps or job.kept.blocks != task.blocks:
+        # Memory for the rows of before and for those to come is not to be had.
+        job.kept.drop_data()
+        blocks = HeldBlocks(worker, task.keys, task.block_nbytes, job.abort, task.timeout_s)
+        data = pack(blocks, rank_number)
+        blocks.close()
+        if task.keeps:
+            job.kept.blocks, job.kept.data = task.blocks, data
+    else:
+        data = job.kept.data
+    keeper = job.kept.keeper if task.keeps else None
     job.abort.check()
 
     ledger = RankLedger(rank_number)
@@ -151,10 +175,10 @@ def _run(
     group = Group(transport, task.algorithm)
     if rank_number == 0:
         publisher = Publisher(link.publish)
-        value = program(Rank(group, job.abort, publisher), data, *args)
+        value = program(Rank(group, job.abort, publisher, keeper), data, *args)
         publisher.flush()
     else:
-        value = program(Rank(group, job.abort), data, *args)
+        value = program(Rank(group, job.abort, keeper=keeper), data, *args)
 
     return RankOutcome(
         rank_number,

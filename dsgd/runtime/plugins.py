@@ -97,7 +97,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     # ---- asked by the client
 
     async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the running workers, and size and holders of each block.
+        """Return the running workers, and of each block its size, its holders, and whether it can still be had.
 
         Workers that have just registered are waited for a little: a job right after the start of a cluster would
         otherwise run on the few that were first.
@@ -121,7 +121,8 @@ class GangSchedulerPlugin(SchedulerPlugin):
         for key in keys:
             task = self.scheduler.tasks.get(key)
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
-            blocks.append({"nbytes": max(task.nbytes, 0) if task is not None else 0, "holders": holders})
+            nbytes = max(task.nbytes, 0) if task is not None else 0
+            blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
         return {"workers": workers, "blocks": blocks}
 
     def admit(

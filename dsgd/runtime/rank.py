@@ -78,9 +78,14 @@ class GangResult:
     stats : sequence of dict
         One entry per rank: ``rank``, ``worker``, ``host``, ``rows``, ``peak_rss_bytes`` and the like.
     ledger : Ledger
-        Seconds and bytes of every rank.
+        Seconds and bytes of every rank, since the gang was last formed.
+    recoveries : sequence of dict
+        One entry for each time the gang was formed anew: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"`` or
+        ``"joined"``), ``rank``, ``worker`` and ``host`` of the cause, ``ranks`` afterwards, ``blocks_lost`` and
+        ``rows_lost`` (None where rows were not known), and ``seconds`` from the notice until the ranks began again.
     """
 
     value: Any
     stats: Sequence[dict[str, Any]]
     ledger: Ledger
+    recoveries: Sequence[dict[str, Any]] = ()

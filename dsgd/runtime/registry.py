@@ -118,8 +118,14 @@ class Registry:
         members: Sequence[tuple[str, str]],
         hung_after_s: float = float("inf"),
     ) -> None:
-        """Put a job in the queue, and grant it if its workers are free; asking again changes nothing."""
-        if job_id not in self.jobs:
+        """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
+
+        A later epoch takes the place of the one before, in the queue too: the gang is formed anew.
+        """
+        before = self.jobs.get(job_id)
+        if before is None or (before.epoch < epoch and before.client == client):
+            if before is not None:
+                self._supersede(before, {worker for worker, _ in members})
             gang = tuple(Member(worker, host) for worker, host in members)
             self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
         self._grant()
@@ -360,6 +366,14 @@ class Registry:
                 del self.jobs[job.job_id]
                 self._notify(job.job_id)
         self._grant()
+
+    def _supersede(self, job: Job, staying: set[str]) -> None:
+        """Let go of the workers of an epoch; those that stay keep what the job has there."""
+        for member in job.members if job.phase == "granted" else ():
+            if self.leases.get(member.worker) == job.job_id:
+                del self.leases[member.worker]
+            if member.worker not in staying:
+                self._tell(member.worker, "close", job)
 
     def _suspect(self, job: Job, record: dict[str, Any]) -> None:
         if not job.stopped:

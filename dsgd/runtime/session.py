@@ -7,7 +7,7 @@ import contextlib
 import secrets
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 
 from distributed.comm.core import CommClosedError
@@ -32,6 +32,8 @@ _EXPLAIN_S: Final = 3.0
 _CHECK_S: Final = 0.1
 # Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
 _LEAVE_CALL_S: Final = 1.0
+# Ranks read their abort flag about once a second; one that does not for this long hangs.
+_END_S: Final = 5.0
 _LEAVE_S: Final = 1.5
 
 
@@ -63,6 +65,7 @@ class Session:
         self.epoch = 0
         self.timeout_s = timeout_s
         self.futures: list[Future] = []
+        self.failure: Mapping[str, Any] | None = None
         self._token = secrets.token_bytes(32)
         self._on_event = on_event
         self._hung_after_s = hung_after_s
@@ -75,6 +78,11 @@ class Session:
     def fence(self, rank: int) -> Fence:
         """Return what the messages of a rank show."""
         return Fence(self.job_id, self.epoch, self._token, rank)
+
+    @property
+    def token(self) -> bytes:
+        """What proves to a worker that a call is from this job."""
+        return self._token
 
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the running workers, and size and holders of the blocks with these keys."""
@@ -127,9 +135,8 @@ class Session:
         failure = status.get("failure")
         if status["job_state"] != "queued" and (failure is None or failure["kind"] != "lost"):
             self._raise(status)
-        # Nothing has begun yet: forget this attempt, so that the caller can plan again.
-        self._call("dsgd_close", job_id=self.job_id)
-        self.job_id, self._admitted, self._seen = uuid.uuid4().hex, False, -2
+        # Nothing has begun yet: the next attempt takes the place of this one in the queue.
+        self.epoch, self._seen = self.epoch + 1, -2
         return False
 
     def run(
@@ -167,6 +174,46 @@ class Session:
                     f"nothing moved for {self.timeout_s:g} s: waiting for {culprit}. "
                     "The worker may be busy with other tasks, or paused because its memory is full."
                 )
+
+    def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float = _CALL_S) -> dict[str, Any]:
+        """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers that came, by worker."""
+
+        async def one(worker: str) -> Any:
+            call = self.client.run(function, self.job_id, self._token, workers=[worker], on_error="ignore")
+            return (await asyncio.wait_for(call, timeout_s))[worker]
+
+        async def call_all() -> list[Any]:
+            return await asyncio.gather(*(one(worker) for worker in workers), return_exceptions=True)
+
+        answers = self._guard(call_all, timeout_s=timeout_s + _CALL_S)
+        return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
+
+    def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> list[str]:
+        """Begin the next epoch of the job: wait until its ranks have ended, and let its tasks go.
+
+        Parameters
+        ----------
+        deaf : collection of str
+            Workers that are not waited for.
+        addresses : sequence of str
+            The worker of each rank.
+
+        Returns
+        -------
+        list of str
+            Workers whose rank has not ended in time: it hangs.
+        """
+        self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
+        deadline, seen = time.monotonic() + _END_S, -2
+        while True:
+            status = self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=seen, wait_s=_SLICE_S)
+            seen = status["version"]
+            late = [addresses[rank] for rank in status["live"] if addresses[rank] not in deaf]
+            if not late or time.monotonic() >= deadline:
+                break
+        self._drop()
+        self.epoch, self._seen, self.failure = self.epoch + 1, -2, None
+        return late
 
     def check(self) -> None:
         """Raise the error of the job if the scheduler knows one."""
@@ -282,6 +329,7 @@ class Session:
             raise GangError(
                 "the scheduler no longer knows this job: it was restarted, or this client was taken for lost."
             )
+        self.failure = failure
         raise as_error(failure)
 
     def _emit(self, event: Mapping[str, Any]) -> None:

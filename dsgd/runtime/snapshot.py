@@ -50,6 +50,11 @@ class SnapshotKeeper:
 
     Used by the thread of the rank and by that of the worker's event loop: both attributes are replaced, never changed.
 
+    Parameters
+    ----------
+    latest : Snapshot or None, default None
+        The last snapshot so far.
+
     Attributes
     ----------
     latest : Snapshot or None
@@ -58,9 +63,13 @@ class SnapshotKeeper:
         Whether the ranks should stop at the next agreed point, so that the gang can be formed anew.
     """
 
-    def __init__(self) -> None:
-        self.latest: Snapshot | None = None
+    def __init__(self, latest: Snapshot | None = None) -> None:
+        self.latest = latest
         self.pause_requested = False
+
+    def next(self) -> SnapshotKeeper:
+        """Return a keeper for the next gang, with the same snapshot."""
+        return SnapshotKeeper(self.latest)
 
 
 def find_newest(group: Group, mine: Snapshot | None) -> int | None:

@@ -2,7 +2,8 @@
 
 Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
 A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so a task that comes
-late finds no job and does nothing.
+late finds no job and does nothing. A job that is opened again for its next epoch finds what it kept in
+the last one.
 """
 
 from __future__ import annotations
@@ -13,8 +14,36 @@ from typing import Any
 
 from dsgd.comm.base import AbortFlag
 from dsgd.comm.rpc import Switchboard
+from dsgd.runtime.snapshot import SnapshotKeeper
 
-__all__ = ["JobState", "JobStore"]
+__all__ = ["JobState", "JobStore", "Kept"]
+
+
+@dataclass
+class Kept:
+    """What outlives an epoch of a job on its worker.
+
+    Parameters
+    ----------
+    keeper : SnapshotKeeper
+        The last state of the rank.
+    blocks : tuple of int or None
+        Which blocks `data` was packed from.
+    data : object
+        The packed rows of the rank.
+    """
+
+    keeper: SnapshotKeeper = field(default_factory=SnapshotKeeper)
+    blocks: tuple[int, ...] | None = None
+    data: Any = None
+
+    def drop_data(self) -> None:
+        """Let go of the packed rows: others come."""
+        self.blocks = self.data = None
+
+    def next(self) -> Kept:
+        """Return what the next epoch begins with; a rank of this one that still runs cannot reach it."""
+        return Kept(self.keeper.next(), self.blocks, self.data)
 
 
 @dataclass
@@ -31,6 +60,8 @@ class JobState:
         Key of the rank's task, once it runs.
     relays : Switchboard
         Connections of this worker's ranks that go through its own port.
+    kept : Kept
+        What outlives this epoch.
     """
 
     job_id: str
@@ -39,6 +70,7 @@ class JobState:
     abort: AbortFlag = field(default_factory=AbortFlag)
     task_key: Any = None
     relays: Switchboard = field(default_factory=Switchboard)
+    kept: Kept = field(default_factory=Kept)
 
 
 class JobStore:
@@ -51,17 +83,22 @@ class JobStore:
         return len(self._jobs)
 
     def open(self, job_id: str, epoch: int, token: bytes) -> None:
-        """Make room for a job."""
+        """Make room for a job, or for its next epoch."""
+        before = self._jobs.get(job_id)
+        kept = before.kept.next() if before is not None and hmac.compare_digest(before.token, token) else Kept()
         self.close(job_id, "a new epoch of the job began")
-        job = self._jobs[job_id] = JobState(job_id, epoch, token)
+        job = self._jobs[job_id] = JobState(job_id, epoch, token, kept=kept)
         job.abort.on_set(job.relays.close)
 
     def find(self, job_id: str, epoch: int, token: bytes) -> JobState | None:
         """Return the job, or None if it is not open here or is another epoch."""
+        job = self.look_up(job_id, token)
+        return job if job is not None and job.epoch == epoch else None
+
+    def look_up(self, job_id: str, token: bytes) -> JobState | None:
+        """Return the job, whatever its epoch, or None if it is not open here."""
         job = self._jobs.get(job_id)
-        if job is None or job.epoch != epoch or not hmac.compare_digest(job.token, token):
-            return None
-        return job
+        return job if job is not None and hmac.compare_digest(job.token, token) else None
 
     def abort(self, job_id: str, epoch: int, reason: str) -> None:
         """Stop a job."""

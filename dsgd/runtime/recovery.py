@@ -1,0 +1,206 @@
+"""What becomes of a job when a machine fails: whether it goes on, on which workers and with which rows.
+
+Problem: the longer a job and the more its workers, the surer it is to lose one; what the others have computed is still
+there, and mostly their rows are too.
+
+Method: only failures of machines count (a worker left, hangs, or cannot be reached by its peers); what a program
+raises would be raised again. The ranks that are left stop, the gang is planned anew as the next epoch of the same job,
+and its program takes up the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
+Dask, or sent again by the client, and dealt to the workers that there are; a worker whose blocks are the same packs
+nothing. A worker that hangs is then removed from the cluster, as Dask itself does later (``worker-ttl``): its blocks
+could be had no other way. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted
+by what is left.
+
+With ``elastic`` the gang is also formed anew, at the end of an epoch of training, when the cluster has grown.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, Final, Literal
+
+from dsgd.errors import GangError, PausedError
+from dsgd.runtime.member import kept_blocks, request_pause
+from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
+from dsgd.runtime.session import Session
+
+__all__ = ["FailurePolicy", "Recovery"]
+
+#: What a user may ask for when a machine fails.
+FailurePolicy = Literal["raise", "restart", "shrink"]
+
+_OF_MACHINES: Final = ("lost", "hung", "aborted")
+_ASK_S: Final = 2.0
+_LOOK_S: Final = 1.0
+
+
+class Recovery:
+    """The failures of one job so far, and the plan of what comes next.
+
+    Parameters
+    ----------
+    session : Session
+        The job.
+    policy : {"raise", "restart", "shrink"}
+        What to do when a machine fails.
+    max_restarts : int
+        How many failures the job survives.
+    elastic : bool
+        Whether the gang takes in workers that join the cluster.
+    block_rows : sequence of int or None
+        Rows of each block, where they are known.
+
+    Attributes
+    ----------
+    kept : dict of str to tuple of int
+        Which blocks each worker has packed for this job.
+    events : list of dict
+        See `GangResult`.
+    cause : BaseException or None
+        The failure that the job recovers from now.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        policy: FailurePolicy,
+        max_restarts: int,
+        elastic: bool,
+        block_rows: Sequence[int] | None,
+    ) -> None:
+        self._session = session
+        self._policy = policy
+        self._restarts_left = max_restarts
+        self._elastic = elastic
+        self._block_rows = block_rows
+        self._deaf: set[str] = set()
+        self._plan: Plan | None = None
+        self._dropped: set[int] = set()
+        self._began = self._looked = 0.0
+        self._pausing = False
+        self.kept: dict[str, tuple[int, ...]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.cause: BaseException | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the job may be formed anew at all, so that workers keep what it needs."""
+        return self._policy != "raise" or self._elastic
+
+    def heed(self, error: GangError, plan: Plan | None) -> None:
+        """Prepare to form the gang anew after an error, or raise it.
+
+        Parameters
+        ----------
+        error : GangError
+            What ended the last gang.
+        plan : Plan or None
+            Its plan, if it had one.
+        """
+        record = self._session.failure or {}
+        joined = isinstance(error, PausedError)
+        if plan is None or not (joined or self._is_survived(record)):
+            if self.events:
+                error.add_note(f"the gang had been formed anew {len(self.events)} times before")
+            raise error
+        self._began, self.cause = time.monotonic(), error
+        self._restarts_left -= not joined
+        if record.get("kind") == "hung":
+            self._deaf.add(str(record["worker"]))
+        self._deaf.update(self._session.renew(self._deaf, plan.addresses))
+        if self._policy == "restart":
+            for worker in self._deaf:
+                self._session.client.run_on_scheduler(_remove, worker)
+        alive = {worker["address"] for worker in self._session.survey([])["workers"]} - self._deaf
+        members = [address for address in plan.addresses if address in alive]
+        answers = self._session.ask(kept_blocks, members, _ASK_S)
+        # Who does not answer hangs, or has just gone.
+        self._deaf.update(set(members) - set(answers))
+        self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
+        self._plan, self._pausing = plan, False
+        if self._policy == "shrink" and not joined:
+            self._dropped |= {
+                index for rank in plan.ranks if rank.worker.address not in answers for index in rank.blocks
+            }
+        self.events.append(
+            {
+                "kind": "joined" if joined else record["kind"],
+                "rank": None if joined else record["rank"],
+                "worker": "" if joined else record["worker"],
+                "host": "" if joined else record["host"],
+                "policy": "elastic" if joined else self._policy,
+            }
+        )
+
+    def _is_survived(self, record: Mapping[str, Any]) -> bool:
+        return self._policy != "raise" and self._restarts_left > 0 and record.get("kind") in _OF_MACHINES
+
+    def missing(self, survey: Mapping[str, Any]) -> list[int]:
+        """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
+        alive = {worker["address"] for worker in survey["workers"]}
+        self.kept = {worker: packed for worker, packed in self.kept.items() if worker in alive}
+        had = self._dropped.union(*self.kept.values())
+        return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
+
+    def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int | None) -> Plan:
+        """Return the plan of the next gang; see `make_plan` for what it raises."""
+        workers = [worker for worker in workers if worker.address not in self._deaf]
+        if self._plan is not None and self._policy == "shrink" and self.events[-1]["kind"] != "joined":
+            return self._shrunk(self._plan, {worker.address for worker in workers})
+        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, n_ranks)
+
+    def _at_home(self, block: Block) -> Block:
+        """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
+        owners = tuple(worker for worker, packed in self.kept.items() if block.index in packed)
+        return replace(block, holders=owners) if owners else block
+
+    def _shrunk(self, plan: Plan, workers: Collection[str]) -> Plan:
+        left = [rank for rank in plan.ranks if rank.worker.address in workers]
+        if not left and self.cause is not None:
+            raise self.cause
+        self._dropped |= {index for rank in plan.ranks if rank not in left for index in rank.blocks}
+        return Plan(tuple(replace(rank, rank=number) for number, rank in enumerate(left)))
+
+    def started(self, plan: Plan) -> None:
+        """Note that the ranks of a plan begin."""
+        self._looked = time.monotonic()
+        if not self.events or "ranks" in self.events[-1]:
+            return
+        lost = sorted(self._dropped)
+        rows = None if self._block_rows is None else sum(self._block_rows[index] for index in lost)
+        seconds = time.monotonic() - self._began
+        self.events[-1] |= {"ranks": len(plan.ranks), "blocks_lost": lost, "rows_lost": rows, "seconds": seconds}
+        self._warn(self.events[-1])
+
+    def _warn(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "joined":
+            return
+        what = {"lost": "was lost", "hung": "hangs", "aborted": "could not reach its peers"}[event["kind"]]
+        if event["policy"] == "restart":
+            after = f"training goes on with {event['ranks']} ranks and all rows"
+        else:
+            rows = "unknown" if event["rows_lost"] is None else event["rows_lost"]
+            after = f"training goes on with {event['ranks']} ranks; rows lost in all: {rows}"
+        warnings.warn(
+            f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}; {after}.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+    def look_for_newcomers(self, plan: Plan, n_ranks: int | None) -> None:
+        """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""
+        now = time.monotonic()
+        full = n_ranks is not None and len(plan.ranks) >= n_ranks
+        if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        known = self._deaf | set(plan.addresses)
+        if any(not w["busy"] and w["address"] not in known for w in self._session.survey([])["workers"]):
+            self._pausing = bool(self._session.ask(request_pause, plan.addresses, _ASK_S))
+
+
+async def _remove(worker: str, dask_scheduler: Any) -> None:
+    await dask_scheduler.remove_worker(worker, stimulus_id=f"dsgd-hung-{time.monotonic()}")
