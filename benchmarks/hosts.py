@@ -7,7 +7,7 @@ The namespaces have no names and no way out of the machine, and they end with th
 is left behind however the program ends.
 
     sudo python benchmarks/hosts.py --quick
-    sudo python benchmarks/hosts.py --hosts 4 --rate 100mbit 1gbit --every 16 128 1024 --out rows.jsonl
+    sudo python benchmarks/hosts.py --hosts 4 --rate 100mbit 1gbit --every 8 64 800 --out rows.jsonl
     sudo python benchmarks/hosts.py --only-worker-port        # a firewall that drops every other connection
 
 Needs Linux, the commands of iproute2 and util-linux, and root, because only root may create network cards.
@@ -306,9 +306,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--workers-per-host", type=int, default=1, help="worker processes on each (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each worker (default: %(default)s)")
     parser.add_argument("--rate", nargs="+", default=["100mbit", "1gbit"], help="rates of the network cards, or 'none'")
-    parser.add_argument("--every", nargs="+", type=int, default=[16, 128, 1024], help="periods of synchronisation")
-    parser.add_argument("--rows", type=int, default=16_000, help="rows in all (default: %(default)s)")
-    parser.add_argument("--features", type=int, default=1_000, help="columns (default: %(default)s)")
+    parser.add_argument("--every", nargs="+", type=int, default=[8, 64, 800], help="periods of synchronisation")
+    parser.add_argument("--rows", type=int, default=3_200, help="rows in all (default: %(default)s)")
+    parser.add_argument("--features", type=int, default=10_000, help="columns (default: %(default)s)")
     parser.add_argument("--epochs", type=int, default=3, help="epochs of each run (default: %(default)s)")
     parser.add_argument("--only-worker-port", action="store_true", help="drop connections to any port but Dask's own")
     parser.add_argument("--check", action="store_true", help="train the same with threads of one process, and compare")
