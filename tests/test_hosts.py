@@ -31,11 +31,15 @@ def links() -> list[str]:
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root may make network cards")
-@pytest.mark.parametrize(("hosts", "workers_per_host", "wire"), [(4, 1, "tcp"), (2, 2, "shm+tcp")])
-def test_four_ranks_on_several_hosts_give_the_model_of_four_threads(tmp_path, hosts, workers_per_host, wire):
-    """Ranks on 4 hosts, or 2 and 2 on two, train over 1 Gbit/s to the bits of threads, and no card is left."""
+@pytest.mark.parametrize(
+    ("hosts", "workers_per_host", "firewall", "wire"),
+    [(4, 1, [], "tcp"), (2, 2, [], "shm+tcp"), (4, 1, ["--only-worker-port"], "rpc")],
+    ids=["four hosts", "two hosts of two", "four hosts behind firewalls"],
+)
+def test_four_ranks_on_several_hosts_give_the_model_of_four_threads(tmp_path, hosts, workers_per_host, firewall, wire):
+    """Ranks on several hosts train over 1 Gbit/s, or past firewalls, to the bits of threads; no card is left."""
     before, out = links(), tmp_path / "rows.jsonl"
-    options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host)]
+    options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host), *firewall]
     subprocess.run([sys.executable, SCRIPT, *options, "--out", out], check=True, timeout=240)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["every"] for row in rows] == [16, 256]
