@@ -162,7 +162,7 @@ class TCPTransport(AbstractTransport):
                     return duplex(out, *moved, self.deadline_s, clock)
             at = source
             if source is not None and incoming is not None:
-                got = _hear(source, incoming.data)
+                got = source.hear(incoming.data)
                 if not got:
                     raise PeerGoneError("it closed the connection", source)
                 if clock is not None:
@@ -181,29 +181,25 @@ class TCPTransport(AbstractTransport):
         incoming: AnyArray | None,
         clock: Callable[[], float] | None,
     ) -> float:
-        # For wrapped sockets (TLS), which know neither sendmsg nor MSG_DONTWAIT: segments so small that a send never
-        # waits for the peer to read, sent and received in turn.
+        # For wrapped sockets (TLS), which know neither sendmsg nor MSG_DONTWAIT.
         at = out
         arrived_at = 0.0
         try:
-            out_bytes = in_bytes = memoryview(b"")
             if out is not None and outgoing is not None:
-                out.sock.sendall(out.header_out)
-                out_bytes = as_bytes(outgoing)
-            if incoming is not None:
-                in_bytes = as_bytes(incoming)
-            for start in range(0, max(out_bytes.nbytes, in_bytes.nbytes, 1), STREAM_SEGMENT_BYTES):
-                stop = start + STREAM_SEGMENT_BYTES
-                if out is not None and start < out_bytes.nbytes:
-                    at = out
-                    out.sock.sendall(out_bytes[start:stop])
-                if source is not None:
-                    at = source
-                    if start == 0:
-                        arrived_at = _fill(source, memoryview(source.header_in), clock)
-                        source.check_header()
-                    if start < in_bytes.nbytes:
-                        _fill(source, in_bytes[start:stop], None)
+                sends = as_bytes(outgoing)
+                if source is not None and incoming is not None and outgoing.nbytes > STREAM_SEGMENT_BYTES:
+                    return duplex(out, sends, 0, source, as_bytes(incoming), self.deadline_s, clock)
+                if outgoing.nbytes <= STREAM_SEGMENT_BYTES:
+                    # Header and array in one record: a copy costs less than a second record.
+                    out.sock.sendall(b"".join((out.header_out, sends)))
+                else:
+                    out.sock.sendall(out.header_out)
+                    out.sock.sendall(sends)
+            at = source
+            if source is not None and incoming is not None:
+                arrived_at = source.fill(memoryview(source.header_in), clock)
+                source.check_header()
+                source.fill(as_bytes(incoming), None)
         except OSError as error:
             self.raise_for(error, at, source)
         return arrived_at
@@ -233,29 +229,6 @@ class TCPTransport(AbstractTransport):
     def _wake(self) -> None:
         for link in self._links.values():
             shut_down(link.sock)
-
-
-def _hear(link: Link, payload: memoryview) -> int:
-    """Return how many bytes of a frame came first."""
-    buffers = (link.header_in, payload)
-    for _ in range(link.n_looks):
-        try:
-            return link.sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
-        except BlockingIOError:
-            continue
-    return link.sock.recvmsg_into(buffers)[0]
-
-
-def _fill(link: Link, buffer: memoryview, clock: Callable[[], float] | None) -> float:
-    got, arrived_at = 0, 0.0
-    while got < len(buffer):
-        more = link.sock.recv_into(buffer[got:])
-        if not more:
-            raise PeerGoneError("it closed the connection", link)
-        if got == 0 and clock is not None:
-            arrived_at = clock()
-        got += more
-    return arrived_at
 
 
 def connect(
