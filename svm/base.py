@@ -248,7 +248,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             )
         begin = time.perf_counter()
         with self._open_blocks(
-            X, y, sample_weight, check=check, classification=classification, supervised=supervised
+            X, y, sample_weight, check=check, ranks_per_worker=1, classification=classification, supervised=supervised
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
             classes = np.unique(np.concatenate([s.classes for s in filled])) if classification else None

@@ -244,6 +244,8 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
         The fitted attributes, on rank 0.
     """
     model = copy.copy(model)  # ranks may be threads
+    if model.n_jobs is None or model.n_jobs < 0:
+        model.n_jobs = max(1, rank.n_threads + 1 + (model.n_jobs or -1))
     before = set(model.get_params(deep=False))
     rank.ledger.begin_round("setup")
     gang = Gang(rank, data)

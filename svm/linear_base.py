@@ -152,7 +152,7 @@ class AbstractLinearSVM(AbstractClusterEstimator):
         seed = self._seed()
         n_ranks = self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
         with self._open_blocks(
-            X, y, sample_weight, check=check, n_ranks=n_ranks, classification=classification
+            X, y, sample_weight, check=check, n_ranks=n_ranks, ranks_per_worker=1, classification=classification
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
             classes, job = make_job(blocks.summaries, seed)
@@ -164,7 +164,7 @@ class AbstractLinearSVM(AbstractClusterEstimator):
                 bias=self._bias(),
                 seed=seed,
             )
-            gang = blocks.run(train_linear, packer, (job,), n_ranks=n_ranks, on_event=self._listener())
+            gang = blocks.run(train_linear, packer, (job,), on_event=self._listener())
         result: LinearResult = gang.value
         self.ledger_ = gang.ledger
         self.fit_report_ = {

@@ -20,6 +20,7 @@ Source: the modules named; Zhuang, Chin, Juan and Lin, PAKDD 2015 (Newton's meth
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
@@ -250,20 +251,22 @@ def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
         All sample weights are zero.
     """
     link = RankPeers(rank)
-    team = Team(1, link, link.note)
-    factors = _factors(data, job, team)
     solutions = []
-    for output in range(job.n_outputs):
-        link.output = output
-        costs = job.C * data.weights
-        if job.n_classes:
-            problem = one_vs_rest(job.loss, data.rows, data.targets, costs, factors, output, job.penalizes_intercept)
-        else:
-            problem = make_problem(job.loss, data.rows, data.targets, costs, job.epsilon, job.penalizes_intercept)
-        solution = _solve(problem, job, team, link)
-        n_proven = count_proven(problem, solution, team)
-        solutions.append(replace(solution, duals=np.empty(0), n_proven=n_proven))
+    with contextlib.closing(Team(rank.n_threads, link, link.note)) as team:
+        factors = _factors(data, job, team)
+        for output in range(job.n_outputs):
+            link.output = output
+            problem = _problem(data, job, factors, output)
+            solution = _solve(problem, job, team, link)
+            solutions.append(replace(solution, duals=np.empty(0), n_proven=count_proven(problem, solution, team)))
     return LinearResult(solutions, link.history)
+
+
+def _problem(data: LinearShare, job: LinearJob, factors: FloatVector, output: int) -> LinearProblem:
+    costs = job.C * data.weights
+    if job.n_classes:
+        return one_vs_rest(job.loss, data.rows, data.targets, costs, factors, output, job.penalizes_intercept)
+    return make_problem(job.loss, data.rows, data.targets, costs, job.epsilon, job.penalizes_intercept)
 
 
 def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
@@ -282,7 +285,8 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
     limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
     if team.n_ranks == 1:
         # It certifies problems on some of the rows as well, which do not belong in the history.
-        solution = solve_linear(problem, job.solver, **limits | {"team": Team(1, link)}, seed=job.seed)
+        with contextlib.closing(Team(team.n_threads, link)) as quiet:
+            solution = solve_linear(problem, job.solver, **limits | {"team": quiet}, seed=job.seed)
         link.stage = solution.solver
         team.report(solution.primal, solution.dual)
         return solution

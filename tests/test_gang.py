@@ -275,7 +275,7 @@ def test_bad_requests_are_refused(client: Client) -> None:
     run: Any = run_on_cluster
     with pytest.raises(InvalidParameterError, match=r"must be a distributed\.Client or None, got str"):
         run(programs.add_up, [], client="tcp://127.0.0.1:1", pack=programs.keep)
-    with pytest.raises(ClusterError, match="4 ranks need 4 worker processes"):
+    with pytest.raises(ClusterError, match="4 ranks need 4 threads"):
         run(programs.add_up, [], client=client, pack=programs.keep, n_ranks=4)
     with pytest.raises(InvalidParameterError, match="block_rows"):
         run(programs.add_up, [], client=client, pack=programs.keep, block_rows=[1])

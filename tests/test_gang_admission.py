@@ -144,7 +144,7 @@ def _gang_plugins(dask_scheduler: Any) -> list[str]:
 def _become_old(dask_scheduler: Any) -> None:
     (name,) = _gang_plugins(dask_scheduler)
     plugin = dask_scheduler.plugins["dsgd-gangs-0.0.1"] = dask_scheduler.plugins.pop(name)
-    plugin.registry.admit("old", 0, b"t", "somebody", [("somewhere", "host")])
+    plugin.registry.admit("old", 0, b"t", "somebody", [("somewhere", "host", 1)])
 
 
 def _end_old(dask_scheduler: Any) -> None:

@@ -1,9 +1,10 @@
-"""The plan: which rank trains on which blocks, on which worker."""
+"""The plan: which ranks train on which blocks, on which worker."""
 
 from __future__ import annotations
 
 import itertools
 import random
+from collections.abc import Sequence
 
 import hypothesis.strategies as st
 import pytest
@@ -13,13 +14,16 @@ from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime.plan import Block, WorkerInfo, make_plan
 
 
-def workers_of(n: int, n_hosts: int = 1) -> list[WorkerInfo]:
-    return [WorkerInfo(f"tcp://10.0.0.{k % n_hosts}:{9000 + k}", f"10.0.0.{k % n_hosts}", str(k)) for k in range(n)]
+def workers_of(n: int, n_hosts: int = 1, threads: Sequence[int] | None = None) -> list[WorkerInfo]:
+    threads = [1] * n if threads is None else threads
+    hosts = [f"10.0.0.{k % n_hosts}" for k in range(n)]
+    return [WorkerInfo(f"tcp://{hosts[k]}:{9000 + k}", hosts[k], str(k), threads[k]) for k in range(n)]
 
 
 @st.composite
 def clusters(draw: st.DrawFn) -> tuple[list[Block], list[WorkerInfo]]:
-    workers = workers_of(draw(st.integers(1, 9)), draw(st.integers(1, 3)))
+    n = draw(st.integers(1, 9))
+    workers = workers_of(n, draw(st.integers(1, 3)), draw(st.lists(st.integers(1, 5), min_size=n, max_size=n)))
     addresses = [worker.address for worker in workers]
     sizes = draw(st.lists(st.integers(0, 1000), max_size=20))
     holders = st.lists(st.sampled_from([*addresses, "tcp://elsewhere:1"]), max_size=2, unique=True)
@@ -27,28 +31,46 @@ def clusters(draw: st.DrawFn) -> tuple[list[Block], list[WorkerInfo]]:
 
 
 @given(clusters())
-def test_every_block_goes_to_exactly_one_rank(cluster: tuple[list[Block], list[WorkerInfo]]) -> None:
-    """Every block is assigned once, in ascending order within its rank, and bytes are counted right."""
+def test_every_block_goes_to_exactly_one_member(cluster: tuple[list[Block], list[WorkerInfo]]) -> None:
+    """Every block is assigned once, in ascending order within its member, and bytes are counted right."""
     blocks, workers = cluster
     plan = make_plan(blocks, workers)
-    assert sorted(k for rank in plan.ranks for k in rank.blocks) == list(range(len(blocks)))
-    for number, rank in enumerate(plan.ranks):
-        assert rank.rank == number
-        assert list(rank.blocks) == sorted(rank.blocks)
-        assert rank.nbytes == sum(blocks[k].nbytes for k in rank.blocks)
-        away = [k for k in rank.blocks if rank.worker.address not in blocks[k].holders]
-        assert rank.nbytes_moved == sum(blocks[k].nbytes for k in away)
+    assert sorted(k for member in plan.members for k in member.blocks) == list(range(len(blocks)))
+    for member in plan.members:
+        assert list(member.blocks) == sorted(member.blocks)
+        assert member.nbytes == sum(blocks[k].nbytes for k in member.blocks)
+        away = [k for k in member.blocks if member.worker.address not in blocks[k].holders]
+        assert member.nbytes_moved == sum(blocks[k].nbytes for k in away)
 
 
 @given(clusters())
 def test_loads_are_balanced(cluster: tuple[list[Block], list[WorkerInfo]]) -> None:
-    """No rank gets more than 1.2 times the mean, or the mean and one block."""
+    """A rank of no member gets more than 1.2 times the mean, or the mean and one block."""
     blocks, workers = cluster
     sizes = [max(block.nbytes, 1) for block in blocks]
-    mean = sum(sizes) / len(workers)
-    for rank in make_plan(blocks, workers).ranks:
-        load = sum(sizes[k] for k in rank.blocks)
+    plan = make_plan(blocks, workers)
+    mean = sum(sizes) / plan.n_ranks
+    for member in plan.members:
+        load = sum(sizes[k] for k in member.blocks) / member.n_ranks
         assert load <= max(1.2 * mean, mean + max(sizes, default=0)) + 1e-9
+
+
+@given(clusters(), st.one_of(st.none(), st.integers(1, 6)), st.data())
+def test_ranks_are_numbered_through_and_spread_over_the_threads(
+    cluster: tuple[list[Block], list[WorkerInfo]], per_worker: int | None, data: st.DataObject
+) -> None:
+    """Ranks of a member are consecutive, no worker runs more than it may, and fewer ranks are dealt out evenly."""
+    blocks, workers = cluster
+    room = {w.address: min(w.nthreads, per_worker or w.nthreads) for w in workers}
+    n_ranks = data.draw(st.one_of(st.none(), st.integers(1, sum(room.values()))))
+    plan = make_plan(blocks, workers, n_ranks, per_worker)
+    assert plan.n_ranks == (n_ranks or sum(room.values()))
+    numbers = [r for m in plan.members for r in range(m.first_rank, m.first_rank + m.n_ranks)]
+    assert numbers == list(range(plan.n_ranks))
+    most = max(plan.ranks_of)
+    for member in plan.members:
+        assert 1 <= member.n_ranks <= room[member.worker.address]
+        assert member.n_ranks >= min(most - 1, room[member.worker.address])
 
 
 @given(clusters(), st.randoms(use_true_random=False))
@@ -64,26 +86,26 @@ def test_the_plan_does_not_depend_on_the_order_of_workers(
 
 @given(clusters())
 def test_ranks_of_a_host_are_neighbours(cluster: tuple[list[Block], list[WorkerInfo]]) -> None:
-    """Rank numbers of one host are consecutive, and each worker has one rank."""
+    """Members of one host are consecutive, and each worker is one member."""
     plan = make_plan(*cluster)
-    hosts = [rank.worker.host for rank in plan.ranks]
+    hosts = [member.worker.host for member in plan.members]
     changes = sum(a != b for a, b in itertools.pairwise(hosts))
     assert changes == len(set(hosts)) - 1
-    assert len(set(plan.addresses)) == len(plan.ranks) == len(cluster[1])
+    assert len(set(plan.addresses)) == len(plan.members) == len(cluster[1])
 
 
 def test_blocks_stay_where_they_are_when_that_is_balanced() -> None:
     """Nothing moves when every worker holds the same number of bytes."""
     workers = workers_of(4)
     blocks = [Block(k, 100, (workers[k * 7 % 4].address,)) for k in range(12)]
-    assert all(rank.nbytes_moved == 0 for rank in make_plan(blocks, workers).ranks)
+    assert all(member.nbytes_moved == 0 for member in make_plan(blocks, workers).members)
 
 
 def test_blocks_on_one_worker_are_spread() -> None:
     """A worker that holds everything gives the others their share."""
     workers = workers_of(3)
     blocks = [Block(k, 100, (workers[0].address,)) for k in range(6)]
-    assert [len(rank.blocks) for rank in make_plan(blocks, workers).ranks] == [2, 2, 2]
+    assert [len(member.blocks) for member in make_plan(blocks, workers).members] == [2, 2, 2]
 
 
 def test_rank_numbers_follow_the_blocks() -> None:
@@ -92,14 +114,14 @@ def test_rank_numbers_follow_the_blocks() -> None:
     plans = []
     for shift in range(3):
         blocks = [Block(k, 100, (workers[(k + shift) % 3].address,)) for k in range(7)]
-        plans.append([rank.blocks for rank in make_plan(blocks, workers).ranks])
+        plans.append([member.blocks for member in make_plan(blocks, workers).members])
     assert plans[0] == plans[1] == plans[2]
 
 
 def test_names_are_ordered_as_numbers() -> None:
     """Workers without blocks are numbered by name, 10 after 9, whatever their ports are."""
     workers = [WorkerInfo(f"tcp://h:{60000 - k}", "h", str(k)) for k in range(12)]
-    assert [rank.worker.name for rank in make_plan([], workers).ranks] == [str(k) for k in range(12)]
+    assert [member.worker.name for member in make_plan([], workers).members] == [str(k) for k in range(12)]
 
 
 def test_fewer_ranks_go_to_free_workers_that_hold_most() -> None:
@@ -114,14 +136,33 @@ def test_fewer_ranks_go_to_free_workers_that_hold_most() -> None:
     assert set(make_plan(blocks, workers, 2).addresses) == {workers[0].address, workers[2].address}
 
 
-def test_more_ranks_than_workers_are_refused() -> None:
-    """The error says how many workers there are."""
-    with pytest.raises(ClusterError, match=r"3 ranks need 3 worker processes.*has 2"):
-        make_plan([], workers_of(2), 3)
+def test_a_worker_of_three_threads_gets_three_times_the_rows_of_one_thread() -> None:
+    """Blocks are dealt by threads, and ranks numbered so that the first blocks are on the first ranks."""
+    workers = workers_of(2, threads=[1, 3])
+    blocks = [Block(k, 100, (workers[0 if k < 3 else 1].address,)) for k in range(12)]
+    plan = make_plan(blocks, workers)
+    assert [(m.worker.name, m.first_rank, m.n_ranks, m.blocks) for m in plan.members] == [
+        ("0", 0, 1, (0, 1, 2)),
+        ("1", 1, 3, tuple(range(3, 12))),
+    ]
+    assert [str(m) for m in plan.members] == [
+        f"rank 0 on worker {workers[0].address}",
+        f"ranks 1 to 3 on worker {workers[1].address}",
+    ]
+
+
+def test_more_ranks_than_threads_are_refused() -> None:
+    """The error says how many there is room for."""
+    with pytest.raises(ClusterError, match=r"4 ranks need 4 threads.*2 running workers have room for 3"):
+        make_plan([], workers_of(2, threads=[1, 2]), 4)
+    with pytest.raises(ClusterError, match=r"room for 2"):
+        make_plan([], workers_of(2, threads=[1, 2]), 3, 1)
     with pytest.raises(ClusterError, match="no running worker"):
         make_plan([], [])
     with pytest.raises(InvalidParameterError, match="n_ranks"):
         make_plan([], workers_of(2), 0)
+    with pytest.raises(InvalidParameterError, match="ranks_per_worker"):
+        make_plan([], workers_of(2), 1, 0)
 
 
 def test_too_little_memory_is_refused_with_the_numbers() -> None:
@@ -129,4 +170,4 @@ def test_too_little_memory_is_refused_with_the_numbers() -> None:
     worker = WorkerInfo("tcp://h:1", "h", "0", memory_limit=2**30)
     with pytest.raises(ClusterError, match=r"rank 0 on worker tcp://h:1 .*1\.00 GiB.*0\.80 GiB.*1\.00 GiB"):
         make_plan([Block(0, 2**29, ())], [worker])
-    assert make_plan([Block(0, 2**28, ())], [worker]).ranks[0].nbytes == 2**28
+    assert make_plan([Block(0, 2**28, ())], [worker]).members[0].nbytes == 2**28

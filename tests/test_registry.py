@@ -24,7 +24,7 @@ class World:
 
     def admit(self, job_id: str, workers: str, client: str = "me") -> str:
         """Ask for workers, one letter each."""
-        self.registry.admit(job_id, 0, TOKEN, client, [(worker, "host") for worker in workers])
+        self.registry.admit(job_id, 0, TOKEN, client, [(worker, "host", 1) for worker in workers])
         return self.state(job_id)
 
     def state(self, job_id: str) -> str:
@@ -171,7 +171,7 @@ def test_a_rank_that_still_runs_keeps_its_worker_for_a_while(world: World) -> No
     for job_id in "ab":
         world.now = 0.0
         world.admit(job_id, "xy")
-        world.registry.rank_started(job_id, 0, TOKEN, 0)
+        world.registry.member_started(job_id, 0, TOKEN, 0)
         world.registry.close(job_id)
         assert world.registry.leases == {"x": job_id}
         if job_id == "a":
@@ -196,7 +196,7 @@ def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
 
 def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
     """Silence beyond the limit of the job stops it; ranks that ended, other jobs and short silences do not."""
-    world.registry.admit("a", 0, TOKEN, "me", [(worker, "host") for worker in "wxyz"], hung_after_s=5.0)
+    world.registry.admit("a", 0, TOKEN, "me", [(worker, "host", 1) for worker in "wxyz"], hung_after_s=5.0)
     for rank in range(4):
         world.join("a", rank)
     world.finish("a", 3)

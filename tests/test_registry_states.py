@@ -56,7 +56,7 @@ class Gangs(RuleBasedStateMachine):
     def admit(self, members: list[str], client: str) -> None:
         """Queue a new job."""
         self.n_jobs += 1
-        self.registry.admit(str(self.n_jobs), 0, TOKEN, client, [(worker, "host") for worker in members], 5.0)
+        self.registry.admit(str(self.n_jobs), 0, TOKEN, client, [(worker, "host", 1) for worker in members], 5.0)
 
     @rule(number=numbers)
     def admit_again(self, number: int) -> None:
@@ -72,7 +72,7 @@ class Gangs(RuleBasedStateMachine):
         """Begin a rank, or one that the job does not have."""
         job = self.some_job(number)
         if job is not None and job.phase == "granted":
-            self.registry.rank_started(job.job_id, 0, TOKEN, rank)
+            self.registry.member_started(job.job_id, 0, TOKEN, rank)
 
     @rule(number=numbers, rank=ranks)
     def join(self, number: int, rank: int) -> None:
@@ -103,7 +103,7 @@ class Gangs(RuleBasedStateMachine):
         if job is not None:
             before = (set(job.started), set(job.ended), dict(job.addresses), job.failure)
             token = TOKEN if epoch else b"wrong"
-            self.registry.rank_started(job.job_id, epoch, token, rank)
+            self.registry.member_started(job.job_id, epoch, token, rank)
             self.registry.finish(job.job_id, epoch, token, rank, {"kind": "raised", "text": "", "pickled": b""})
             assert self.registry.join(job.job_id, epoch, token, rank, "h:9") == {"join_state": "stale"}
             assert before == (job.started, job.ended, job.addresses, job.failure)

@@ -16,17 +16,18 @@ all-gather (ring)       P - 1                 (P - 1) (n s + h)
 barrier                 L                     L h
 ======================  ====================  =====================================================
 
-where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, the last P - 2**q ranks
-send their vector once and receive the result; their partners do q steps of doubling and send the result back: q + 1.
-A hierarchical all-reduce over H hosts costs a rank one message of its vector (but for the first rank of a host, the
-leader), what a broadcast in its host costs, and a leader what an all-reduce of H ranks costs.
+where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, of the first P - 2**q
+pairs of ranks the odd one sends its vector once and receives the result; the even one does q steps of doubling and
+sends the result back: q + 1. An all-reduce in levels (the ranks of a process, or of a host) costs a rank one message of
+its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host costs, and
+a leader what an all-reduce of the leaders costs.
 
 Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the others).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
@@ -79,11 +80,11 @@ def ring_bounds(n: int, size: int) -> list[int]:
     return [n * chunk // size for chunk in range(size + 1)]
 
 
-def groups_of(hosts: Sequence[int]) -> list[list[int]]:
-    """Return the ranks of each host, ascending, in the order of their first ranks."""
+def groups_of(units: Sequence[int]) -> list[list[int]]:
+    """Return the ranks of each host or process, ascending, in the order of their first ranks."""
     groups: dict[int, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        groups.setdefault(host, []).append(rank)
+    for rank, unit in enumerate(units):
+        groups.setdefault(unit, []).append(rank)
     return list(groups.values())
 
 
@@ -100,7 +101,13 @@ def choose_algorithm(n: int, itemsize: int, size: int) -> Literal["recursive_dou
 
 
 def allreduce_cost(
-    rank: int, size: int, n: int, itemsize: int, algorithm: Algorithm = "auto", hosts: Sequence[int] | None = None
+    rank: int,
+    size: int,
+    n: int,
+    itemsize: int,
+    algorithm: Algorithm = "auto",
+    hosts: Sequence[int] | None = None,
+    processes: Sequence[int] = (),
 ) -> Cost:
     """Return what `rank` sends in an all-reduce of n elements.
 
@@ -114,6 +121,8 @@ def allreduce_cost(
         How it is done.
     hosts : sequence of int, length size, optional
         The host of each rank; one host by default.
+    processes : sequence of int, length size, or empty
+        The process of each rank, where processes have several; see `AbstractTransport.processes`.
 
     Returns
     -------
@@ -123,8 +132,15 @@ def allreduce_cost(
     if size == 1:
         return Cost(0, 0)
     hosts = [0] * size if hosts is None else hosts
+    if processes:
+        leaders = [group[0] for group in groups_of(processes)]
+        across = [hosts[leader] for leader in leaders]
+        return _level_cost(
+            rank, n, itemsize, processes, lambda k: allreduce_cost(k, len(leaders), n, itemsize, algorithm, across)
+        )
     if algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
-        return _hierarchical_cost(rank, n, itemsize, hosts)
+        n_hosts = len(set(hosts))
+        return _level_cost(rank, n, itemsize, hosts, lambda k: allreduce_cost(k, n_hosts, n, itemsize))
     if algorithm == "auto":
         algorithm = choose_algorithm(n, itemsize, size)
     if algorithm == "ring":
@@ -134,21 +150,18 @@ def allreduce_cost(
         messages = 2 * (size - 1)
         return Cost((2 * n - kept) * itemsize + messages * HEADER_BYTES, messages)
     core = 1 << (size.bit_length() - 1)
-    extra = size - core
-    if rank >= core:
-        messages = 1
-    else:
-        messages = n_levels(core) + (rank < extra)
+    folds = rank < 2 * (size - core)
+    messages = 1 if folds and rank % 2 else n_levels(core) + folds
     return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
 
 
-def _hierarchical_cost(rank: int, n: int, itemsize: int, hosts: Sequence[int]) -> Cost:
-    groups = groups_of(hosts)
-    number, group = next((number, group) for number, group in enumerate(groups) if rank in group)
+def _level_cost(rank: int, n: int, itemsize: int, units: Sequence[int], above: Callable[[int], Cost]) -> Cost:
+    """Return what `rank` sends in its process or host and, if it leads it as number k, `above` of k."""
+    number, group = next((number, group) for number, group in enumerate(groups_of(units)) if rank in group)
     down = broadcast_cost(group.index(rank), len(group), n, itemsize)
     if rank != group[0]:
         return Cost(down.n_bytes + n * itemsize + HEADER_BYTES, down.messages + 1)
-    across = allreduce_cost(number, len(groups), n, itemsize)
+    across = above(number)
     return Cost(down.n_bytes + across.n_bytes, down.messages + across.messages)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextvars
 from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
@@ -12,7 +13,7 @@ from dsgd.collectives.cost import Algorithm, choose_algorithm, is_hierarchical
 from dsgd.collectives.hierarchical import Hierarchy
 from dsgd.collectives.recursive_doubling import recursive_doubling
 from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
-from dsgd.collectives.tree import binomial_broadcast, direct_gather, dissemination_barrier
+from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wire import check_array
 from dsgd.errors import InvalidParameterError
@@ -36,6 +37,9 @@ class Group:
         both in two levels (first inside each host) where the ranks are on several hosts and some share one.
     hosts : sequence of int, length world size, optional
         The host of each rank, the same on all of them; ``transport.hosts`` by default.
+    processes : sequence of int, length world size, or empty, optional
+        The process of each rank, the same on all of them; ``transport.processes`` by default. Unless it is empty,
+        everything is done inside each process first, and by the first rank of each between processes.
 
     Attributes
     ----------
@@ -47,7 +51,8 @@ class Group:
     Raises
     ------
     InvalidParameterError
-        There is no such algorithm, or `hosts` has not one entry per rank.
+        There is no such algorithm, `hosts` or `processes` has not one entry per rank, or the ranks of a process are not
+        consecutive.
 
     Notes
     -----
@@ -57,20 +62,37 @@ class Group:
     """
 
     def __init__(
-        self, transport: AbstractTransport, algorithm: Algorithm = "auto", hosts: Sequence[int] | None = None
+        self,
+        transport: AbstractTransport,
+        algorithm: Algorithm = "auto",
+        hosts: Sequence[int] | None = None,
+        processes: Sequence[int] | None = None,
     ) -> None:
         if algorithm not in get_args(Algorithm):
             choices = ", ".join(repr(name) for name in get_args(Algorithm))
             raise InvalidParameterError(f"Group(algorithm=...) must be one of {choices}. Got {algorithm!r}.")
         hosts = transport.hosts if hosts is None else hosts
-        if len(hosts) != transport.size:
+        processes = transport.processes if processes is None else processes
+        for name, units in (("hosts", hosts), ("processes", processes)):
+            if len(units) != transport.size and (units or name == "hosts"):
+                raise InvalidParameterError(
+                    f"Group({name}=...) must have one entry per rank ({transport.size}). Got {len(units)}."
+                )
+        if len(set(processes)) != len([first for first, _ in groupby(processes)]):
             raise InvalidParameterError(
-                f"Group(hosts=...) must have one entry per rank ({transport.size}). Got {len(hosts)}."
+                f"Group(processes=...) must list the ranks of a process one after the other. Got {list(processes)}."
             )
         self.transport = transport
-        in_levels = algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts))
-        self._hierarchy = Hierarchy(transport, hosts) if in_levels else None
         self.algorithm = algorithm
+        # All collectives go by processes, but only sums by hosts: there every rank can reach every other one, and
+        # what else there is to say is short or goes round a ring, which crosses between hosts as seldom as can be.
+        self._processes = self._hosts = None
+        if processes:
+            self._processes = Hierarchy(
+                transport, processes, lambda wire, leaders: Group(wire, algorithm, [hosts[k] for k in leaders])
+            )
+        elif algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
+            self._hosts = Hierarchy(transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders))))
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
@@ -97,7 +119,8 @@ class Group:
     def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
         """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.
 
-        Extremes always go by recursive doubling of all ranks: they are meant for short vectors. A NaN stays one.
+        Extremes always go by recursive doubling, of all ranks or of one per process: they are meant for short vectors.
+        A NaN stays one.
         """
         if op not in _COMBINE:
             raise InvalidParameterError(f"allreduce(op=...) must be 'sum', 'min' or 'max'. Got {op!r}.")
@@ -107,8 +130,9 @@ class Group:
         flat = _flat(vector)
         n = flat.shape[0]
         algorithm = self.algorithm_for(n, flat.itemsize)
-        if op == "sum" and self._hierarchy is not None:
-            self._quietly(self._hierarchy.allreduce, flat, self._borrow(flat.dtype, n))
+        levels = self._processes or (self._hosts if op == "sum" else None)
+        if levels is not None:
+            self._quietly(levels.allreduce, flat, self._borrow(flat.dtype, n), _COMBINE[op], op)
         elif op == "sum" and algorithm == "ring":
             scratch = self._borrow(flat.dtype, ring_scratch_length(n, size))
             self._quietly(ring_allreduce, self.transport, flat, scratch)
@@ -117,24 +141,36 @@ class Group:
 
     def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
-        if self._hierarchy is not None:
+        if self._processes is not None or self._hosts is not None:
             return "hierarchical"
         return choose_algorithm(n, itemsize, self.size) if self.algorithm == "auto" else self.algorithm
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""
         self._check_root("broadcast", root)
-        if self.size > 1:
+        if self._processes is not None:
+            self._processes.broadcast(_flat(vector), root)
+        elif self.size > 1:
             binomial_broadcast(self.transport, _flat(vector), root)
 
     def allgather(self, vector: AnyArray) -> AnyArray:
         """Return the vectors of all ranks, shape (size, n); they all have the same length."""
         flat = _flat(vector)
-        gathered = np.empty((self.size, flat.shape[0]), dtype=flat.dtype)
+        n = flat.shape[0]
+        gathered = np.empty((self.size, n), dtype=flat.dtype)
         gathered[self.rank] = flat
-        if self.size > 1:
-            ring_allgather(self.transport, list(gathered))
+        self.fill(gathered.reshape(-1), range(0, (self.size + 1) * n, n) if n else [0] * (self.size + 1))
         return gathered
+
+    def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
+        """Fill `whole`, shape (n,), with the vectors of all ranks: rank r's is ``whole[ends[r] : ends[r + 1]]``.
+
+        This rank's own is there already; every rank knows the same `ends`, size + 1 numbers from 0 to n.
+        """
+        if self._processes is not None:
+            self._processes.fill(whole, ends)
+        elif self.size > 1:
+            ring_allgather(self.transport, [whole[a:b] for a, b in pairwise(ends)])
 
     def allgatherv(self, vector: AnyArray, lengths: Sequence[int] | None = None) -> list[AnyArray]:
         """Return the vectors of all ranks, of any lengths, in the order of ranks.
@@ -159,32 +195,51 @@ class Group:
                 f"allgatherv(lengths=...) must hold one length per rank, {flat.shape[0]} for rank {self.rank} of "
                 f"{self.size}. Got {list(lengths)}."
             )
-        ends = np.cumsum([0, *lengths])
-        whole = np.empty(int(ends[-1]), dtype=flat.dtype)
-        parts = [whole[ends[r] : ends[r + 1]] for r in range(self.size)]
+        ends = [0, *accumulate(lengths)]
+        whole = np.empty(ends[-1], dtype=flat.dtype)
+        parts = [whole[a:b] for a, b in pairwise(ends)]
         parts[self.rank][:] = flat
-        if self.size > 1:
-            ring_allgather(self.transport, parts)
+        self.fill(whole, ends)
         return parts
 
     def gather(self, vector: AnyArray, root: int = 0) -> list[AnyArray] | None:
         """Return the vectors of all ranks, of any lengths, on rank `root`, and None on the others."""
         self._check_root("gather", root)
         flat = _flat(vector)
-        length = np.array([flat.shape[0]], dtype=np.int64)
-        if self.rank != root:
-            direct_gather(self.transport, length, None, root)
-            direct_gather(self.transport, flat, None, root)
-            return None
-        lengths = [length.copy() for _ in range(self.size)]
-        direct_gather(self.transport, length, lengths, root)
-        parts = [flat if r == root else np.empty(int(n[0]), dtype=flat.dtype) for r, n in enumerate(lengths)]
-        direct_gather(self.transport, flat, parts, root)
-        return parts
+        return (
+            self._processes.gather(flat, root)
+            if self._processes is not None
+            else gather_any(self.transport, flat, root)
+        )
+
+    def scatter(self, rows: AnyArray | None, out: AnyArray, root: int = 0) -> None:
+        """Fill `out` with row r of `rows` on rank r.
+
+        Parameters
+        ----------
+        rows : array, shape (size, n), or None
+            On rank `root`; not looked at on the others.
+        out : array of n elements, dtype of `rows`
+            Of any shape.
+        root : int, default 0
+            Who has the rows.
+        """
+        self._check_root("scatter", root)
+        flat = _flat(out)
+        if self.rank == root and (rows is None or rows.shape != (self.size, flat.shape[0])):
+            got = None if rows is None else rows.shape
+            raise InvalidParameterError(f"scatter(rows=...) must have shape {self.size, flat.shape[0]}. Got {got}.")
+        if self._processes is not None:
+            self._processes.scatter(rows, flat, root)
+        else:
+            direct_scatter(self.transport, rows, flat, root)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""
-        dissemination_barrier(self.transport, *self._nothing)
+        if self._processes is not None:
+            self._processes.barrier()
+        else:
+            dissemination_barrier(self.transport, *self._nothing)
 
     def _check_root(self, name: str, root: int) -> None:
         if not 0 <= root < self.size:

@@ -1,67 +1,154 @@
-"""All-reduce in two levels, for gangs of several hosts with several ranks on each.
+"""Collectives in levels: inside each process or host first, then among one rank of each, then inside again.
 
-Problem: inside a host a vector moves ten times faster than between hosts, and all ranks of a host share one network
-card. What a flat algorithm sends between hosts grows with the ranks, not with the hosts.
+Problem: inside a process a vector moves at the price of a copy, inside a host ten times faster than between hosts, and
+all ranks of a host share one network card. What a flat algorithm sends across grows with the ranks, not with the
+processes or hosts; and ranks that are threads of different processes have no connection of their own
+(`dsgd.comm.nested`).
 
-Update: in every host the vectors are summed up a binomial tree to its first rank, the leader; the leaders all-reduce
-among themselves (recursive doubling for short vectors, the ring for long ones); each leader broadcasts the sum inside
-its host.
+Update: the ranks are cut into units, processes or hosts. In each, vectors are summed up a binomial tree to its first
+rank, the leader; the leaders all-reduce among themselves; each leader broadcasts the result in its unit. The leaders
+are a `Group` like any other, so levels nest: threads of a process, processes of a host, hosts. Broadcast, gather,
+all-gather and barrier go the same way.
 
-Cost: between hosts, what the leaders' all-reduce costs for as many ranks as there are hosts; inside, one message up
-for everyone but the leader, and the broadcast's messages down. See `cost.allreduce_cost`.
+Cost: across, what the leaders' collective costs; inside, one message up for everyone but the leader, and the
+broadcast's messages down. See `cost.allreduce_cost`.
 
-The sum of a host is added in the order of its ranks' numbers in the tree and the leaders hold equal bits, so every bit
-agrees on all ranks. It is not bitwise the sum of the flat algorithms, which add in another order.
+The sum of a unit is added in the order of its ranks' numbers in the tree and the leaders hold equal bits, so every bit
+agrees on all ranks. Where all units have the same number of ranks, a power of two, and the ranks of a unit are
+consecutive, it is bitwise the sum of recursive doubling of all ranks (`recursive_doubling`); otherwise, and where the
+leaders add round a ring, the order of additions is another one and the last bits may differ.
 
 Source: Karonis et al. 2000 (MPICH-G2, trees by levels of the network); Thakur, Rabenseifner and Gropp 2005 (inside).
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import final
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
-from dsgd.collectives.cost import choose_algorithm, groups_of
-from dsgd.collectives.recursive_doubling import recursive_doubling
-from dsgd.collectives.ring import ring_allreduce
-from dsgd.collectives.tree import binomial_broadcast
+from dsgd.collectives.cost import groups_of
+from dsgd.collectives.tree import binomial_broadcast, binomial_reduce, direct_gather, direct_scatter, gather_any
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_ALLREDUCE
 from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from dsgd.collectives.group import Group
 
 __all__ = ["Hierarchy"]
 
 
 class Hierarchy:
-    """The place of one rank in the two levels.
+    """The place of one rank in a level and in those above.
 
     Parameters
     ----------
     transport : AbstractTransport
-        Connects all ranks.
-    hosts : sequence of int, length world size
-        The host of each rank; equal on all ranks.
+        Connects the ranks of a unit with each other, and the leaders.
+    units : sequence of int, length world size
+        The process or host of each rank; equal on all ranks.
+    lead : callable
+        Takes the transport of the leaders and their ranks; returns their group. Called on leaders only.
     """
 
-    def __init__(self, transport: AbstractTransport, hosts: Sequence[int]) -> None:
-        groups = groups_of(hosts)
-        mine = next(group for group in groups if transport.rank in group)
-        leaders = [group[0] for group in groups]
-        self._host = _Subset(transport, mine)
-        self._leaders = _Subset(transport, leaders) if transport.rank in leaders else None
+    def __init__(
+        self,
+        transport: AbstractTransport,
+        units: Sequence[int],
+        lead: Callable[[AbstractTransport, Sequence[int]], Group],
+    ) -> None:
+        self._groups = groups_of(units)
+        self._unit = next(k for k, group in enumerate(self._groups) if transport.rank in group)
+        self._inside = _Subset(transport, self._groups[self._unit])
+        leaders = [group[0] for group in self._groups]
+        self._above = lead(_Subset(transport, leaders), leaders) if transport.rank in leaders else None
+        self._nothing = np.empty(0, dtype=np.uint8)
 
-    def allreduce(self, vector: AnyArray, scratch: AnyArray) -> None:
-        """Replace `vector`, shape (n,), by its sum over ranks; `scratch` is as long and is overwritten."""
-        _reduce(self._host, vector, scratch)
-        leaders = self._leaders
-        if leaders is not None and leaders.size > 1:
-            if choose_algorithm(vector.shape[0], vector.itemsize, leaders.size) == "ring":
-                ring_allreduce(leaders, vector, scratch)
-            else:
-                recursive_doubling(leaders, vector, scratch)
-        binomial_broadcast(self._host, vector, 0)
+    def allreduce(
+        self, vector: AnyArray, scratch: AnyArray, combine: np.ufunc, op: Literal["sum", "min", "max"] = "sum"
+    ) -> None:
+        """Replace `vector`, shape (n,), by its sum or extremes over ranks; `scratch` is as long and is overwritten."""
+        binomial_reduce(self._inside, vector, scratch, combine)
+        if self._above is not None:
+            self._above.allreduce(vector, op)
+        binomial_broadcast(self._inside, vector, 0)
+
+    def broadcast(self, vector: AnyArray, root: int) -> None:
+        """Replace `vector`, shape (n,), by that of rank `root`."""
+        home, seat = self._place(root)
+        if self._unit == home:
+            binomial_broadcast(self._inside, vector, seat)
+        if self._above is not None:
+            self._above.broadcast(vector, home)
+        if self._unit != home:
+            binomial_broadcast(self._inside, vector, 0)
+
+    def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
+        """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``.
+
+        The ranks of a unit are consecutive, so that what a leader passes on is one piece.
+        """
+        group = self._groups[self._unit]
+        parts = [whole[ends[r] : ends[r + 1]] for r in group]
+        direct_gather(self._inside, parts[self._inside.rank], parts, 0)
+        if self._above is not None:
+            self._above.fill(whole, [*(ends[group[0]] for group in self._groups), ends[-1]])
+        binomial_broadcast(self._inside, whole, 0)
+
+    def gather(self, vector: AnyArray, root: int) -> list[AnyArray] | None:
+        """Return the vectors of all ranks, of any lengths, on rank `root`; None on the others."""
+        home, seat = self._place(root)
+        inside, above = self._inside, self._above
+        lengths = np.empty(sum(map(len, self._groups)), dtype=np.int64)
+        whole = vector[:0]
+        found = gather_any(inside, vector, 0)
+        if found is not None and above is not None:
+            counts = above.gather(np.array([part.shape[0] for part in found], dtype=np.int64), home)
+            pieces = above.gather(np.concatenate(found), home)
+            if counts is not None and pieces is not None:
+                lengths, whole = np.concatenate(counts), np.concatenate(pieces)
+        if self._unit == home and seat:
+            # The root does not lead its unit: the leader hands everything on.
+            if inside.rank == 0:
+                inside.send(seat, lengths)
+                inside.send(seat, whole)
+            elif inside.rank == seat:
+                inside.recv(0, lengths)
+                whole = np.empty(int(lengths.sum()), dtype=vector.dtype)
+                inside.recv(0, whole)
+        if self._unit != home or inside.rank != seat:
+            return None
+        return np.split(whole, np.cumsum(lengths)[:-1])
+
+    def scatter(self, rows: AnyArray | None, out: AnyArray, root: int) -> None:
+        """Fill `out`, shape (n,), with this rank's row of `rows`, shape (size, n), which rank `root` has."""
+        home, seat = self._place(root)
+        inside, group = self._inside, self._groups[self._unit]
+        if self._unit == home and seat:
+            # The root does not lead its unit: its leader sends out the rows.
+            if inside.rank == seat and rows is not None:
+                inside.send(0, rows)
+            elif inside.rank == 0:
+                rows = np.empty((sum(map(len, self._groups)), out.shape[0]), dtype=out.dtype)
+                inside.recv(seat, rows)
+        part = None
+        if self._above is not None:
+            part = np.empty((len(group), out.shape[0]), dtype=out.dtype)
+            parts = None if rows is None else [rows[ranks[0] : ranks[-1] + 1] for ranks in self._groups]
+            direct_scatter(self._above.transport, parts, part, home)
+        direct_scatter(inside, part, out, 0)
+
+    def barrier(self) -> None:
+        """Return once every rank has called it."""
+        binomial_reduce(self._inside, self._nothing, self._nothing, np.add)
+        if self._above is not None:
+            self._above.barrier()
+        binomial_broadcast(self._inside, self._nothing, 0)
+
+    def _place(self, rank: int) -> tuple[int, int]:
+        """Return the unit of a rank and its number in it."""
+        return next((k, group.index(rank)) for k, group in enumerate(self._groups) if rank in group)
 
 
 @final
@@ -98,17 +185,3 @@ class _Subset(AbstractTransport):
 
     def close(self) -> None:
         """Do nothing: the whole belongs to somebody else."""
-
-
-def _reduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray) -> None:
-    """Sum vectors up a binomial tree: rank 0 gets the sum, the vectors of the others become partial sums."""
-    rank, size = transport.rank, transport.size
-    distance = 1
-    while distance < size:
-        if rank % (2 * distance):
-            transport.exchange(rank - distance, vector, None, None, OP_ALLREDUCE)
-            return
-        if rank + distance < size:
-            transport.exchange(None, None, rank + distance, scratch, OP_ALLREDUCE)
-            np.add(vector, scratch, vector)
-        distance *= 2

@@ -2,12 +2,16 @@
 
 Problem: the sum of short vectors costs latency, not bandwidth, so the number of steps must be small.
 
-Update, with 2**q the largest power of two up to the world size: in step k rank r swaps its partial sum with rank
-r XOR 2**k and adds. Ranks from 2**q on first send their vector to rank r - 2**q and receive the result at the end.
+Update, with 2**q the largest power of two up to the world size P and e = P - 2**q: of the first e pairs of ranks
+(0, 1), (2, 3), ... the odd one sends its vector to the even one and receives the result at the end. The 2**q ranks that
+are left are numbered anew, in order; in step k number v swaps its partial sum with number v XOR 2**k and adds.
 
 Cost per rank: q messages of the whole vector (one more for the partner of a folded rank); see `cost.allreduce_cost`.
 
-Both partners add the lower rank's partial sum first, so every bit agrees on all ranks, NaN payloads included.
+Both partners add the lower rank's partial sum first, so every bit agrees on all ranks, NaN payloads included. Partial
+sums are of neighbours at every step: where ranks come in blocks of one size, a power of two, the first steps sum the
+blocks and the others are those of as many ranks as there are blocks. Summing each block up a binomial tree and doubling
+among the blocks therefore gives the same bits.
 
 Source: Thakur, Rabenseifner and Gropp 2005, section 4.
 """
@@ -41,23 +45,27 @@ def recursive_doubling(
     """
     rank, size = transport.rank, transport.size
     core = 1 << (size.bit_length() - 1)
+    n_folded = size - core
     exchange = transport.exchange
-    if rank >= core:
-        exchange(rank - core, vector, None, None, OP_ALLREDUCE)
-        exchange(None, None, rank - core, vector, OP_ALLREDUCE)
+    folds = rank < 2 * n_folded
+    if folds and rank % 2:
+        exchange(rank - 1, vector, None, None, OP_ALLREDUCE)
+        exchange(None, None, rank - 1, vector, OP_ALLREDUCE)
         return
-    folded = rank + core if rank + core < size else None
-    if folded is not None:
-        exchange(None, None, folded, scratch, OP_ALLREDUCE)
+    number = rank - n_folded
+    if folds:
+        number = rank // 2
+        exchange(None, None, rank + 1, scratch, OP_ALLREDUCE)
         combine(vector, scratch, out=vector)
     distance = 1
     while distance < core:
-        peer = rank ^ distance
+        other = number ^ distance
+        peer = 2 * other if other < n_folded else other + n_folded
         exchange(peer, vector, peer, scratch, OP_ALLREDUCE)
         if peer > rank:
             combine(vector, scratch, out=vector)
         else:
             combine(scratch, vector, out=vector)
         distance *= 2
-    if folded is not None:
-        exchange(folded, vector, None, None, OP_ALLREDUCE)
+    if folds:
+        exchange(rank + 1, vector, None, None, OP_ALLREDUCE)

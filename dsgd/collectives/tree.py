@@ -1,4 +1,4 @@
-"""Broadcast down a binomial tree, gather at one rank, and the dissemination barrier.
+"""Broadcast down and reduce up a binomial tree, gather at and scatter from one rank, and the dissemination barrier.
 
 Problem: one rank's vector must reach all, and all must know that all have arrived, in ceil(log2 P) steps.
 
@@ -6,8 +6,11 @@ Update: in step k of a broadcast every rank whose number relative to the root is
 above it. In step k of a barrier rank r sends to r + 2**k and hears from r - 2**k, so that after the last step it has
 heard, through others, from everybody.
 
-A gather sends every vector straight to the root, in the order of ranks: nothing is sent twice, and the root receives
-each byte once whatever the way.
+A reduction is a broadcast backwards: in step k every rank with bit k set, and none below it, sends its partial sum to
+the rank 2**k below it, which adds it to its own.
+
+A gather sends every vector straight to the root, in the order of ranks, and a scatter straight from it: nothing is sent
+twice, and the root receives or sends each byte once whatever the way.
 
 Cost: `cost.broadcast_cost`, `cost.gather_cost`, `cost.barrier_cost`.
 
@@ -18,11 +21,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_BARRIER, OP_BROADCAST, OP_GATHER
+from dsgd.comm.wire import OP_ALLREDUCE, OP_BARRIER, OP_BROADCAST, OP_GATHER, OP_SCATTER
 from dsgd.types import AnyArray
 
-__all__ = ["binomial_broadcast", "direct_gather", "dissemination_barrier"]
+__all__ = [
+    "binomial_broadcast",
+    "binomial_reduce",
+    "direct_gather",
+    "direct_scatter",
+    "dissemination_barrier",
+    "gather_any",
+]
 
 
 def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int) -> None:
@@ -39,6 +51,20 @@ def binomial_broadcast(transport: AbstractTransport, vector: AnyArray, root: int
         distance *= 2
 
 
+def binomial_reduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, combine: np.ufunc) -> None:
+    """Combine the vectors of all ranks at rank 0; the vectors of the others become partial results."""
+    rank, size = transport.rank, transport.size
+    distance = 1
+    while distance < size:
+        if rank % (2 * distance):
+            transport.exchange(rank - distance, vector, None, None, OP_ALLREDUCE)
+            return
+        if rank + distance < size:
+            transport.exchange(None, None, rank + distance, scratch, OP_ALLREDUCE)
+            combine(vector, scratch, out=vector)
+        distance *= 2
+
+
 def direct_gather(transport: AbstractTransport, vector: AnyArray, parts: Sequence[AnyArray] | None, root: int) -> None:
     """Send `vector` to the root, which fills the other ranks' entries of `parts`, one array per rank."""
     if transport.rank != root or parts is None:
@@ -47,6 +73,33 @@ def direct_gather(transport: AbstractTransport, vector: AnyArray, parts: Sequenc
     for source in range(transport.size):
         if source != root:
             transport.exchange(None, None, source, parts[source], OP_GATHER)
+
+
+def direct_scatter(
+    transport: AbstractTransport, parts: Sequence[AnyArray] | AnyArray | None, out: AnyArray, root: int
+) -> None:
+    """Fill `out` with this rank's entry of `parts`, one array per rank, which the root sends out."""
+    if transport.rank != root or parts is None:
+        transport.exchange(None, None, root, out, OP_SCATTER)
+        return
+    for to in range(transport.size):
+        if to != root:
+            transport.exchange(to, parts[to], None, None, OP_SCATTER)
+    out[...] = parts[root]
+
+
+def gather_any(transport: AbstractTransport, vector: AnyArray, root: int) -> list[AnyArray] | None:
+    """Return the vectors of all ranks, of any lengths, at the root, which learns the lengths first; None elsewhere."""
+    length = np.array([vector.shape[0]], dtype=np.int64)
+    if transport.rank != root:
+        direct_gather(transport, length, None, root)
+        direct_gather(transport, vector, None, root)
+        return None
+    lengths = [length.copy() for _ in range(transport.size)]
+    direct_gather(transport, length, lengths, root)
+    parts = [vector if r == root else np.empty(int(n[0]), dtype=vector.dtype) for r, n in enumerate(lengths)]
+    direct_gather(transport, vector, parts, root)
+    return parts
 
 
 def dissemination_barrier(transport: AbstractTransport, nothing_out: AnyArray, nothing_in: AnyArray) -> None:

@@ -95,6 +95,9 @@ class AbstractTransport(ABC):
     hosts : tuple of int, length size
         Which host each rank is on, as far as it matters here: ranks with equal numbers have a short way between them.
         Equal on all ranks.
+    processes : tuple of int, length size, or empty
+        Which process each rank is a thread of, where several processes have ranks and some have more than one; those
+        of a process are consecutive. Empty where all ranks can reach each other. Equal on all ranks.
     wire : str
         What frames travel over: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
     deadline_s : float
@@ -107,6 +110,7 @@ class AbstractTransport(ABC):
     size: int
     ledger: RankLedger
     hosts: tuple[int, ...]
+    processes: tuple[int, ...] = ()
     wire: str
     deadline_s: float
     window: Window | None = None

@@ -41,6 +41,7 @@ __all__ = [
     "OP_BROADCAST",
     "OP_GATHER",
     "OP_NAMES",
+    "OP_SCATTER",
     "OP_SEND",
     "Header",
     "check_array",
@@ -75,6 +76,7 @@ OP_BROADCAST: Final = 2
 OP_ALLGATHER: Final = 3
 OP_BARRIER: Final = 4
 OP_GATHER: Final = 5
+OP_SCATTER: Final = 6
 OP_NAMES: Final = {
     OP_SEND: "send",
     OP_ALLREDUCE: "allreduce",
@@ -82,6 +84,7 @@ OP_NAMES: Final = {
     OP_ALLGATHER: "allgather",
     OP_BARRIER: "barrier",
     OP_GATHER: "gather",
+    OP_SCATTER: "scatter",
 }
 
 

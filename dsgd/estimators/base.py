@@ -29,7 +29,7 @@ from dsgd.estimators.packing import Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.local import SGD, Objective, pack, split, unpack
+from dsgd.local import SGD, Objective, pack, unpack
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
@@ -124,15 +124,7 @@ class AbstractSGD(AbstractClusterEstimator):
         block = self._check_rows(X, y, sample_weight, first=first)
         summaries = [summarise(block, classification=self._is_classification)]
         packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
-        data = packer([block], 0)
-        n_threads = count_threads(self.n_jobs)
-        shares = [
-            TrainData(
-                data.shard.rows(*split(data.shard.n_rows, n_threads, k)),
-                data.validation and data.validation.rows(*split(data.validation.n_rows, n_threads, k)),
-            )
-            for k in range(n_threads)
-        ]
+        shares = packer([block], 0).cut(count_threads(self.n_jobs))
         return run_on_threads(train, shares, (job,), on_event=self._listener()), packer.sparse
 
     def _train_on_cluster(
@@ -149,7 +141,7 @@ class AbstractSGD(AbstractClusterEstimator):
         ) as blocks:
             packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
             gang = blocks.run(
-                train, packer, (job,), n_ranks=self._n_ranks(), on_event=self._listener(), transport=self.transport
+                train, packer, (job,), cut=TrainData.cut, on_event=self._listener(), transport=self.transport
             )
         return gang, packer.sparse
 
@@ -223,6 +215,8 @@ class AbstractSGD(AbstractClusterEstimator):
         self.ledger_ = gang.ledger
         self.fit_report_ = {
             "ranks": len(gang.stats),
+            "workers": len({s["worker"] for s in gang.stats}),
+            "ranks_per_worker": list(Counter(s["worker"] for s in gang.stats).values()),
             "strategy": repr(resolve(self.sync)),
             "transport": ", ".join(sorted({str(s["transport"]) for s in gang.stats})),
             "refused": dict(sum((Counter(s.get("refused")) for s in gang.stats), Counter[str]())),

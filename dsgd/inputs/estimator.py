@@ -41,11 +41,15 @@ class ClusterBlocks:
         The blocks in row order, each a tuple (X, y, sample_weight).
     summaries : sequence of BlockSummary
         What one look at each block has shown; all of them can be trained on.
+    n_ranks, ranks_per_worker : int or None
+        How many ranks train on them; see `run_on_cluster`.
     """
 
     client: Client
     futures: Sequence[Future]
     summaries: Sequence[BlockSummary]
+    n_ranks: int | None = None
+    ranks_per_worker: int | None = None
 
     def run(
         self,
@@ -53,12 +57,12 @@ class ClusterBlocks:
         pack: Callable[[Sequence[Block], int], Any],
         args: tuple[Any, ...],
         *,
-        n_ranks: int | None = None,
+        cut: Callable[[Any, int], Sequence[Any]] | None = None,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         transport: TransportName = "auto",
         numbered: bool = False,
     ) -> GangResult:
-        """Run a rank program over the blocks, one rank per worker process or `n_ranks`; see `run_on_cluster`.
+        """Run a rank program over the blocks; see `run_on_cluster`.
 
         With `numbered`, `pack` gets blocks (X, y, sample_weight, first), `first` being the number of the first row in
         the whole.
@@ -76,8 +80,10 @@ class ClusterBlocks:
                 futures,
                 client=self.client,
                 pack=pack,
+                cut=cut,
                 args=args,
-                n_ranks=n_ranks,
+                n_ranks=self.n_ranks,
+                ranks_per_worker=self.ranks_per_worker,
                 block_rows=[s.rows for s in self.summaries],
                 block_nbytes=[s.nbytes for s in self.summaries],
                 on_event=on_event,
@@ -108,6 +114,7 @@ class AbstractClusterEstimator(BaseEstimator):
         *,
         check: Callable[[], Block],
         n_ranks: int | None = None,
+        ranks_per_worker: int | None = None,
         classification: bool = False,
         supervised: bool = True,
         first: bool = True,
@@ -120,8 +127,9 @@ class AbstractClusterEstimator(BaseEstimator):
             As passed to ``fit``.
         check : callable
             Called for arrays of this process only: validates them and returns (X, y, sample_weight).
-        n_ranks : int or None, default None
-            Into how many blocks arrays of this process are cut; None takes one per worker.
+        n_ranks, ranks_per_worker : int or None, default None
+            How many ranks in all, and on a worker; None takes one for every thread. Arrays of this process are cut into
+            one block per rank.
         classification, supervised : bool
             Whether targets are classes, and whether there must be targets.
         first : bool, default True
@@ -146,8 +154,7 @@ class AbstractClusterEstimator(BaseEstimator):
             if is_distributed(X):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
             else:
-                n_blocks = n_ranks or len(client.nthreads())
-                futures = scatter_rows(client, *check(), n_blocks)
+                futures = scatter_rows(client, *check(), n_ranks=n_ranks, ranks_per_worker=ranks_per_worker)
             held += futures
             looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)
             held += looks
@@ -155,7 +162,7 @@ class AbstractClusterEstimator(BaseEstimator):
             check_summaries(summaries)
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)
-            yield ClusterBlocks(client, futures, summaries)
+            yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker)
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
         """Take the number of features from the blocks, or hold them to that of the first call."""

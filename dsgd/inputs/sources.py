@@ -89,8 +89,18 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = 
     return [build(block) for block in X]
 
 
-def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: int) -> list[Any]:
+def scatter_rows(
+    client: Client,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    n_ranks: int | None = None,
+    ranks_per_worker: int | None = None,
+) -> list[Any]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
+
+    There is one block per rank, and those of the ranks of a worker are neighbours.
 
     Parameters
     ----------
@@ -100,21 +110,23 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: i
         The rows.
     y, sample_weight : array, shape (n,), or None
         Targets and weights.
-    n_blocks : int
-        How many blocks; one per rank.
+    n_ranks, ranks_per_worker : int or None, default None
+        How many ranks there will be in all, and on a worker; None stands for one per thread.
 
     Returns
     -------
     list of Future
         Blocks in row order.
     """
-    workers = sorted(client.nthreads())
+    workers = sorted(client.nthreads().items())
+    places = [address for address, n in workers for _ in range(min(n, ranks_per_worker or n))]
+    n_blocks = n_ranks or len(places)
     n_rows = X.shape[0]
     futures = []
     for k in range(n_blocks):
         rows = slice(n_rows * k // n_blocks, n_rows * (k + 1) // n_blocks)
         block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
-        target = [workers[k % len(workers)]]
+        target = [places[k * len(places) // n_blocks]]
         futures += client.scatter([block], workers=target, direct=_reaches_workers(client), hash=False)
     return futures
 

@@ -155,10 +155,12 @@ def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatM
             params[j] = a[j] + b[j]
         return
     core = parts.shape[0]
-    for rank in range(core):
-        a, part = _slot(boxes_in[rank], number, params), parts[rank]
-        if rank + core < size:
-            b = _slot(boxes_in[rank + core], number, params)
+    n_folded = size - core
+    for k in range(core):
+        rank, part = k + min(k, n_folded), parts[k]
+        a = _slot(boxes_in[rank], number, params)
+        if k < n_folded:
+            b = _slot(boxes_in[rank + 1], number, params)
             for j in range(n):
                 part[j] = a[j] + b[j]
         else:
@@ -166,8 +168,8 @@ def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatM
                 part[j] = a[j]
     distance = 1
     while distance < core:
-        for rank in range(0, core, 2 * distance):
-            part, other = parts[rank], parts[rank + distance]
+        for k in range(0, core, 2 * distance):
+            part, other = parts[k], parts[k + distance]
             for j in range(n):
                 part[j] += other[j]
         distance *= 2

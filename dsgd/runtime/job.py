@@ -15,11 +15,11 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, GangError, InvalidParameterError
 from dsgd.ledger import Ledger
 from dsgd.runtime.client import require_cluster
-from dsgd.runtime.member import MemberTask, RankOutcome, run_member
+from dsgd.runtime.member import Cut, MemberOutcome, MemberTask, Pack, run_member
 from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import GangResult, RankProgram
-from dsgd.runtime.recovery import FailurePolicy, Recovery
+from dsgd.runtime.recovery import FailurePolicy, Limits, Recovery
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.wires import WireOptions
@@ -45,9 +45,11 @@ def run_on_cluster(
     blocks: Sequence[Future],
     *,
     client: Client | None = None,
-    pack: Callable[[Sequence[Any], int], Any],
+    pack: Pack,
+    cut: Cut | None = None,
     args: tuple[Any, ...] = (),
     n_ranks: int | None = None,
+    ranks_per_worker: int | None = None,
     timeout_s: float = 300.0,
     queue_timeout_s: float = 86_400.0,
     hung_after_s: float = 15.0,
@@ -63,10 +65,11 @@ def run_on_cluster(
     elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
 ) -> GangResult:
-    """Run a rank program on worker processes, one rank on each, over blocks of rows that are on the cluster.
+    """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
-    Blocks move from worker to worker where they must; neither they nor anything the ranks say to each other passes
-    through the scheduler or the client. Jobs that want the same workers run one after the other.
+    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.nested` for how they
+    are connected. Blocks move from worker to worker where they must; neither they nor anything the ranks say to each
+    other passes through the scheduler or the client. Jobs that want the same workers run one after the other.
 
     Parameters
     ----------
@@ -78,13 +81,20 @@ def run_on_cluster(
     client : distributed.Client or None, default None
         A synchronous client; None takes the current one.
     pack : callable
-        Called on every rank as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
-        none); returns the data of the rank. Every access to a block fetches it, so a packer that goes from block to
-        block has one of them in memory at a time. It must not change them: Dask still holds them.
+        Called on every worker as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
+        none) and the number of its first rank; returns the data. Every access to a block fetches it, so a packer that
+        goes from block to block has one of them in memory at a time. It must not change them: Dask still holds them.
+    cut : callable, optional
+        Called as ``cut(data, n)`` where a worker runs n > 1 ranks: returns the data of each of them, as views of what
+        was packed. By default each rank gets some of the blocks of its worker and packs them by itself, with its own
+        number.
     args : tuple
         Further arguments, pickled; small.
     n_ranks : int or None, default None
-        How many ranks; None takes one on every worker process.
+        How many ranks in all; None takes one for every thread of every worker. Fewer are spread over the workers.
+    ranks_per_worker : int or None, default None
+        How many ranks a worker may run at most. Programs that run threads of their own take 1 and ask
+        ``rank.n_threads`` how many they have.
     timeout_s : float, default 300
         How long a rank waits for a peer that says nothing.
     queue_timeout_s : float, default 86400
@@ -134,7 +144,7 @@ def run_on_cluster(
     VersionMismatchError
         A worker, or the scheduler, has no dsgd or another version.
     ClusterError
-        There are too few workers, or one has too little memory for its share.
+        The workers have too few threads, or one has too little memory for its share.
     WorkerLostError
         A worker left during the job, and `on_failure` or `max_restarts` do not let it go on.
     GangTimeoutError
@@ -158,18 +168,19 @@ def run_on_cluster(
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     check_choice("run_on_cluster(on_failure=...)", on_failure, get_args(FailurePolicy))
     check_number("run_on_cluster(max_restarts=...)", max_restarts, low=0, integer=True)
-    payload = cloudpickle.dumps((program, pack, args))
+    payload = cloudpickle.dumps((program, pack, cut, args))
     check_versions(client)
     register(client)
     session = Session(client, timeout_s, on_event, hung_after_s)
+    limits = n_ranks, ranks_per_worker
     recovery = Recovery(session, on_failure, max_restarts, elastic, block_rows)
     try:
-        outcomes: list[RankOutcome] | None = None
+        outcomes: list[MemberOutcome] | None = None
         while outcomes is None:
             plan = None
             try:
-                plan = _admitted(session, recovery, blocks, n_ranks, queue_timeout_s, block_rows, block_nbytes, reload)
-                outcomes = _train(session, recovery, plan, blocks, n_ranks, payload, algorithm, wires)
+                plan = _admitted(session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, reload)
+                outcomes = _train(session, recovery, plan, blocks, limits, payload, algorithm, wires)
             except GangError as error:
                 recovery.heed(error, plan)
         session.leave()
@@ -177,8 +188,8 @@ def run_on_cluster(
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
         session.break_off(f"the client stopped it ({type(error).__name__})")
         raise
-    ledger = Ledger([o.records for o in outcomes if o.records is not None], elapsed_s=time.perf_counter() - began)
-    stats = [outcome.stats for outcome in outcomes]
+    ledger = Ledger([records for o in outcomes for records in o.records], elapsed_s=time.perf_counter() - began)
+    stats = [stats for o in outcomes for stats in o.stats]
     return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
 
 
@@ -186,7 +197,7 @@ def _admitted(
     session: Session,
     recovery: Recovery,
     blocks: list[Future],
-    n_ranks: int | None,
+    limits: Limits,
     queue_timeout_s: float,
     block_rows: Sequence[int] | None,
     block_nbytes: Sequence[int] | None,
@@ -206,7 +217,7 @@ def _admitted(
             for index, block in enumerate(survey["blocks"])
         ]
         try:
-            plan = recovery.plan(parts, workers, n_ranks)
+            plan = recovery.plan(parts, workers, limits)
         except ClusterError as problem:
             # After a failure the cluster may be too small for a moment: a nanny starts its worker again.
             if recovery.cause is None:
@@ -217,7 +228,7 @@ def _admitted(
             time.sleep(_REPLAN_S)
             continue
         # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
-        if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.ranks) == len(workers)):
+        if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.members) == len(workers)):
             return plan
         attempt += 1
     raise ClusterError(
@@ -266,45 +277,47 @@ def _train(
     recovery: Recovery,
     plan: Plan,
     blocks: Sequence[Future],
-    n_ranks: int | None,
+    limits: Limits,
     payload: bytes,
     algorithm: Algorithm,
     wires: WireOptions,
-) -> list[RankOutcome]:
-    """Run the ranks and return their outcomes in rank order."""
+) -> list[MemberOutcome]:
+    """Run the members and return their outcomes in order."""
     futures = [
         session.client.submit(
             run_member,
             MemberTask(
-                session.fence(rank.rank),
-                rank.worker.address,
-                rank.worker.host,
-                rank.blocks,
-                tuple(blocks[index].key for index in rank.blocks),
-                rank.block_nbytes,
+                session.fence(number),
+                member.worker.address,
+                member.worker.host,
+                member.worker.nthreads,
+                plan.ranks_of,
+                member.blocks,
+                tuple(blocks[index].key for index in member.blocks),
+                member.block_nbytes,
                 payload,
                 session.timeout_s,
                 algorithm,
                 wires,
                 recovery.is_possible,
             ),
-            key=f"dsgd-rank-{session.job_id}-{session.epoch}-{rank.rank}",
-            workers=[rank.worker.address],
+            key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
+            workers=[member.worker.address],
             allow_other_workers=False,
             pure=False,
             priority=_PRIORITY,
         )
-        for rank in plan.ranks
+        for number, member in enumerate(plan.members)
     ]
     session.futures += futures
     recovery.started(plan)
 
     def stalled(status: Mapping[str, Any]) -> str | None:
-        recovery.look_for_newcomers(plan, n_ranks)
+        recovery.look_for_newcomers(plan, limits)
         missing = sorted(set(range(len(futures))) - set(status["started"]))
-        return f"rank {missing[0]} on worker {plan.addresses[missing[0]]} to start" if missing else None
+        return f"{plan.members[missing[0]]} to start" if missing else None
 
-    outcomes: list[RankOutcome] = _collect(session, futures, stalled)
+    outcomes: list[MemberOutcome] = _collect(session, futures, stalled)
     if not all(outcome.ok for outcome in outcomes):
         session.explain()
     return outcomes

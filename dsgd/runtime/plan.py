@@ -1,12 +1,15 @@
-"""Who trains what: blocks to workers, workers to ranks.
+"""Who trains what: ranks to worker processes, blocks of rows to workers.
 
-Problem: a cluster holds blocks of rows here and there. Every member of a gang needs about the same number of bytes, or
-the fastest waits for the slowest in every round; every byte that moves costs time before the first step.
+Problem: a cluster holds blocks of rows here and there, on workers of one or several threads. A gang has one member on
+every worker process; a member runs as many ranks as its worker has threads, over one copy of its rows. Every rank
+needs about the same number of bytes, or the fastest waits for the slowest in every round; every byte that moves costs
+time before the first step.
 
-Method: longest processing time first, with locality. Blocks go largest first, each to the least loaded worker that
-already holds it, unless that worker would be clearly overloaded; then to the least loaded worker of all.
+Method: longest processing time first, with locality, on machines as fast as they have ranks. Blocks go largest first,
+each to the worker that holds it and would be done first, unless that worker would be clearly overloaded; then to the
+one that would be done first of all.
 
-Law: no rank gets more than ``max(_OVERLOAD * mean, mean + largest block)`` bytes.
+Law: no member gets more than ``max(_OVERLOAD * mean, mean + largest block)`` bytes per rank.
 
 A plan is a pure function of its arguments: it knows no cluster, so it can be tested without one.
 """
@@ -18,11 +21,11 @@ from dataclasses import dataclass
 
 from dsgd.errors import ClusterError, InvalidParameterError
 
-__all__ = ["Block", "Plan", "RankPlan", "WorkerInfo", "make_plan"]
+__all__ = ["Block", "MemberPlan", "Plan", "WorkerInfo", "make_plan"]
 
 # A holder keeps its block up to this many times the mean load: moving a block costs once, imbalance in every round.
 _OVERLOAD = 1.2
-# A rank needs its blocks and one packed copy of them in memory at the same time, ...
+# A member needs its blocks and one packed copy of them in memory at the same time, ...
 _COPIES = 2
 # ... in what a Dask worker may fill before it pauses (distributed.worker.memory.pause is 0.8).
 _USABLE = 0.8
@@ -79,15 +82,15 @@ class WorkerInfo:
 
 
 @dataclass(frozen=True)
-class RankPlan:
-    """What one rank is: its number, its worker and its blocks.
+class MemberPlan:
+    """One member of the gang: a worker process, the ranks it runs and the blocks they share.
 
     Parameters
     ----------
-    rank : int
-        From 0.
     worker : WorkerInfo
         Where it runs.
+    first_rank, n_ranks : int
+        Its ranks are `n_ranks` consecutive numbers from `first_rank` on.
     blocks : tuple of int
         Indices of its blocks, ascending; may be empty.
     block_nbytes : tuple of int
@@ -98,31 +101,55 @@ class RankPlan:
         The part of them that comes from another worker.
     """
 
-    rank: int
     worker: WorkerInfo
+    first_rank: int
+    n_ranks: int
     blocks: tuple[int, ...]
     block_nbytes: tuple[int, ...]
     nbytes: int
     nbytes_moved: int
 
+    def __str__(self) -> str:
+        return f"{rank_names(self.first_rank, self.n_ranks)} on worker {self.worker.address}"
+
 
 @dataclass(frozen=True)
 class Plan:
-    """The ranks of a gang, in rank order: those of one host are neighbours."""
+    """The members of a gang in the order of their ranks: those of one host are neighbours."""
 
-    ranks: tuple[RankPlan, ...]
+    members: tuple[MemberPlan, ...]
 
     @property
     def addresses(self) -> tuple[str, ...]:
-        """The worker of each rank."""
-        return tuple(r.worker.address for r in self.ranks)
+        """The worker of each member."""
+        return tuple(member.worker.address for member in self.members)
+
+    @property
+    def ranks_of(self) -> tuple[int, ...]:
+        """How many ranks each member runs."""
+        return tuple(member.n_ranks for member in self.members)
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks the gang has."""
+        return sum(self.ranks_of)
 
 
-def make_plan(blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int | None = None) -> Plan:
-    """Assign blocks to ranks, one rank per worker process.
+def rank_names(first: int, n: int) -> str:
+    """Return ``"rank 3"`` or ``"ranks 4 to 7"``."""
+    return f"rank {first}" if n == 1 else f"ranks {first} to {first + n - 1}"
 
-    Ranks of one host are numbered in a row. Inside that order a rank that has an earlier block comes earlier, so that
-    the numbering does not depend on which worker happens to hold which blocks; ranks without blocks come last.
+
+def make_plan(
+    blocks: Sequence[Block],
+    workers: Sequence[WorkerInfo],
+    n_ranks: int | None = None,
+    ranks_per_worker: int | None = None,
+) -> Plan:
+    """Give ranks to workers, and blocks to the workers that run them.
+
+    Members on one host are numbered in a row. Inside that order a member that has an earlier block comes earlier, so
+    that the numbering does not depend on which worker happens to hold which blocks; those without blocks come last.
 
     Parameters
     ----------
@@ -131,7 +158,10 @@ def make_plan(blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: i
     workers : sequence of WorkerInfo
         The worker processes that may be used.
     n_ranks : int or None, default None
-        How many of them to use; None takes all. Fewer ranks go to the workers that are free and hold most bytes.
+        How many ranks there are in all; None takes as many as there may be. Fewer are spread over as many workers as
+        they can be, those first that are free and hold most bytes.
+    ranks_per_worker : int or None, default None
+        How many ranks a worker may run at most; None takes one per thread.
 
     Returns
     -------
@@ -141,35 +171,28 @@ def make_plan(blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: i
     Raises
     ------
     ClusterError
-        There are no workers, fewer than `n_ranks`, or one has too little memory for its share.
+        There are no workers, they have too few threads for `n_ranks`, or one has too little memory for its share.
     InvalidParameterError
-        `n_ranks` is less than one.
+        `n_ranks` or `ranks_per_worker` is less than one.
     """
-    if n_ranks is not None and n_ranks < 1:
-        raise InvalidParameterError(f"n_ranks must be at least 1, got {n_ranks}.")
+    for name, number in (("n_ranks", n_ranks), ("ranks_per_worker", ranks_per_worker)):
+        if number is not None and number < 1:
+            raise InvalidParameterError(f"{name} must be at least 1, got {number}.")
     if not workers:
         raise ClusterError("The cluster has no running worker: start one, or scale the cluster, and fit again.")
-    if n_ranks is not None and n_ranks > len(workers):
-        raise ClusterError(
-            f"{n_ranks} ranks need {n_ranks} worker processes, one for each; the cluster has {len(workers)} running. "
-            "Ask for fewer ranks, or add workers (threads of one worker do not count as workers)."
-        )
-    members = _choose(blocks, workers, len(workers) if n_ranks is None else n_ranks)
+    members = _choose(blocks, workers, n_ranks, ranks_per_worker)
     shares = _assign(blocks, members)
-    ranks = tuple(
-        RankPlan(
-            rank,
-            worker,
-            tuple(block.index for block in share),
-            tuple(block.nbytes for block in share),
-            sum(block.nbytes for block in share),
-            sum(block.nbytes for block in share if worker.address not in block.holders),
-        )
-        for rank, (worker, share) in enumerate(_ordered(members, shares))
-    )
-    for rank in ranks:
-        _check_memory(rank)
-    return Plan(ranks)
+    planned: list[MemberPlan] = []
+    first = 0
+    for worker, count, share in _ordered(members, shares):
+        indices = tuple(block.index for block in share)
+        sizes = tuple(block.nbytes for block in share)
+        moved = sum(block.nbytes for block in share if worker.address not in block.holders)
+        planned.append(MemberPlan(worker, first, count, indices, sizes, sum(sizes), moved))
+        first += count
+    for member in planned:
+        _check_memory(member)
+    return Plan(tuple(planned))
 
 
 def _stable(worker: WorkerInfo) -> tuple[str, int, str, str]:
@@ -177,58 +200,82 @@ def _stable(worker: WorkerInfo) -> tuple[str, int, str, str]:
     return worker.host, len(worker.name), worker.name, worker.address
 
 
-def _choose(blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int) -> list[WorkerInfo]:
-    held = dict.fromkeys((worker.address for worker in workers), 0)
+def _choose(
+    blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int | None, ranks_per_worker: int | None
+) -> list[tuple[WorkerInfo, int]]:
+    """Return the workers of the gang with the number of ranks of each."""
+    room = {w.address: min(max(w.nthreads, 1), ranks_per_worker or max(w.nthreads, 1)) for w in workers}
+    total = sum(room.values())
+    if n_ranks is not None and n_ranks > total:
+        raise ClusterError(
+            f"{n_ranks} ranks need {n_ranks} threads, one for each; the {len(workers)} running workers have room for "
+            f"{total}. Ask for fewer ranks, or add workers."
+        )
+    held = dict.fromkeys(room, 0)
     for block in blocks:
         for holder in block.holders:
             if holder in held:
                 held[holder] += block.nbytes
     best = sorted(workers, key=lambda worker: (worker.busy, -held[worker.address], _stable(worker)))
-    return sorted(best[:n_ranks], key=_stable)
+    counts = dict.fromkeys(room, 0)
+    left = total if n_ranks is None else n_ranks
+    while left:
+        for worker in best:
+            if left and counts[worker.address] < room[worker.address]:
+                counts[worker.address] += 1
+                left -= 1
+    return [(worker, counts[worker.address]) for worker in sorted(best, key=_stable) if counts[worker.address]]
 
 
-def _assign(blocks: Sequence[Block], members: Sequence[WorkerInfo]) -> list[list[Block]]:
+def _assign(blocks: Sequence[Block], members: Sequence[tuple[WorkerInfo, int]]) -> list[list[Block]]:
     loads = [0] * len(members)
     shares: list[list[Block]] = [[] for _ in members]
-    number = {worker.address: k for k, worker in enumerate(members)}
-    limit = _OVERLOAD * sum(_size(block) for block in blocks) / len(members)
+    number = {worker.address: k for k, (worker, _) in enumerate(members)}
+    ranks = [count for _, count in members]
+    limit = _OVERLOAD * sum(_size(block) for block in blocks) / sum(ranks)
     for block in sorted(blocks, key=lambda block: (-_size(block), block.index)):
-        lightest = min(range(len(members)), key=lambda k: (loads[k], k))
+        # What a rank of each member would have to walk, with this block.
+        done = [(load + _size(block)) / count for load, count in zip(loads, ranks, strict=True)]
+        soonest = min(range(len(members)), key=lambda k: (done[k], k))
         holders = [number[address] for address in block.holders if address in number]
-        chosen = min(holders, key=lambda k: (loads[k], k), default=lightest)
-        if loads[chosen] + _size(block) > limit and loads[chosen] > loads[lightest]:
-            chosen = lightest
+        chosen = min(holders, key=lambda k: (done[k], k), default=soonest)
+        if done[chosen] > limit and done[chosen] > done[soonest]:
+            chosen = soonest
         loads[chosen] += _size(block)
         shares[chosen].append(block)
     return [sorted(share, key=lambda block: block.index) for share in shares]
 
 
 def _size(block: Block) -> int:
-    # Blocks whose size is unknown or zero still cost a visit, and must not all land on one rank.
+    # Blocks whose size is unknown or zero still cost a visit, and must not all land on one worker.
     return max(block.nbytes, 1)
 
 
-def _ordered(members: Sequence[WorkerInfo], shares: Sequence[list[Block]]) -> list[tuple[WorkerInfo, list[Block]]]:
+def _ordered(
+    members: Sequence[tuple[WorkerInfo, int]], shares: Sequence[list[Block]]
+) -> list[tuple[WorkerInfo, int, list[Block]]]:
     last = 1 + max((block.index for share in shares for block in share), default=0)
     first = [share[0].index if share else last for share in shares]
     first_of_host: dict[str, int] = {}
-    for worker, index in zip(members, first, strict=True):
+    for (worker, _), index in zip(members, first, strict=True):
         first_of_host[worker.host] = min(index, first_of_host.get(worker.host, last))
-    numbers = sorted(
-        range(len(members)),
-        key=lambda k: (first_of_host[members[k].host], members[k].host, first[k], _stable(members[k])),
-    )
-    return [(members[k], shares[k]) for k in numbers]
+
+    def place(k: int) -> tuple[int, str, int, tuple[str, int, str, str]]:
+        worker, _ = members[k]
+        return first_of_host[worker.host], worker.host, first[k], _stable(worker)
+
+    return [(*members[k], shares[k]) for k in sorted(range(len(members)), key=place)]
 
 
-def _check_memory(rank: RankPlan) -> None:
-    needed = _COPIES * rank.nbytes
-    usable = int(_USABLE * rank.worker.memory_limit)
-    if rank.worker.memory_limit and needed > usable:
+def _check_memory(member: MemberPlan) -> None:
+    worker = member.worker
+    needed = _COPIES * member.nbytes
+    usable = int(_USABLE * worker.memory_limit)
+    if worker.memory_limit and needed > usable:
         raise ClusterError(
-            f"rank {rank.rank} on worker {rank.worker.address} (host {rank.worker.host}) would need "
-            f"{_gib(needed)} for its {len(rank.blocks)} blocks and their packed copy, but may use {_gib(usable)} "
-            f"of its limit of {_gib(rank.worker.memory_limit)}. Give workers more memory, or use more of them."
+            f"{member} (host {worker.host}) would need {_gib(needed)} for {len(member.blocks)} blocks and their packed "
+            f"copy, but may use {_gib(usable)} of its limit of {_gib(worker.memory_limit)}. "
+            "Give workers more memory, or use more of them."
         )
 
 

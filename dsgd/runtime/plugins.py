@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from distributed import Client, Scheduler, Worker
 
 __all__ = [
-    "RANK_EVENT",
+    "MEMBER_EVENT",
     "SCHEDULER_PLUGIN",
     "WORKER_PLUGIN",
     "GangSchedulerPlugin",
@@ -42,7 +42,7 @@ SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
 WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
 # Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
 _JOB_ORDER: Final = "dsgd-job"
-RANK_EVENT: Final = "dsgd-rank-event"
+MEMBER_EVENT: Final = "dsgd-member-event"
 # What Dask calls the reasons why a worker goes, where they say more than that its connection broke.
 _DEPARTURES: Final = {
     "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
@@ -92,7 +92,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_finish": self.finish,
             }
         )
-        scheduler.stream_handlers[RANK_EVENT] = self.rank_event
+        scheduler.stream_handlers[MEMBER_EVENT] = self.member_event
 
     # ---- asked by the client
 
@@ -131,12 +131,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
         epoch: int,
         token: bytes,
         client: str,
-        members: Sequence[tuple[str, str]],
+        members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
     ) -> dict[str, Any]:
         """Put a job in the queue."""
         self.registry.admit(job_id, epoch, token, client, members, hung_after_s)
-        for worker, _ in members:
+        for worker, *_ in members:
             if worker not in self.scheduler.workers:
                 self.registry.worker_left(worker)
         if client not in self.scheduler.clients:
@@ -157,29 +157,29 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """End a job."""
         self.registry.close(job_id)
 
-    # ---- asked by the ranks
+    # ---- asked by the members
 
     async def join(
-        self, job_id: str, epoch: int, token: bytes, rank: int, address: str, wait_s: float
+        self, job_id: str, epoch: int, token: bytes, member: int, address: str, wait_s: float
     ) -> dict[str, Any]:
-        """Give a rank's address; returns those of all when the last has come, or the state after `wait_s`."""
+        """Give a member's address; returns those of all when the last has come, or the state after `wait_s`."""
 
         def answer() -> dict[str, Any]:
-            return self.registry.join(job_id, epoch, token, rank, address)
+            return self.registry.join(job_id, epoch, token, member, address)
 
         await self._until(job_id, lambda: answer()["join_state"] != "waiting", wait_s)
         return answer()
 
-    def finish(self, job_id: str, epoch: int, token: bytes, rank: int, failure: dict[str, Any] | None) -> None:
-        """Note the end of a rank."""
-        self.registry.finish(job_id, epoch, token, rank, failure)
+    def finish(self, job_id: str, epoch: int, token: bytes, member: int, failure: dict[str, Any] | None) -> None:
+        """Note the end of a member."""
+        self.registry.finish(job_id, epoch, token, member, failure)
 
-    def rank_event(
-        self, worker: str, job_id: str, epoch: int, token: bytes, rank: int, event: dict[str, Any] | None
+    def member_event(
+        self, worker: str, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any] | None
     ) -> None:
-        """Note that a rank has begun (no event), or keep its progress event."""
+        """Note that a member has begun (no event), or keep its progress event."""
         if event is None:
-            self.registry.rank_started(job_id, epoch, token, rank)
+            self.registry.member_started(job_id, epoch, token, member)
         else:
             self.registry.publish(job_id, event)
 
@@ -264,7 +264,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
 
 class GangWorkerPlugin(WorkerPlugin):
-    """Holds the jobs of a worker, and stops a rank whose task was cancelled."""
+    """Holds the jobs of a worker, and stops a member whose task was cancelled."""
 
     name = WORKER_PLUGIN
     idempotent = True
@@ -290,7 +290,7 @@ class GangWorkerPlugin(WorkerPlugin):
             self.store.close(job_id)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Stop the rank whose task was cancelled, or whose client went away.
+        """Stop the member whose task was cancelled, or whose client went away.
 
         Dask cannot stop a running task; it only notes that nobody wants it any more.
         """

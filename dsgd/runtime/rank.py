@@ -32,12 +32,16 @@ class Rank:
         Takes a small mapping of plain numbers and strings and shows it to whoever watches the job; rank 0 only.
     keeper : SnapshotKeeper or None, default None
         Where the rank leaves copies of its state, which outlive it; None where the gang is not formed anew.
+    n_threads : int
+        How many threads the rank may use, itself among them, so that all ranks together use the threads that the
+        workers have.
     """
 
     group: Group
     abort: AbortFlag
     publish: Callable[[Mapping[str, Any]], None] = field(default=_say_nothing)
     keeper: SnapshotKeeper | None = None
+    n_threads: int = 1
 
     @property
     def number(self) -> int:
@@ -76,7 +80,8 @@ class GangResult:
     value : object
         What the program returned on rank 0.
     stats : sequence of dict
-        One entry per rank: ``rank``, ``worker``, ``host``, ``rows``, ``peak_rss_bytes`` and the like.
+        One entry per rank: ``rank``, ``worker``, ``host``, ``rows``, ``peak_rss_bytes`` (of the process, which ranks
+        may share) and the like.
     ledger : Ledger
         Seconds and bytes of every rank, since the gang was last formed.
     recoveries : sequence of dict

@@ -20,6 +20,7 @@ import time
 import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
+from itertools import accumulate
 from typing import Any, Final, Literal
 
 from dsgd.errors import GangError, PausedError
@@ -27,10 +28,12 @@ from dsgd.runtime.member import kept_blocks, request_pause
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.session import Session
 
-__all__ = ["FailurePolicy", "Recovery"]
+__all__ = ["FailurePolicy", "Limits", "Recovery"]
 
 #: What a user may ask for when a machine fails.
 FailurePolicy = Literal["raise", "restart", "shrink"]
+#: How many ranks there may be, in all and on a worker; see `make_plan`.
+Limits = tuple[int | None, int | None]
 
 _OF_MACHINES: Final = ("lost", "hung", "aborted")
 _ASK_S: Final = 2.0
@@ -123,7 +126,7 @@ class Recovery:
         self._plan, self._pausing = plan, False
         if self._policy == "shrink" and not joined:
             self._dropped |= {
-                index for rank in plan.ranks if rank.worker.address not in answers for index in rank.blocks
+                index for member in plan.members if member.worker.address not in answers for index in member.blocks
             }
         self.events.append(
             {
@@ -145,12 +148,12 @@ class Recovery:
         had = self._dropped.union(*self.kept.values())
         return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
 
-    def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo], n_ranks: int | None) -> Plan:
+    def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo], limits: Limits) -> Plan:
         """Return the plan of the next gang; see `make_plan` for what it raises."""
         workers = [worker for worker in workers if worker.address not in self._deaf]
         if self._plan is not None and self._policy == "shrink" and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in workers})
-        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, n_ranks)
+        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits)
 
     def _at_home(self, block: Block) -> Block:
         """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
@@ -158,11 +161,12 @@ class Recovery:
         return replace(block, holders=owners) if owners else block
 
     def _shrunk(self, plan: Plan, workers: Collection[str]) -> Plan:
-        left = [rank for rank in plan.ranks if rank.worker.address in workers]
+        left = [member for member in plan.members if member.worker.address in workers]
         if not left and self.cause is not None:
             raise self.cause
-        self._dropped |= {index for rank in plan.ranks if rank not in left for index in rank.blocks}
-        return Plan(tuple(replace(rank, rank=number) for number, rank in enumerate(left)))
+        self._dropped |= {index for member in plan.members if member not in left for index in member.blocks}
+        first = accumulate((member.n_ranks for member in left), initial=0)
+        return Plan(tuple(replace(member, first_rank=rank) for member, rank in zip(left, first, strict=False)))
 
     def started(self, plan: Plan) -> None:
         """Note that the ranks of a plan begin."""
@@ -172,7 +176,7 @@ class Recovery:
         lost = sorted(self._dropped)
         rows = None if self._block_rows is None else sum(self._block_rows[index] for index in lost)
         seconds = time.monotonic() - self._began
-        self.events[-1] |= {"ranks": len(plan.ranks), "blocks_lost": lost, "rows_lost": rows, "seconds": seconds}
+        self.events[-1] |= {"ranks": plan.n_ranks, "blocks_lost": lost, "rows_lost": rows, "seconds": seconds}
         self._warn(self.events[-1])
 
     def _warn(self, event: Mapping[str, Any]) -> None:
@@ -190,10 +194,10 @@ class Recovery:
             stacklevel=5,
         )
 
-    def look_for_newcomers(self, plan: Plan, n_ranks: int | None) -> None:
+    def look_for_newcomers(self, plan: Plan, limits: Limits) -> None:
         """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""
         now = time.monotonic()
-        full = n_ranks is not None and len(plan.ranks) >= n_ranks
+        full = limits[0] is not None and plan.n_ranks >= limits[0]
         if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
             return
         self._looked = now

@@ -4,10 +4,11 @@ Problem: Dask starts tasks one by one. A gang must start as a whole or not at al
 the workers wait for ever), find its members, and stop as a whole when one of them does.
 
 Method: a job asks for a set of workers and gets all of them at once, first come, first served among jobs whose sets
-overlap; several of its ranks may share a worker, which is leased once. Ranks then send their addresses and get the
-full list when the last has come. Every message of a rank carries (job, epoch, token), so that a task which Dask ran
-again, or one of a job that is over, is turned away. The first failure is the cause; ranks that only noticed that a
-peer went quiet are heard after a grace period, in which the cause itself usually arrives.
+overlap. It has a member for every worker, or several on one, which is leased once; a member may run several ranks.
+Members send their addresses and get the full list when the last has come. Every message of a member carries (job,
+epoch, token), so that a task which Dask ran again, or one of a job that is over, is turned away. The first failure is
+the cause; members that only noticed that a peer went quiet are heard after a grace period, in which the cause itself
+usually arrives.
 
 This module knows no Dask: messages go out through `send`, and time comes from `clock`, so the protocol is tested
 without a cluster. All calls come from one thread, the event loop of the scheduler.
@@ -19,28 +20,36 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any, Final
+
+from dsgd.runtime.plan import rank_names
 
 __all__ = ["Job", "Member", "Registry"]
 
-# How long a rank's "my peer went away" waits for the peer's own story or for the scheduler to miss its worker.
+# How long a member's "my peer went away" waits for the peer's own story or for the scheduler to miss its worker.
 _GRACE_S: Final = 1.0
-# How long a rank that does not react to an abort keeps its worker leased after its job was closed.
+# How long a member that does not react to an abort keeps its worker leased after its job was closed.
 _LINGER_S: Final = 10.0
 _MAX_EVENTS: Final = 256
 
 
 @dataclass(frozen=True)
 class Member:
-    """The worker of one rank: its address and host."""
+    """The worker of one member: its address, its host and the ranks it runs."""
 
     worker: str
     host: str
+    first_rank: int
+    n_ranks: int
+
+    def __str__(self) -> str:
+        return f"{rank_names(self.first_rank, self.n_ranks)} on worker {self.worker}"
 
 
 @dataclass
 class Job:
-    """One gang, from admission to the end of its last rank.
+    """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`.
     """
@@ -64,17 +73,17 @@ class Job:
 
     @property
     def live(self) -> set[int]:
-        """Ranks that have begun and not ended."""
+        """Members that have begun and not ended."""
         return self.started - self.ended
 
     @property
     def workers(self) -> tuple[str, ...]:
-        """The workers of the job, each once, in the order of their first ranks."""
+        """The workers of the job, each once, in the order of their members."""
         return tuple(dict.fromkeys(member.worker for member in self.members))
 
-    def workers_of(self, ranks: Iterable[int]) -> tuple[str, ...]:
-        """Return the workers of some ranks, each once."""
-        return tuple(dict.fromkeys(self.members[rank].worker for rank in sorted(ranks)))
+    def workers_of(self, members: Iterable[int]) -> tuple[str, ...]:
+        """Return the workers of some members, each once."""
+        return tuple(dict.fromkeys(self.members[member].worker for member in sorted(members)))
 
     @property
     def stopped(self) -> bool:
@@ -115,7 +124,7 @@ class Registry:
         epoch: int,
         token: bytes,
         client: str,
-        members: Sequence[tuple[str, str]],
+        members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
@@ -125,8 +134,9 @@ class Registry:
         before = self.jobs.get(job_id)
         if before is None or (before.epoch < epoch and before.client == client):
             if before is not None:
-                self._supersede(before, {worker for worker, _ in members})
-            gang = tuple(Member(worker, host) for worker, host in members)
+                self._supersede(before, {worker for worker, *_ in members})
+            first = accumulate((n for *_, n in members), initial=0)
+            gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
         self._grant()
 
@@ -136,10 +146,10 @@ class Registry:
         Returns
         -------
         dict
-            ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all ranks ended well) or ``"failed"``;
+            ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
             ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
             ``ahead``, the workers waited for;
-            ``started`` and ``live`` ranks; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
+            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
         """
         self._sweep()
         job = self.jobs.get(job_id)
@@ -182,7 +192,7 @@ class Registry:
     def close(self, job_id: str) -> None:
         """End a job: its workers forget it, its leases go to the next.
 
-        A rank that is still running (it has not read its abort flag yet) keeps its worker until it ends, for a while.
+        A member that is still running (it has not read its abort flag yet) keeps its worker until it ends, for a while.
         """
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
@@ -195,41 +205,41 @@ class Registry:
         self._changed(job)
         self._sweep()
 
-    # ---- the ranks' side
+    # ---- the members' side
 
-    def rank_started(self, job_id: str, epoch: int, token: bytes, rank: int) -> None:
-        """Note that the task of a rank has begun."""
-        job = self._fenced(job_id, epoch, token, rank)
-        if job is not None and rank not in job.ended:
-            job.started.add(rank)
+    def member_started(self, job_id: str, epoch: int, token: bytes, member: int) -> None:
+        """Note that the task of a member has begun."""
+        job = self._fenced(job_id, epoch, token, member)
+        if job is not None and member not in job.ended:
+            job.started.add(member)
             self._changed(job)
 
-    def join(self, job_id: str, epoch: int, token: bytes, rank: int, address: str) -> dict[str, Any]:
-        """Give the data address of a rank, and get those of all when the last has come.
+    def join(self, job_id: str, epoch: int, token: bytes, member: int, address: str) -> dict[str, Any]:
+        """Give the data address of a member, and get those of all when the last has come.
 
         Returns
         -------
         dict
-            ``join_state``: ``"waiting"`` (with ``missing``, the ranks that have not come), ``"ready"`` (with
-            ``addresses`` and ``workers`` in rank order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does
-            not belong to the gang (any more).
+            ``join_state``: ``"waiting"`` (with ``missing``, those that have not come), ``"ready"`` (with
+            ``addresses`` and ``workers`` in order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not
+            belong to the gang (any more).
         """
-        job = self._fenced(job_id, epoch, token, rank)
-        if job is None or job.phase != "granted" or rank in job.ended:
+        job = self._fenced(job_id, epoch, token, member)
+        if job is None or job.phase != "granted" or member in job.ended:
             return {"join_state": "stale"}
-        if job.addresses.get(rank, address) != address:
+        if job.addresses.get(member, address) != address:
             return {"join_state": "stale"}
         if job.stopped:
             return {"join_state": "stopped", "reason": self._reason(job)}
-        if rank not in job.addresses:
-            job.started.add(rank)
-            job.addresses[rank] = address
+        if member not in job.addresses:
+            job.started.add(member)
+            job.addresses[member] = address
             self._changed(job)
         missing = [k for k in range(len(job.members)) if k not in job.addresses]
         if missing:
             return {
                 "join_state": "waiting",
-                "missing": [f"rank {k} on worker {job.members[k].worker}" for k in missing],
+                "missing": [str(job.members[k]) for k in missing],
             }
         return {
             "join_state": "ready",
@@ -238,27 +248,28 @@ class Registry:
         }
 
     def finish(
-        self, job_id: str, epoch: int, token: bytes, rank: int, failure: Mapping[str, Any] | None = None
+        self, job_id: str, epoch: int, token: bytes, member: int, failure: Mapping[str, Any] | None = None
     ) -> None:
-        """Note that a rank has ended, well or with a failure.
+        """Note that a member has ended, well or with a failure.
 
         Parameters
         ----------
         job_id, epoch, token
-            The fence of the job; a rank of an older epoch is not listened to.
-        rank : int
-            The rank.
+            The fence of the job; a member of an older epoch is not listened to.
+        member : int
+            The member.
         failure : mapping or None
-            ``kind`` (``"raised"``, or ``"aborted"`` when the rank stopped because of something elsewhere), ``text``
-            and ``pickled``, the exception as bytes, which are handed on unread.
+            ``kind`` (``"raised"``, or ``"aborted"`` when it stopped because of something elsewhere), ``text``,
+            ``pickled``, the exception as bytes, which are handed on unread, and ``rank``, the rank that failed where
+            it is not the first of the member.
         """
-        job = self._fenced(job_id, epoch, token, rank)
-        if job is None or rank in job.ended:
+        job = self._fenced(job_id, epoch, token, member)
+        if job is None or member in job.ended:
             return
-        job.ended.add(rank)
+        job.ended.add(member)
         if failure is not None:
-            member = job.members[rank]
-            record = {**failure, "rank": rank, "worker": member.worker, "host": member.host}
+            place = job.members[member]
+            record = {"rank": place.first_rank, **failure, "worker": place.worker, "host": place.host}
             if record["kind"] == "aborted":
                 self._suspect(job, record)
             else:
@@ -286,13 +297,14 @@ class Registry:
             How it left, to go on from "worker ...".
         """
         for job in list(self.jobs.values()):
-            gone = [rank for rank, member in enumerate(job.members) if member.worker == worker]
+            gone = [number for number, member in enumerate(job.members) if member.worker == worker]
             if not gone:
                 continue
             # All of them before the job fails: nobody is told to stop who is no longer there.
             job.ended.update(gone)
             if job.phase != "closed":
-                record = {"kind": "lost", "rank": gone[0], "worker": worker, "host": job.members[gone[0]].host}
+                first = job.members[gone[0]]
+                record = {"kind": "lost", "rank": first.first_rank, "worker": worker, "host": first.host}
                 self._fail(job, {**record, "text": f"worker {worker} {how}", "pickled": b""})
             self._changed(job)
         self.leases.pop(worker, None)
@@ -311,12 +323,18 @@ class Registry:
         job = self.jobs.get(job_id)
         if job is None or job.phase != "granted":
             return
-        waits = [(silent_s.get(member.worker, 0.0), rank) for rank, member in enumerate(job.members)]
-        longest_s, rank = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
+        waits = [(silent_s.get(member.worker, 0.0), number) for number, member in enumerate(job.members)]
+        longest_s, number = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
         if longest_s > job.hung_after_s:
-            member = job.members[rank]
+            member = job.members[number]
             text = f"its worker was not heard of for {longest_s:.1f} s"
-            record = {"kind": "hung", "rank": rank, "worker": member.worker, "host": member.host, "text": text}
+            record = {
+                "kind": "hung",
+                "rank": member.first_rank,
+                "worker": member.worker,
+                "host": member.host,
+                "text": text,
+            }
             self._fail(job, {**record, "pickled": b""})
 
     def client_left(self, client: str) -> None:
@@ -333,9 +351,9 @@ class Registry:
 
     # ---- inside
 
-    def _fenced(self, job_id: str, epoch: int, token: bytes, rank: int) -> Job | None:
+    def _fenced(self, job_id: str, epoch: int, token: bytes, member: int) -> Job | None:
         job = self.jobs.get(job_id)
-        if job is None or job.epoch != epoch or job.token != token or not 0 <= rank < len(job.members):
+        if job is None or job.epoch != epoch or job.token != token or not 0 <= member < len(job.members):
             return None
         return job
 

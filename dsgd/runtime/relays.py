@@ -107,7 +107,7 @@ async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int
     board : Switchboard
         The relays of the job on this worker.
     fence : Fence
-        This rank, and its job.
+        This member, and its job.
     peer : int
         The peer, which listens.
     address : str
@@ -121,8 +121,8 @@ async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int
     job = {"job_id": fence.job_id, "epoch": fence.epoch, "token": fence.token}
     ours, theirs = socket.socketpair()
     try:
-        board.start(fence.rank, peer, theirs, _post(worker, address, job, rank=peer, peer=fence.rank))
-        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=fence.rank, address=worker.address)
+        board.start(fence.member, peer, theirs, _post(worker, address, job, rank=peer, peer=fence.member))
+        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=fence.member, address=worker.address)
         refusal = await call
         if refusal:
             raise ConnectionRefusedError(f"worker {address} refuses: {refusal}")

@@ -1,9 +1,9 @@
-"""How the ranks of a gang find each other.
+"""How the members of a gang find each other.
 
-A rank opens its data socket once, on the host part of its worker's own address (the address by which the cluster
-already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all ranks when the
+A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
+already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the
 last has come. There is no port to agree on and none that is probed, released and taken by somebody else. Strangers that
-find it are sent away while the rank waits, and it is closed as soon as all have joined.
+find it are sent away while the member waits, and it is closed as soon as all have joined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from dsgd.comm.mesh import Detour
 from dsgd.comm.wire import job_code
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
-from dsgd.runtime.plugins import RANK_EVENT
+from dsgd.runtime.plugins import MEMBER_EVENT
 from dsgd.runtime.relays import open_relay
 from dsgd.runtime.store import JobState
 from dsgd.runtime.wires import WireOptions, open_listener
@@ -46,7 +46,7 @@ _CONNECT_S: Final = 30.0
 
 @dataclass(frozen=True)
 class Fence:
-    """What every message of a rank shows, so that one of a job that is over is turned away.
+    """What every message of a member shows, so that one of a job that is over is turned away.
 
     Parameters
     ----------
@@ -56,29 +56,29 @@ class Fence:
         Which start of it.
     token : bytes
         32 secret bytes, known to the members of the gang alone.
-    rank : int
-        The rank.
+    member : int
+        Number of the member; one worker process, which may run several ranks.
     """
 
     job_id: str
     epoch: int
     token: bytes
-    rank: int
+    member: int
 
     def as_message(self) -> dict[str, Any]:
         """Return the fields as message arguments."""
-        return {"job_id": self.job_id, "epoch": self.epoch, "token": self.token, "rank": self.rank}
+        return {"job_id": self.job_id, "epoch": self.epoch, "token": self.token, "member": self.member}
 
 
 class SchedulerLink:
-    """A rank's line to the scheduler, used from the thread of its task."""
+    """A member's line to the scheduler, used from the threads of its ranks."""
 
     def __init__(self, worker: Worker, fence: Fence) -> None:
         self._worker = worker
         self._fence = fence
 
     def started(self) -> None:
-        """Say that this rank has begun; does not wait."""
+        """Say that this member has begun; does not wait."""
         self._tell(None)
 
     def publish(self, event: Mapping[str, Any]) -> None:
@@ -86,21 +86,21 @@ class SchedulerLink:
         self._tell(dict(event))
 
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
-        """Give this rank's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
+        """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
         answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, idle, address=address, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
-        """Say how this rank ended."""
+        """Say how this member ended."""
         self._call("dsgd_finish", _CALL_S, failure=None if failure is None else dict(failure))
 
     def _tell(self, event: dict[str, Any] | None) -> None:
-        message = {"op": RANK_EVENT, **self._fence.as_message(), "event": event}
+        message = {"op": MEMBER_EVENT, **self._fence.as_message(), "event": event}
         self._worker.loop.add_callback(self._worker.batched_send, message)
 
     def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
         call = getattr(self._worker.scheduler, op)(**self._fence.as_message(), **arguments)
-        return _on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", self._fence.rank, idle)
+        return _on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", idle)
 
 
 def _on_loop(
@@ -108,7 +108,6 @@ def _on_loop(
     call: Coroutine[Any, Any, Any],
     timeout_s: float,
     problem: str,
-    rank: int,
     idle: Callable[[], object] | None = None,
 ) -> Any:
     """Return what a coroutine returns on the worker's event loop."""
@@ -126,7 +125,7 @@ def _on_loop(
         future.cancel()
     if not loop.is_running():
         raise AbortedError(f"worker {worker.address} is closing")
-    raise GangTimeoutError(f"rank {rank} on worker {worker.address}: {problem} within {timeout_s:g} s.")
+    raise GangTimeoutError(f"worker {worker.address}: {problem} within {timeout_s:g} s.")
 
 
 def data_wrap(worker: Worker) -> Wrap | None:
@@ -171,54 +170,54 @@ def meet(
     ledger: RankLedger,
     timeout_s: float,
 ) -> Meeting:
-    """Wait until all ranks are there, and connect with them.
+    """Wait until all members are there, and connect with them.
 
     Parameters
     ----------
     worker : Worker
-        The worker that runs this rank.
+        The worker that runs this member.
     job : JobState
         What it keeps of the job; its abort flag is read between slices of the wait.
     link : SchedulerLink
-        This rank's line to the scheduler.
+        This member's line to the scheduler.
     fence : Fence
         Which job this is.
     options : WireOptions
         What to talk over and where to listen.
     ledger : RankLedger
-        The account of this rank.
+        The account of the first rank of this member, which is the one that talks to the others.
     timeout_s : float
         Longest wait for the others, and for anything the transport waits for later.
 
     Returns
     -------
     Meeting
-        The transport, connected with every peer.
+        The transport, which connects the members by their numbers.
 
     Raises
     ------
     AbortedError
         The job stopped, or this task does not belong to it.
     GangTimeoutError
-        Some ranks did not come in time; names them.
+        Some members did not come in time; names them.
     ClusterError
-        Not all ranks can share memory, with ``transport="shm"``, or no port can be listened on.
+        Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
     """
     wrap = data_wrap(worker)
     with open_listener(worker, options) as listener:
-        job.relays.open_door(fence.rank, listener.address)
+        job.relays.open_door(fence.member, listener.address)
         try:
             answer = _gather(link, fence, listener, job, wrap, timeout_s)
             transport = _connect(worker, job, fence, options, listener, answer, wrap, ledger, timeout_s)
         finally:
-            job.relays.close_door(fence.rank)
+            job.relays.close_door(fence.member)
         return Meeting(transport, dict(listener.refused + job.relays.refused))
 
 
 def _gather(
     link: SchedulerLink, fence: Fence, listener: Listener, job: JobState, wrap: Wrap | None, timeout_s: float
 ) -> dict[str, Any]:
-    """Return what the scheduler answers when the last rank has come."""
+    """Return what the scheduler answers when the last member has come."""
     code = job_code(fence.job_id)
 
     def send_strangers_away() -> None:
@@ -234,10 +233,10 @@ def _gather(
         if state == "stopped":
             raise AbortedError(answer["reason"])
         if state == "stale":
-            raise AbortedError(f"job {fence.job_id} no longer knows this task of rank {fence.rank}")
+            raise AbortedError(f"job {fence.job_id} no longer knows this task of member {fence.member}")
         if time.monotonic() >= deadline:
             raise GangTimeoutError(
-                f"rank {fence.rank} waited {timeout_s:g} s for {', '.join(answer['missing'])} to start. "
+                f"the worker waited {timeout_s:g} s for {', '.join(answer['missing'])} to start. "
                 "The worker may be busy with other tasks, paused for memory, or still reading its rows."
             )
 
@@ -257,8 +256,8 @@ def _connect(
 
     def through_worker(peer: int) -> socket.socket:
         call = open_relay(worker, job.relays, fence, peer, workers[peer])
-        problem = f"worker {workers[peer]} did not connect rank {peer}"
-        sock: socket.socket = _on_loop(worker, call, _CALL_S, problem, fence.rank)
+        problem = f"worker {workers[peer]} did not connect"
+        sock: socket.socket = _on_loop(worker, call, _CALL_S, problem)
         return sock
 
     settings: dict[str, Any] = {
@@ -273,13 +272,13 @@ def _connect(
         "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
     }
     if options.transport in ("tcp", "rpc"):
-        return tcp.connect(listener, fence.rank, answer["addresses"], **settings)
+        return tcp.connect(listener, fence.member, answer["addresses"], **settings)
     wait: shm.Wait = "spin" if options.transport == "spin" else "sleep"
-    joined = shm.connect(listener, fence.rank, answer["addresses"], wait=wait, **settings)
+    joined = shm.connect(listener, fence.member, answer["addresses"], wait=wait, **settings)
     if options.transport == "shm" and joined.size > 1 and joined.wire != "shm":
         joined.close()
         raise ClusterError(
-            f"rank {fence.rank} cannot share memory with all other ranks: there are {len(set(joined.hosts))} hosts, or "
+            f"the worker cannot share memory with all others: there are {len(set(joined.hosts))} hosts, or "
             'the shared folder has no room (see the log of the worker). Use transport="auto".'
         )
     return joined

@@ -71,13 +71,13 @@ class Session:
         self._hung_after_s = hung_after_s
         self._seen = -2  # a version no job has
         self._admitted = False
-        self._members: list[tuple[str, str]] = []
+        self._members: list[tuple[str, str, int]] = []
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
 
-    def fence(self, rank: int) -> Fence:
-        """Return what the messages of a rank show."""
-        return Fence(self.job_id, self.epoch, self._token, rank)
+    def fence(self, member: int) -> Fence:
+        """Return what the messages of a member show."""
+        return Fence(self.job_id, self.epoch, self._token, member)
 
     @property
     def token(self) -> bytes:
@@ -105,7 +105,7 @@ class Session:
         """
         deadline = time.monotonic() + queue_timeout_s
         self._admitted = True
-        self._members = [(rank.worker.address, rank.worker.host) for rank in plan.ranks]
+        self._members = [(member.worker.address, member.worker.host, member.n_ranks) for member in plan.members]
         status = self._call(
             "dsgd_admit",
             job_id=self.job_id,
@@ -196,19 +196,19 @@ class Session:
         deaf : collection of str
             Workers that are not waited for.
         addresses : sequence of str
-            The worker of each rank.
+            The worker of each member.
 
         Returns
         -------
         list of str
-            Workers whose rank has not ended in time: it hangs.
+            Workers whose ranks have not ended in time: one hangs.
         """
         self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
         deadline, seen = time.monotonic() + _END_S, -2
         while True:
             status = self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=seen, wait_s=_SLICE_S)
             seen = status["version"]
-            late = [addresses[rank] for rank in status["live"] if addresses[rank] not in deaf]
+            late = [addresses[member] for member in status["live"] if addresses[member] not in deaf]
             if not late or time.monotonic() >= deadline:
                 break
         self._drop()
@@ -335,7 +335,8 @@ class Session:
     def _emit(self, event: Mapping[str, Any]) -> None:
         if event.get("phase") == "straggler":
             # A rank does not know where the others are.
-            worker, host = self._members[event["rank"]]
+            places = [(worker, host) for worker, host, n in self._members for _ in range(n)]
+            worker, host = places[event["rank"]]
             event = {**event, "worker": worker, "host": host, "text": straggler_text(event, worker, host)}
             warn_user(event["text"], StragglerWarning)
         if self._on_event is not None:

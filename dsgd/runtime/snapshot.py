@@ -120,13 +120,8 @@ def share(
         if not dealt:
             array = np.empty(shape, dtype=dtype) if given is None else given
             group.broadcast(array.reshape(-1), root)
-        elif given is None:
-            array = np.empty((1, *shape[1:]), dtype=dtype)
-            group.transport.recv(root, array.reshape(-1))
         else:
-            for rank in range(group.size):
-                if rank != root:
-                    group.transport.send(rank, given[rank].reshape(-1))
-            array = given[root : root + 1]
+            array = np.empty((1, *shape[1:]), dtype=dtype)
+            group.scatter(None if given is None else given.reshape(group.size, -1), array, root)
         received[name] = array
     return received

@@ -25,15 +25,15 @@ class Kept:
 
     Parameters
     ----------
-    keeper : SnapshotKeeper
-        The last state of the rank.
+    keepers : dict of int to SnapshotKeeper
+        The last state of each rank, by its place on the worker.
     blocks : tuple of int or None
         Which blocks `data` was packed from.
     data : object
-        The packed rows of the rank.
+        The packed rows of the ranks.
     """
 
-    keeper: SnapshotKeeper = field(default_factory=SnapshotKeeper)
+    keepers: dict[int, SnapshotKeeper] = field(default_factory=lambda: {0: SnapshotKeeper()})
     blocks: tuple[int, ...] | None = None
     data: Any = None
 
@@ -43,7 +43,7 @@ class Kept:
 
     def next(self) -> Kept:
         """Return what the next epoch begins with; a rank of this one that still runs cannot reach it."""
-        return Kept(self.keeper.next(), self.blocks, self.data)
+        return Kept({place: keeper.next() for place, keeper in self.keepers.items()}, self.blocks, self.data)
 
 
 @dataclass

@@ -1,7 +1,8 @@
-"""A gang of threads in this process, over one copy of the data."""
+"""Ranks as threads of this process, over one copy of the data."""
 
 from __future__ import annotations
 
+import contextlib
 import platform
 import resource
 import sys
@@ -12,12 +13,13 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm import AbortFlag, AbstractTransport, inproc
+from dsgd.comm import AbortFlag, inproc
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
+from dsgd.runtime.pools import count_cores, limit_pools
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 
-__all__ = ["peak_rss_bytes", "run_on_threads"]
+__all__ = ["peak_rss_bytes", "run_on_threads", "run_threads"]
 
 _JOIN_SLICE_S: Final = 0.1  # how long the main thread is deaf to ctrl-C
 
@@ -33,7 +35,8 @@ def run_on_threads(
 ) -> GangResult:
     """Run a rank program on threads of this process, one rank per entry of `data`.
 
-    One rank runs in the calling thread. Several run in threads of their own while the caller waits; ctrl-C stops them.
+    Rank 0 runs in the calling thread, the others in threads of their own; ctrl-C stops them. Several ranks hold the
+    pools of BLAS, OpenMP and Numba down to their share of the cores.
 
     Parameters
     ----------
@@ -67,26 +70,22 @@ def run_on_threads(
     transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers, aborts=[abort] * size)
     values: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
+    n_threads = max(1, count_cores() // size)
 
-    def work(number: int, transport: AbstractTransport) -> None:
+    def work(number: int) -> None:
+        transport = transports[number]
         listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
         try:
-            rank = Rank(Group(transport, algorithm), abort, **listeners)
-            values[number] = program(rank, data[number], *args)
+            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, **listeners)
+            with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
+                values[number] = program(rank, data[number], *args)
         except BaseException as error:
             errors.append((number, error))
             abort.set(f"rank {number} raised {type(error).__name__}: {error}")
         finally:
             transport.close()
 
-    if size == 1:
-        work(0, transports[0])
-    else:
-        threads = [
-            threading.Thread(target=work, args=(r, t), name=f"dsgd-rank-{r}", daemon=True)
-            for r, t in enumerate(transports)
-        ]
-        _run_all(threads, abort)
+    run_threads(work, range(size), abort)
     if errors:
         raise _root_cause(errors)
     stats = [
@@ -116,16 +115,31 @@ def peak_rss_bytes() -> int:
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024  # kilobytes everywhere but on macOS
 
 
-def _run_all(threads: list[threading.Thread], abort: AbortFlag) -> None:
-    for thread in threads:
-        thread.start()
+def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortFlag) -> None:
+    """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended.
+
+    Parameters
+    ----------
+    work : callable
+        Takes the number of a rank. Does not raise, and ends soon after `abort` is set.
+    ranks : sequence of int
+        The numbers; at least one.
+    abort : AbortFlag
+        Set when this thread is interrupted, or the system has no thread to give.
+    """
+    threads = [threading.Thread(target=work, args=(r,), name=f"dsgd-rank-{r}", daemon=True) for r in ranks[1:]]
+    started = []
     try:
+        for thread in threads:
+            thread.start()
+            started.append(thread)
+        work(ranks[0])
         for thread in threads:
             while thread.is_alive():
                 thread.join(_JOIN_SLICE_S)
     except BaseException as error:
         abort.set(f"interrupted by {type(error).__name__}")
-        for thread in threads:
+        for thread in started:
             thread.join()
         raise
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dsgd.local import SGD, Shard
+from dsgd.local import SGD, Shard, split
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy
@@ -34,6 +34,17 @@ class TrainData:
     def n_rows(self) -> int:
         """Rows to train on."""
         return self.shard.n_rows
+
+    def cut(self, n: int) -> list[TrainData]:
+        """Return the rows of n ranks that are threads of one process: views, of consecutive rows."""
+        held_out = self.validation
+        return [
+            TrainData(
+                self.shard.rows(*split(self.shard.n_rows, n, k)),
+                held_out and held_out.rows(*split(held_out.n_rows, n, k)),
+            )
+            for k in range(n)
+        ]
 
 
 @dataclass(frozen=True)

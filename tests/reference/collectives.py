@@ -12,14 +12,14 @@ def recursive_doubling(vectors: list[NDArray]) -> list[NDArray]:
     core = 1
     while 2 * core <= size:
         core *= 2
-    partial = [v.copy() for v in vectors]
-    for extra in range(core, size):
-        partial[extra - core] = partial[extra - core] + partial[extra]
+    n_folded = size - core
+    partial = [vectors[2 * k] + vectors[2 * k + 1] for k in range(n_folded)]
+    partial += [v.copy() for v in vectors[2 * n_folded :]]
     distance = 1
     while distance < core:
-        partial = [partial[min(r, r ^ distance)] + partial[max(r, r ^ distance)] for r in range(core)] + partial[core:]
+        partial = [partial[min(r, r ^ distance)] + partial[max(r, r ^ distance)] for r in range(core)]
         distance *= 2
-    return partial[:core] + [partial[extra - core].copy() for extra in range(core, size)]
+    return [partial[rank // 2 if rank < 2 * n_folded else rank - n_folded].copy() for rank in range(size)]
 
 
 def ring(vectors: list[NDArray]) -> list[NDArray]:

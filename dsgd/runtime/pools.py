@@ -1,0 +1,107 @@
+"""The thread pools of libraries, held down while ranks run: a gang uses the threads it was given and no more.
+
+Problem: BLAS, OpenMP and Numba each keep a pool of one thread per core. Four ranks on four cores that multiply matrices
+would run sixteen threads, which is slower than four and takes the cores of everybody else.
+
+The limit of a BLAS library holds for the whole process, so it is counted how many gangs want which: the lowest holds,
+and when the last has gone the library gets back what it had. Those of OpenMP and Numba hold for the thread that sets
+them.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from functools import cache
+from typing import Any, Final
+
+from threadpoolctl import ThreadpoolController
+
+__all__ = ["count_cores", "limit_pools"]
+
+_NUMBA_POOL: Final = "numba.np.ufunc.parallel"
+
+_lock: Final = threading.Lock()
+_wanted: Final[list[int]] = []  # what those inside `limit_pools` asked for
+_before: Final[list[int]] = []  # the threads of each BLAS library before the first of them
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def limit_pools(n_threads: int) -> Iterator[None]:
+    """Let BLAS, OpenMP and Numba use at most `n_threads` threads for what this thread calls in a ``with`` block.
+
+    Numba's pool is left alone unless it runs: starting it takes a tenth of a second, and no kernel of this library uses
+    it. A rank program with parallel kernels of its own calls ``numba.set_num_threads(rank.n_threads)`` first.
+
+    Parameters
+    ----------
+    n_threads : int
+        At least 1; a pool that is smaller stays so.
+    """
+    with _limit_blas(n_threads), _limit_openmp(n_threads), _limit_numba(n_threads):
+        yield
+
+
+@cache
+def _libraries(user_api: str) -> list[Any]:
+    # Looking for the libraries of the process takes ten milliseconds, more than a small fit.
+    controllers: list[Any] = ThreadpoolController().select(user_api=user_api).lib_controllers
+    return controllers
+
+
+@contextlib.contextmanager
+def _limit_blas(n_threads: int) -> Iterator[None]:
+    libraries = _libraries("blas")
+    with _lock:
+        if not _wanted:
+            _before[:] = [library.num_threads for library in libraries]
+        _wanted.append(n_threads)
+        _set_threads(libraries, [min(n, *_wanted) for n in _before])
+    try:
+        yield
+    finally:
+        with _lock:
+            _wanted.remove(n_threads)
+            _set_threads(libraries, [min([n, *_wanted]) for n in _before])
+
+
+@contextlib.contextmanager
+def _limit_openmp(n_threads: int) -> Iterator[None]:
+    libraries = _libraries("openmp")
+    before = [library.num_threads for library in libraries]
+    _set_threads(libraries, [min(n, n_threads) for n in before])
+    try:
+        yield
+    finally:
+        _set_threads(libraries, before)
+
+
+def _set_threads(libraries: Sequence[Any], counts: Sequence[int]) -> None:
+    for library, n in zip(libraries, counts, strict=True):
+        library.set_num_threads(n)
+
+
+@contextlib.contextmanager
+def _limit_numba(n_threads: int) -> Iterator[None]:
+    pool = sys.modules.get(_NUMBA_POOL)
+    if not getattr(pool, "_is_initialized", False):
+        yield
+        return
+    import numba
+
+    before = numba.get_num_threads()
+    numba.set_num_threads(min(n_threads, before))
+    try:
+        yield
+    finally:
+        numba.set_num_threads(before)
