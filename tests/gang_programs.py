@@ -14,7 +14,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.sync import LocalSGD
+from dsgd.sync import AbstractStrategy, LocalSGD
 
 
 def keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
@@ -181,11 +181,10 @@ class SlowSGD(SGD):
         return walk_slowly
 
 
-def train_unevenly(rank: Rank, data: Any) -> TrainResult:
+def train_unevenly(rank: Rank, data: Any, strategy: AbstractStrategy | None = None, max_iter: int = 6) -> TrainResult:
     """Train with rank 1 many times as slow as the others."""
     rng = np.random.default_rng(rank.number)
     X = rng.standard_normal((100 + rank.number % 2, 3))
-    job = TrainJob(
-        SlowSGD(Objective("hinge", "l2", 0.01)), LocalSGD(every=4), np.zeros(4), 6, tol=None, n_iter_no_change=5
-    )
+    optimizer = SlowSGD(Objective("hinge", "l2", 0.01))
+    job = TrainJob(optimizer, strategy or LocalSGD(every=4), np.zeros(4), max_iter, tol=None, n_iter_no_change=5)
     return train(rank, TrainData(make_shard(X, np.sign(X[:, 0]))), job)

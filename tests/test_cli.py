@@ -21,7 +21,7 @@ import pytest
 from dsgd.__main__ import main
 from dsgd.cli.fit import parse_sync
 from dsgd.errors import InvalidParameterError, RankError
-from dsgd.sync import MinibatchSGD
+from dsgd.sync import AnytimeSGD, MinibatchSGD
 
 Run = Callable[..., tuple[int, str, str]]
 
@@ -141,14 +141,23 @@ def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
 
 @pytest.mark.parametrize(
     ("text", "expected"),
-    [("256", 256), ("epoch", "epoch"), ("one-shot", "one-shot"), ("minibatch:64", MinibatchSGD(batch=64))],
+    [
+        ("256", 256),
+        ("epoch", "epoch"),
+        ("one-shot", "one-shot"),
+        ("minibatch:64", MinibatchSGD(batch=64)),
+        ("anytime:0.5", AnytimeSGD(seconds=0.5)),
+    ],
 )
 def test_sync_is_read(text: str, expected: Any) -> None:
     """Every way to write --sync names its strategy."""
     assert parse_sync(text) == expected
 
 
-@pytest.mark.parametrize("text", ["", "0", "-1", "often", "minibatch", "minibatch:0", "minibatch:x", "1.5"])
+@pytest.mark.parametrize(
+    "text",
+    ["", "0", "-1", "often", "minibatch", "minibatch:0", "minibatch:x", "1.5", "anytime", "anytime:0", "anytime:x"],
+)
 def test_wrong_sync_names_the_choices(text: str) -> None:
     """A --sync that means nothing is refused with the ways to write it."""
     with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), epoch, one-shot, or minibatch"):

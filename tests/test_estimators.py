@@ -18,7 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 CLASSIFICATION_LOSSES = [
     "hinge",
@@ -32,7 +32,13 @@ CLASSIFICATION_LOSSES = [
     "squared_epsilon_insensitive",
 ]
 REGRESSION_LOSSES = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
-STRATEGIES = [LocalSGD(every=7), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=16)]
+STRATEGIES = [
+    LocalSGD(every=7),
+    EpochAveraging(),
+    OneShotAveraging(),
+    MinibatchSGD(batch=16),
+    AnytimeSGD(seconds=np.inf),
+]
 
 
 @pytest.fixture(scope="module")
@@ -119,7 +125,7 @@ def test_no_probabilities_for_hinge(two_classes):
         _ = model.predict_proba
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+@pytest.mark.parametrize("strategy", [*STRATEGIES, AnytimeSGD(seconds=0.002)], ids=repr)
 @pytest.mark.parametrize("n_jobs", [2, 3])
 def test_every_strategy_converges_on_threads(two_classes, strategy, n_jobs):
     """Every strategy trains a model on threads that is nearly as good as the sequential one."""

@@ -19,7 +19,7 @@ from sklearn.datasets import make_classification, make_regression
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
-from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 pytestmark = pytest.mark.cluster
 
@@ -55,7 +55,9 @@ def test_readme_example(client, data):
 
 
 @pytest.mark.parametrize(
-    "strategy", [LocalSGD(every=50), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=20)], ids=repr
+    "strategy",
+    [LocalSGD(every=50), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=20), AnytimeSGD(seconds=np.inf)],
+    ids=repr,
 )
 def test_processes_equal_threads_bitwise(client, data, strategy):
     """Two worker processes over TCP give the bits of two threads that own the same rows."""

@@ -90,7 +90,7 @@ def test_the_queue_is_in_order_and_says_where_a_job_is(cluster: LocalCluster, cl
     assert first.ended_at < second.ended_at < third.ended_at
     told = [event for event in third.events if event.get("phase") == "queued"]
     assert [event["position"] for event in told] in ([2, 1], [2])
-    assert told[0]["text"] == "waiting for 2 workers that other jobs hold, place 2 in the queue"
+    assert told[0]["text"] == "waiting for workers: 2 belong to other jobs, place 2 in the queue"
 
 
 def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client: Client) -> None:

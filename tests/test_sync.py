@@ -14,6 +14,7 @@ from dsgd.collectives import Group, allreduce_cost
 from dsgd.errors import InvalidParameterError
 from dsgd.sync import (
     AbstractStrategy,
+    AnytimeSGD,
     EpochAveraging,
     LocalSGD,
     MinibatchSGD,
@@ -23,7 +24,13 @@ from dsgd.sync import (
 )
 from gangs import TRANSPORTS, run_gang
 
-STRATEGIES = [LocalSGD(every=10), EpochAveraging(), OneShotAveraging(), MinibatchSGD(batch=10)]
+STRATEGIES = [
+    LocalSGD(every=10),
+    EpochAveraging(),
+    OneShotAveraging(),
+    MinibatchSGD(batch=10),
+    AnytimeSGD(seconds=0.01),
+]
 rows_of_ranks = st.lists(st.integers(0, 500), min_size=1, max_size=9)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -48,7 +49,7 @@ def fit(
         str,
         typer.Option(
             help="How often ranks average their models: every N samples (larger is rarer), epoch, one-shot, or "
-            "minibatch:N for averaged gradients of N rows.",
+            "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock.",
             rich_help_panel=_TRAINING,
         ),
     ] = "1024",
@@ -115,7 +116,7 @@ def parse_sync(text: str) -> Any:
     Parameters
     ----------
     text : str
-        A number of samples, ``epoch``, ``one-shot``, or ``minibatch:N``.
+        A number of samples, ``epoch``, ``one-shot``, ``minibatch:N``, or ``anytime:SECONDS``.
 
     Returns
     -------
@@ -132,12 +133,18 @@ def parse_sync(text: str) -> Any:
         from dsgd.sync import MinibatchSGD
 
         return MinibatchSGD(batch=int(size))
+    if name == "anytime":
+        from dsgd.sync import AnytimeSGD
+
+        with suppress(ValueError):
+            return AnytimeSGD(seconds=float(size))
     if text in ("epoch", "one-shot"):
         return text
     if text.isdigit() and int(text) > 0:
         return int(text)
     raise InvalidParameterError(
-        f"--sync {text!r}: give a number of samples (256), epoch, one-shot, or minibatch:N (minibatch:64)"
+        f"--sync {text!r}: give a number of samples (256), epoch, one-shot, minibatch:N (minibatch:64), or "
+        "anytime:SECONDS (anytime:0.05)"
     )
 
 

@@ -121,7 +121,7 @@ class Session:
             if place != told:
                 told = place
                 n_workers = len(status["ahead"])
-                text = f"waiting for {n_workers} workers that other jobs hold, place {place} in the queue"
+                text = f"waiting for workers: {n_workers} belong to other jobs, place {place} in the queue"
                 self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(

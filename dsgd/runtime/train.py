@@ -17,6 +17,7 @@ import numpy as np
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
 from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
+from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.keeping import StateKeeping
@@ -24,7 +25,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import RoundClock
+from dsgd.sync import AnytimeSGD, RoundClock
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import FloatVector
 
@@ -91,12 +92,17 @@ class _Trainer:
         entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
         self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
         self.walk = job.optimizer.bind(self.params, self.shard, self.state)
+        self.anytime: AnytimeRounds | None = None
+        if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
+            parts = self.walk, self.params, self.shard, self.state
+            self.anytime = AnytimeRounds(rank, job.strategy, *parts, job.t_start, self.rows_per_call)
         self.rows = self._set_up()
         self.n_total = sum(self.rows)
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
         alone = rank.size == 1 and job.strategy.exchanges == "model"
         self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
+        self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
         # Long rounds gain nothing by it, and are cut into several calls.
         self.fuses = self.fused is not None and max(self.rows) * self.params.size <= _ENTRIES_PER_CALL * self.rounds
 
@@ -175,6 +181,11 @@ class _Trainer:
         """Run the rounds first..stop of an epoch; nothing else happens between them."""
         number = first
         self.deadlines.expect("edge")
+        if self.anytime is not None:
+            # An epoch of them is one round here: only the ranks together find out when it is over.
+            self.n_rounds = self.anytime.run_epoch(self.n_total, self.before_sync, self.deadlines)
+            self.exchanged_at = time.perf_counter()
+            return
         # The last of an epoch is always an ordinary round: it notes how far the models were apart.
         while self.fused is not None and self.fuses and number < min(stop, self.rounds - 1):
             self.rank.check()
@@ -260,7 +271,7 @@ class _Trainer:
             dispersion=float(dispersion / self.rank.size),
             validation_score=score if job.early_stopping else float("nan"),
         )
-        self._tell_of(self.watch.update(paces, self.rounds))
+        self._tell_of(self.watch.update(paces, self.n_rounds))
         at.history.append(record)
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
         stopped = at.stop_rule.update(record, job, self.state)

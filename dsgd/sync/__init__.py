@@ -1,5 +1,6 @@
 """When ranks talk, and what they say: one file per strategy."""
 
+from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
 from dsgd.sync.epoch_averaging import EpochAveraging
@@ -10,6 +11,7 @@ from dsgd.sync.resolve import resolve
 
 __all__ = [
     "AbstractStrategy",
+    "AnytimeSGD",
     "EpochAveraging",
     "Exchange",
     "LocalSGD",

@@ -48,5 +48,5 @@ def resolve(sync: AbstractStrategy | int | str | None) -> AbstractStrategy:
         return OneShotAveraging()
     raise InvalidParameterError(
         "sync must be a positive number of samples, 'epoch', 'one-shot', None, or a strategy of dsgd.sync "
-        f"(LocalSGD, EpochAveraging, OneShotAveraging, MinibatchSGD). Got {sync!r}."
+        f"(LocalSGD, EpochAveraging, OneShotAveraging, MinibatchSGD, AnytimeSGD). Got {sync!r}."
     )

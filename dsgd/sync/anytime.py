@@ -1,0 +1,66 @@
+"""Anytime SGD: ranks step for a fixed time instead of a fixed number of rows, then average their models.
+
+Problem: with a fixed number of rows per round everybody waits for the slowest rank: an older machine, a core that
+somebody else uses too, a rank with denser rows.
+
+Update: every rank takes sequential SGD steps on its rows, going round them, until `seconds` have passed or it has
+visited all of them; then ``x_p <- sum_q (d_q / d) x_q`` with d_q the rows that rank q has visited in this round and d
+their sum. An epoch ends with the round in which the ranks together have visited as many rows as they have.
+
+Cost per round: one all-reduce of the model and one of a single number, `dsgd.collectives.allreduce_cost`; the number
+of rounds follows from the speed of the ranks.
+
+What it gives up: the same seed no longer gives the same model, since the clock decides; and the rows of slow ranks
+count for less, since they are visited less often. With ``seconds=math.inf`` it is averaging per epoch, bit for bit.
+
+Source: Ferdinand and Draper 2018 (Anytime SGD; weights by work done, their equation for lambda); Ferdinand, Al-Lawati,
+Draper and Nokleby 2019 (Anytime Minibatch). Theirs averages at a master; ours is an all-reduce.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["AnytimeSGD"]
+
+
+@dataclass(frozen=True)
+class AnytimeSGD(AbstractStrategy):
+    """Let ranks do what they can in some seconds, then average their models by the rows that each has visited.
+
+    Parameters
+    ----------
+    seconds : float, default 0.05
+        How long a rank takes steps between two averages. Long beside a message, short beside an epoch.
+
+    Raises
+    ------
+    InvalidParameterError
+        `seconds` is not a positive number.
+    """
+
+    seconds: float = 0.05
+    exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        """Refuse a time in which nothing can be done."""
+        check_number("AnytimeSGD(seconds=...)", self.seconds, low=0.0, open_low=True)
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return one, all that can be planned: how many there are is known when an epoch is over."""
+        return 1
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true: every round ends in an average."""
+        return True
+
+    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
+        weighted_mean(group, vector, weight)
