@@ -160,7 +160,7 @@ def test_sync_is_read(text: str, expected: Any) -> None:
 )
 def test_wrong_sync_names_the_choices(text: str) -> None:
     """A --sync that means nothing is refused with the ways to write it."""
-    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), epoch, one-shot, or minibatch"):
+    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), epoch, one-shot, minibatch"):
         parse_sync(text)
 
 
