@@ -27,25 +27,25 @@ class Gangs(RuleBasedStateMachine):
         self.now = 0.0
         self.registry = Registry(self.deliver, lambda job_id: None, lambda: self.now)
         self.n_jobs = 0
-        #: Jobs each worker has open: what its plugin would hold.
-        self.open: dict[str, list[str]] = {worker: [] for worker in WORKERS}
+        #: Jobs each worker has open, with their epochs: what its plugin would hold.
+        self.open: dict[str, dict[str, int]] = {worker: {} for worker in WORKERS}
         self.versions: dict[str, int] = {}
 
     def deliver(self, worker: str, message: dict[str, Any]) -> None:
         """Do as a worker would, and check what the registry may not say."""
         job_id = message["job_id"]
         if message["action"] == "open":
-            assert job_id not in self.open[worker], "a worker is told twice"
-            self.open[worker].append(job_id)
             job = self.registry.jobs[job_id]
+            assert self.open[worker].get(job_id, -1) < message["epoch"] == job.epoch, "a worker is told twice"
+            self.open[worker][job_id] = job.epoch
             for other in self.registry.jobs.values():
                 if other is job:
                     break
                 overlaps = set(other.workers) & set(job.workers)
                 assert not (overlaps and waits(other)), "a later job was let past"
-        elif message["action"] == "close" and job_id in self.open[worker]:
+        elif message["action"] == "close":
             # The worker may have left and come back meanwhile.
-            self.open[worker].remove(job_id)
+            self.open[worker].pop(job_id, None)
 
     def some_job(self, number: int) -> Job | None:
         """Return one of the jobs, if there is one."""
@@ -64,15 +64,30 @@ class Gangs(RuleBasedStateMachine):
         job = self.some_job(number)
         if job is not None:
             before = (job.phase, dict(self.registry.leases))
-            self.registry.admit(job.job_id, 0, TOKEN, job.client, [])
+            self.registry.admit(job.job_id, job.epoch, TOKEN, job.client, [])
             assert before == (job.phase, self.registry.leases)
+
+    @rule(number=numbers, members=st.lists(st.sampled_from(WORKERS), min_size=1, max_size=5))
+    def form_anew(self, number: int, members: list[str]) -> None:
+        """Ask for workers for the next epoch of a job, which keeps its place in the queue."""
+        job = self.some_job(number)
+        if job is not None:
+            place = list(self.registry.jobs).index(job.job_id)
+            gang = [(worker, "host", 2) for worker in members]
+            self.registry.admit(job.job_id, job.epoch + 1, TOKEN, job.client, gang, 5.0)
+            assert list(self.registry.jobs).index(job.job_id) == place
+            self.versions.pop(job.job_id, None)
+            before = dict(self.registry.leases)
+            self.registry.finish(job.job_id, job.epoch, TOKEN, 0, {"kind": "raised", "text": "", "pickled": b""})
+            assert self.registry.jobs[job.job_id].failure is None, "an epoch that is over was heard"
+            assert before == self.registry.leases
 
     @rule(number=numbers, rank=ranks)
     def start(self, number: int, rank: int) -> None:
         """Begin a rank, or one that the job does not have."""
         job = self.some_job(number)
         if job is not None and job.phase == "granted":
-            self.registry.member_started(job.job_id, 0, TOKEN, rank)
+            self.registry.member_started(job.job_id, job.epoch, TOKEN, rank)
 
     @rule(number=numbers, rank=ranks)
     def join(self, number: int, rank: int) -> None:
@@ -80,7 +95,7 @@ class Gangs(RuleBasedStateMachine):
         job = self.some_job(number)
         if job is None:
             return
-        answer = self.registry.join(job.job_id, 0, TOKEN, rank, f"h:{rank}")
+        answer = self.registry.join(job.job_id, job.epoch, TOKEN, rank, f"h:{rank}")
         state = answer["join_state"]
         if job.phase != "granted" or rank >= len(job.members):
             assert state == "stale"
@@ -94,15 +109,15 @@ class Gangs(RuleBasedStateMachine):
         job = self.some_job(number)
         if job is not None and job.phase != "queued":
             failure = {"kind": kind, "text": "story", "pickled": b""} if kind else None
-            self.registry.finish(job.job_id, 0, TOKEN, rank, failure)
+            self.registry.finish(job.job_id, job.epoch, TOKEN, rank, failure)
 
-    @rule(number=numbers, rank=ranks, epoch=st.integers(0, 1))
-    def say_something_stale(self, number: int, rank: int, epoch: int) -> None:
+    @rule(number=numbers, rank=ranks, later=st.integers(0, 1))
+    def say_something_stale(self, number: int, rank: int, later: int) -> None:
         """Speak with the wrong epoch or token, which is not heard."""
         job = self.some_job(number)
         if job is not None:
             before = (set(job.started), set(job.ended), dict(job.addresses), job.failure)
-            token = TOKEN if epoch else b"wrong"
+            epoch, token = job.epoch + later, TOKEN if later else b"wrong"
             self.registry.member_started(job.job_id, epoch, token, rank)
             self.registry.finish(job.job_id, epoch, token, rank, {"kind": "raised", "text": "", "pickled": b""})
             assert self.registry.join(job.job_id, epoch, token, rank, "h:9") == {"join_state": "stale"}
@@ -189,11 +204,12 @@ class Gangs(RuleBasedStateMachine):
 
     @invariant()
     def workers_hold_open_what_runs(self) -> None:
-        """A worker has a job open exactly while the job is granted there."""
+        """A worker has a job open only while the job is granted there, or waits for its next epoch there."""
         for worker, held in self.open.items():
-            for job_id in held:
-                assert self.registry.jobs[job_id].phase == "granted"
-                assert worker in self.registry.jobs[job_id].workers
+            for job_id, epoch in held.items():
+                job = self.registry.jobs[job_id]
+                assert worker in job.workers
+                assert job.phase == "granted" if epoch == job.epoch else job.phase == "queued"
 
     def teardown(self) -> None:
         """Whatever happened, when the clients have gone and ranks had their time, nothing is left."""

@@ -51,7 +51,8 @@ class Member:
 class Job:
     """One gang, from admission to the end of its last member.
 
-    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`.
+    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
+    are the workers that keep something of it, of an earlier epoch maybe.
     """
 
     job_id: str
@@ -61,6 +62,7 @@ class Job:
     members: tuple[Member, ...]
     hung_after_s: float = float("inf")
     phase: str = "queued"
+    opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
     ended: set[int] = field(default_factory=set)
@@ -137,7 +139,9 @@ class Registry:
                 self._supersede(before, {worker for worker, *_ in members})
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
-            self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
+            job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
+            if before is not None:
+                job.opened = before.opened & set(job.workers)
         self._grant()
 
     def status(self, job_id: str) -> dict[str, Any]:
@@ -197,8 +201,8 @@ class Registry:
         job = self.jobs.get(job_id)
         if job is None or job.phase == "closed":
             return
-        if job.phase == "granted":
-            for worker in job.workers:
+        for worker in job.workers:
+            if worker in job.opened:
                 self._tell(worker, "close", job)
         job.phase = "closed"
         job.closed_at = self._clock()
@@ -302,6 +306,7 @@ class Registry:
                 continue
             # All of them before the job fails: nobody is told to stop who is no longer there.
             job.ended.update(gone)
+            job.opened.discard(worker)
             if job.phase != "closed":
                 first = job.members[gone[0]]
                 record = {"kind": "lost", "rank": first.first_rank, "worker": worker, "host": first.host}
@@ -368,6 +373,7 @@ class Registry:
                 job.phase = "granted"
                 for worker in job.workers:
                     self.leases[worker] = job.job_id
+                    job.opened.add(worker)
                     self._tell(worker, "open", job)
                 self._changed(job)
             wanted |= workers
@@ -387,11 +393,11 @@ class Registry:
 
     def _supersede(self, job: Job, staying: set[str]) -> None:
         """Let go of the workers of an epoch; those that stay keep what the job has there."""
-        for member in job.members if job.phase == "granted" else ():
-            if self.leases.get(member.worker) == job.job_id:
-                del self.leases[member.worker]
-            if member.worker not in staying:
-                self._tell(member.worker, "close", job)
+        for worker in job.workers:
+            if self.leases.get(worker) == job.job_id:
+                del self.leases[worker]
+            if worker in job.opened and worker not in staying:
+                self._tell(worker, "close", job)
 
     def _suspect(self, job: Job, record: dict[str, Any]) -> None:
         if not job.stopped:
