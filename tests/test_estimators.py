@@ -34,6 +34,7 @@ CLASSIFICATION_LOSSES = [
 REGRESSION_LOSSES = ["squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"]
 STRATEGIES = [
     LocalSGD(every=7),
+    LocalSGD(every=7, overlap=True),
     EpochAveraging(),
     OneShotAveraging(),
     MinibatchSGD(batch=16),

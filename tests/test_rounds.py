@@ -6,6 +6,7 @@ import os
 import signal
 import threading
 import time
+import tracemalloc
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
@@ -23,7 +24,7 @@ from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime import fused
 from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, _Trainer, train
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD
 from gangs import connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
 
@@ -35,7 +36,7 @@ def connect(kind: str, n: int, **options: Any) -> list[Any]:
         return inproc.connect(n, spins=kind == "threads", **options)
     if kind == "tcp":
         return raise_first(connect_tcp(n, **options))
-    return raise_first(connect_shm(n, wait="spin", **options))
+    return raise_first(connect_shm(n, wait="spin" if kind == "spin" else "sleep", **options))
 
 
 @contextmanager
@@ -253,3 +254,46 @@ def test_samples_stand_for_all_rounds(calls: dict[int, list[int]]) -> None:
             numbers = records.records["round"]
             assert len(numbers) < 10_000
             assert (np.diff(numbers) > 0).all()
+
+
+@pytest.mark.parametrize("kind", ["threads", "threads-asleep", "tcp", "shm", "spin"])
+@pytest.mark.parametrize(
+    "strategy", [LocalSGD(every=1), LocalSGD(every=1, overlap=True), MinibatchSGD(batch=2)], ids=repr
+)
+def test_a_round_allocates_nothing_of_the_size_of_the_model(
+    kind: str, strategy: AbstractStrategy, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After the first rounds, which make the buffers, two ranks together allocate less than a hundredth of a model."""
+    n, n_rows = 1_000_000, 6
+    X = sp.random_array((2 * n_rows, n), density=1e-5, format="csr", rng=np.random.default_rng(0))
+    shard = make_shard(X, np.resize([1.0, -1.0], 2 * n_rows))
+    job = TrainJob(SGD(Objective("hinge")), strategy, np.zeros(n + 1), max_iter=2, tol=None, n_iter_no_change=5)
+    with gang(kind, 2) as transports, watched_peaks(monkeypatch) as peaks:
+        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
+        pairs = zip(ranks, [shard.rows(0, n_rows), shard.rows(n_rows, 2 * n_rows)], strict=True)
+        raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
+    assert len(peaks) > n_rows
+    assert max(peaks) < 0.01 * 8 * n
+
+
+@contextmanager
+def watched_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Give what was allocated at most, in bytes, since the third round of rank 0; one number after each round."""
+    peaks: list[int] = []
+    run_round = _Trainer._round
+    before = [0]
+
+    def run(self: _Trainer, epoch: int, number: int) -> None:
+        if self.rank.number == 0 and (epoch, number) == (0, 2):
+            before[0] = tracemalloc.get_traced_memory()[0]
+            tracemalloc.reset_peak()
+        run_round(self, epoch, number)
+        if before[0] and self.rank.number == 0:
+            peaks.append(tracemalloc.get_traced_memory()[1] - before[0])
+
+    monkeypatch.setattr(_Trainer, "_round", run)
+    tracemalloc.start()
+    try:
+        yield peaks
+    finally:
+        tracemalloc.stop()

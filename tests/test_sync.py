@@ -26,6 +26,7 @@ from gangs import TRANSPORTS, run_gang
 
 STRATEGIES = [
     LocalSGD(every=10),
+    LocalSGD(every=10, overlap=True),
     EpochAveraging(),
     OneShotAveraging(),
     MinibatchSGD(batch=10),
@@ -34,7 +35,7 @@ STRATEGIES = [
 rows_of_ranks = st.lists(st.integers(0, 500), min_size=1, max_size=9)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_every_strategy_is_a_value(strategy: AbstractStrategy) -> None:
     """Strategies compare by what they say, hash, pickle and cannot be changed."""
     assert pickle.loads(pickle.dumps(strategy)) == strategy
@@ -44,7 +45,7 @@ def test_every_strategy_is_a_value(strategy: AbstractStrategy) -> None:
     assert strategy.exchanges in ("model", "gradient")
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @given(rows=rows_of_ranks, n_epochs=st.integers(1, 4))
 def test_training_ends_in_an_exchange(strategy: AbstractStrategy, rows: list[int], n_epochs: int) -> None:
     """Whatever the shards, an epoch has a round, and the last round of training is due."""
@@ -80,7 +81,7 @@ def test_a_minibatch_spreads_over_the_ranks(rows: list[int], batch: int) -> None
 
 
 @pytest.mark.parametrize("kind", TRANSPORTS)
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 @pytest.mark.parametrize("size", [2, 3, 5])
 def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, size: int) -> None:
     """The result is the row-weighted mean, bitwise equal on all ranks, and costs what the closed form says."""
@@ -107,7 +108,7 @@ def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, siz
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
-@pytest.mark.parametrize("strategy", STRATEGIES, ids=lambda s: type(s).__name__)
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
 def test_one_rank_is_plain_sgd(strategy: AbstractStrategy, dtype: Any) -> None:
     """A rank that is alone keeps its vector bit for bit, NaN and signed zeros included."""
     vector = np.array([np.nan, -0.0, 1e-40, np.inf, 3.0], dtype=dtype)

@@ -27,6 +27,7 @@ from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AnytimeSGD, RoundClock
 from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.delayed import DelayedMean
 from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
@@ -65,6 +66,9 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         if text := trainer.deadlines.explain():
             error.add_note(text)
         raise
+    finally:
+        if trainer.delayed is not None:
+            trainer.delayed.close()
 
 
 class _Trainer:
@@ -103,6 +107,8 @@ class _Trainer:
         alone = rank.size == 1 and job.strategy.exchanges == "model"
         self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
         self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
+        overlaps = job.strategy.overlap and self.rounds > 1
+        self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
         # Long rounds gain nothing by it, and are cut into several calls.
         self.fuses = self.fused is not None and max(self.rows) * self.params.size <= _ENTRIES_PER_CALL * self.rounds
 
@@ -114,7 +120,8 @@ class _Trainer:
             if at.round == 0:
                 self.state.start_epoch()
             while at.round < self.rounds:
-                stop = keeping.next_look(at.round)
+                # With an exchange under way there is no state that could be kept.
+                stop = self.rounds if self.delayed is not None else keeping.next_look(at.round)
                 self._run_rounds(at.epoch, at.round, stop)
                 at.round = stop
                 if stop < self.rounds:
@@ -208,14 +215,20 @@ class _Trainer:
         begin = ledger.clock() if ledger.timing else 0.0
         self.rank.check()
         if strategy.exchanges == "model":
+            if self.delayed is not None:
+                self.delayed.start()
             for low in range(start, stop, self.rows_per_call):
                 self.walk(low, min(stop, low + self.rows_per_call))
                 self.rank.check()
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
-            if due:
-                if ends_epoch:
-                    self.before_sync[:] = self.params
+            if self.delayed is not None:
+                self.delayed.finish(self.params)
+            if ends_epoch and due:
+                self.before_sync[:] = self.params
+            if self.delayed is not None and not ends_epoch:
+                self.delayed.hold(self.params)
+            elif due:
                 strategy.sync(self.rank.group, self.params, self.weight)
         else:
             self._gradient_round(number, start, stop, begin)
@@ -246,7 +259,7 @@ class _Trainer:
         is_last = at.epoch == job.max_iter - 1
         clock = RoundClock(at.epoch, self.rounds - 1, self.rounds, is_last=is_last)
         measured = job.strategy.exchanges == "model" and job.strategy.is_due(clock)
-        dispersion = float(np.sum(np.square(self.before_sync - self.params), dtype=np.float64)) if measured else np.nan
+        dispersion = self._distance_from_mean() if measured else np.nan
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self.params)
         head = np.array([self.state.loss_sum, self.state.n_seen, broken, dispersion])
@@ -285,6 +298,12 @@ class _Trainer:
     def _tell_of(self, stragglers: list[Straggler]) -> None:
         for event in map(vars, stragglers) if self.rank.number == 0 else ():
             self.rank.publish({"phase": "straggler", **event, "text": straggler_text(event)})
+
+    def _distance_from_mean(self) -> float:
+        """Return the squared distance of this rank's model from the mean; nothing of its size is allocated."""
+        self.before_sync -= self.params
+        np.square(self.before_sync, out=self.before_sync)
+        return float(np.sum(self.before_sync, dtype=np.float64))
 
     def _evaluate_validation(self) -> Evaluation:
         held_out = self.data.validation if self.job.early_stopping else None

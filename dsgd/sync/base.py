@@ -56,10 +56,14 @@ class AbstractStrategy(ABC):
     fuses : bool
         Whether every round ends in the weighted mean of all models and in nothing else, so that several of them may
         run inside one kernel (`dsgd.runtime.fused`).
+    overlap : bool
+        Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
+        (`dsgd.sync.delayed`).
     """
 
     exchanges: ClassVar[Exchange]
     fuses: ClassVar[bool] = False
+    overlap: bool = False
 
     @abstractmethod
     def rounds_per_epoch(self, rows: list[int]) -> int:

@@ -4,7 +4,8 @@ Problem: averaging after every step costs a message per sample; averaging rarely
 often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.
 
 Update: every rank takes sequential SGD steps on its rows; after `every` samples of the rank with the most rows (and in
-proportion on the others) ``x_p <- sum_q (n_q / n) x_q``. An epoch always ends in an average.
+proportion on the others) ``x_p <- sum_q (n_q / n) x_q``. An epoch always ends in an average. With ``overlap`` the mean
+is applied one round late, while the next one is on its way (`dsgd.sync.delayed`).
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
 epoch.
@@ -37,14 +38,18 @@ class LocalSGD(AbstractStrategy):
     every : int, default 1024
         Samples that the rank with the most rows works on between two averages. A number beyond its rows means one
         average per epoch.
+    overlap : bool, default False
+        Whether the models of a round are exchanged while the ranks work on the next one: worth it where the wire takes
+        as long as the work. The last average of an epoch is waited for.
 
     Raises
     ------
     InvalidParameterError
-        `every` is not a positive integer.
+        `every` is not a positive integer, or `overlap` is not a bool.
     """
 
     every: int = 1024
+    overlap: bool = False
     exchanges: ClassVar[Exchange] = "model"
     fuses: ClassVar[bool] = True
 
@@ -54,6 +59,8 @@ class LocalSGD(AbstractStrategy):
             raise InvalidParameterError(
                 f"LocalSGD(every=...) must be a positive number of samples. Got {self.every!r}."
             )
+        if not isinstance(self.overlap, (bool, np.bool_)):
+            raise InvalidParameterError(f"LocalSGD(overlap=...) must be True or False. Got {self.overlap!r}.")
 
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(max(rows) / every)``, at least one."""

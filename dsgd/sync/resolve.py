@@ -34,7 +34,7 @@ def resolve(sync: AbstractStrategy | int | str | None) -> AbstractStrategy:
     Examples
     --------
     >>> resolve(256)
-    LocalSGD(every=256)
+    LocalSGD(every=256, overlap=False)
     """
     if isinstance(sync, AbstractStrategy):
         return sync

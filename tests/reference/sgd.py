@@ -112,3 +112,28 @@ def gradient(X, y, sample_weight, w, b, loss_name, epsilon):
     for row, target, weight in zip(X, y, sample_weight, strict=True):
         out += weight * slope(loss_name, target, row @ w + b, epsilon) * np.r_[row, 1.0]
     return out
+
+
+def delayed_local_sgd(shards, optimise, *, n_rounds, n_epochs, initial):
+    """Return the models of all ranks after epochs of local SGD whose means come one round late.
+
+    `shards` are the rows of each rank as (X, y); ``optimise(rank, model, start, stop)`` returns the model after the
+    rank's rows start..stop. The last mean of an epoch is in time.
+    """
+    sizes = [len(y) for _, y in shards]
+    weights = [n / sum(sizes) for n in sizes]
+    models = [initial.copy() for _ in shards]
+    for _ in range(n_epochs):
+        sent = None
+        for k in range(n_rounds):
+            models = [
+                optimise(rank, model, n * k // n_rounds, n * (k + 1) // n_rounds)
+                for rank, (model, n) in enumerate(zip(models, sizes, strict=True))
+            ]
+            if sent is not None:
+                mean = sum(weight * model for weight, model in zip(weights, sent, strict=True))
+                models = [model + (mean - old) for model, old in zip(models, sent, strict=True)]
+            sent = models
+        mean = sum(weight * model for weight, model in zip(weights, models, strict=True))
+        models = [mean.copy() for _ in models]
+    return models
