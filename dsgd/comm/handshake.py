@@ -148,7 +148,10 @@ class Record:
             raise ProtocolError(f"Expected a handshake that starts with {_MAGIC!r}, got {magic!r}.")
         if version != _VERSION:
             raise ProtocolError(f"Expected a handshake of version {_VERSION}, got version {version}.")
-        return cls(job, epoch, rank, peer, size, config, nonce, proof, status, relayed)
+        record = cls(job, epoch, rank, peer, size, config, nonce, proof, status, relayed)
+        if record.pack() != data:
+            raise ProtocolError("Expected a handshake whose reserved byte is zero.")
+        return record
 
 
 class Credentials:

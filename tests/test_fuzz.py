@@ -1,0 +1,257 @@
+"""What a stranger or a broken peer may send: any bytes, on every way into a rank.
+
+Each test draws its share of ``DSGD_FUZZ_CASES`` cases, few by default; ``DSGD_FUZZ_CASES=100000 pytest
+tests/test_fuzz.py`` draws many. Nothing may hang (the suite's own time limit), crash, pass for something it is not, or
+take memory because it says so.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import resource
+import socket
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.comm import AbortFlag, neighbours, ring, wire
+from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record
+from dsgd.comm.link import Link
+from dsgd.comm.listener import Guest
+from dsgd.comm.rpc import CHUNK_BYTES, Switchboard
+from dsgd.comm.segment import Segment
+from dsgd.comm.tcp import TCPTransport
+from dsgd.errors import AbortedError, DsgdError, ProtocolError
+from dsgd.ledger import RankLedger
+from dsgd.runtime.relays import RelayHandlers
+from dsgd.runtime.store import JobStore
+
+N_TESTS = 7
+share = settings(max_examples=max(int(os.environ.get("DSGD_FUZZ_CASES", "700")) // N_TESTS, 1))
+pytestmark = pytest.mark.timeout(3600)
+
+JOB, EPOCH, TOKEN = 7, 1, bytes(range(32))
+N = 12
+_GROWTH_KB = 200_000
+
+
+@pytest.fixture(autouse=True)
+def _bounded_memory() -> Iterator[None]:
+    """Fail if a case made this process grow by what a length claimed, which is terabytes at worst."""
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    yield
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < _GROWTH_KB
+
+
+def good_frame() -> bytes:
+    header = bytearray(wire.HEADER_BYTES)
+    wire.pack_into(header, JOB, EPOCH, 0, wire.OP_ALLREDUCE, wire.DTYPE_CODES[np.dtype(np.float64)], 8 * N)
+    return bytes(header) + np.arange(N, dtype=np.float64).tobytes()
+
+
+@st.composite
+def near(draw: st.DrawFn, good: bytes) -> bytes:
+    """Draw bytes that are like `good` but for a few, cut short, or with more behind them; or any bytes at all."""
+    if draw(st.integers(0, 4)) == 0:
+        return draw(st.binary(max_size=2 * len(good)))
+    data = bytearray(good)
+    for place, value in draw(st.lists(st.tuples(st.integers(0, len(good) - 1), st.integers(0, 255)), max_size=6)):
+        data[place] = value
+    return bytes(data[: draw(st.integers(0, len(good)))] if draw(st.booleans()) else data) + draw(
+        st.binary(max_size=40)
+    )
+
+
+def feed(data: bytes, read: Callable[[socket.socket], Any]) -> Any:
+    """Return what `read` makes of a connection over which these bytes come and then the end, or its error."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        ours.settimeout(10.0)
+        try:
+            return read(ours)
+        except (DsgdError, OSError) as error:
+            return error
+
+
+@share
+@given(near(good_frame()[: wire.HEADER_BYTES]))
+def test_any_header_is_read_or_refused(data: bytes) -> None:
+    """A header that is read says what it was packed from, and a difference to the one due shows in words."""
+    try:
+        header = wire.unpack_from(data)
+    except ProtocolError:
+        return
+    again = bytearray(wire.HEADER_BYTES)
+    wire.pack_into(
+        again, header.job, header.epoch, header.sequence, header.op, header.dtype, header.nbytes, header.flags
+    )
+    assert again == data[: wire.HEADER_BYTES]
+    due = wire.unpack_from(good_frame())
+    assert (wire.describe_mismatch(due, header) == "") == (header == due)
+    assert header.nbytes <= wire.MAX_FRAME_BYTES
+
+
+@share
+@given(near(good_frame()))
+def test_any_frame_is_taken_or_refused(data: bytes) -> None:
+    """A rank takes the one frame that is due and nothing else, and writes nowhere but into its array."""
+    memory = np.full(N + 2, -1.0)
+
+    def receive(sock: socket.socket) -> None:
+        link = Link(sock, 1, "somewhere", job=JOB, epoch=EPOCH)
+        transport = TCPTransport(0, 2, {1: link}, RankLedger(0), AbortFlag(), 10.0)
+        transport.recv(1, memory[1:-1], wire.OP_ALLREDUCE)
+
+    result = feed(data, receive)
+    assert result is None or isinstance(result, (ProtocolError, AbortedError))
+    assert (result is None) == (
+        data[: wire.HEADER_BYTES] == good_frame()[: wire.HEADER_BYTES] and len(data) >= len(good_frame())
+    )
+    assert memory[0] == memory[-1] == -1.0
+    if result is None:
+        assert memory[1:-1].tobytes() == data[wire.HEADER_BYTES : len(good_frame())]
+
+
+@share
+@given(near(Record(wire.job_code("job"), EPOCH, 1, 0, 2, bytes(32), bytes(range(32))).pack()))
+def test_any_first_record_is_kept_or_refused(data: bytes) -> None:
+    """A guest is kept while what it sent may become a record, and one whose bytes were changed proves nothing."""
+    credentials = Credentials(0, 2, "job", EPOCH, TOKEN, b"")
+
+    def read(sock: socket.socket) -> Record | None:
+        sock.setblocking(False)
+        guest = Guest(sock, "somewhere", 0.0)
+        guest.read()
+        return guest.record
+
+    result = feed(data, read)
+    assert isinstance(result, (Record, ProtocolError, ConnectionError))
+    if isinstance(result, Record):
+        assert result.pack() == bytes(data[:RECORD_BYTES])
+        assert not credentials.verifies(result, b"connect", result, result)
+
+
+@share
+@given(near(neighbours._Note(neighbours._OPEN, 1 << 19, b"n" * 32, b"a" * 32, b"b" * 32, "text").pack()))
+def test_any_note_of_a_neighbour_is_read_or_refused(data: bytes) -> None:
+    """What a peer says about its host is a note or an error, and no name of a segment opens anything else."""
+    note = feed(data, lambda sock: neighbours._Note.read(Link(sock, 1, "x", job=JOB, epoch=EPOCH), neighbours._OPEN))
+    assert isinstance(note, (neighbours._Note, ProtocolError, ConnectionError))
+    if isinstance(note, neighbours._Note):
+        with pytest.raises(OSError, match=r"segment|No such file"):
+            Segment.open(note.first.decode(errors="replace"), 4096)
+
+
+CAPACITY = 256
+words = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-2 * CAPACITY, 4 * CAPACITY))
+
+
+@share
+@given(st.lists(words, min_size=8, max_size=8), st.integers(0, 3 * CAPACITY), st.booleans())
+def test_any_counters_in_shared_memory_stay_within_bounds(counters: list[int], n_bytes: int, headers: bool) -> None:
+    """Whatever a peer writes into the counters, this side copies inside the ring and its own array, or stops."""
+    memory = np.zeros(ring.segment_bytes(CAPACITY, has_boxes=headers) + 256, dtype=np.uint8)
+    guard = memory[-256:]
+    guard[:] = 77
+    incoming, outgoing = (np.full(n_bytes + 64, 55, dtype=np.uint8) for _ in range(2))
+    a, b = socket.socketpair()
+    with a, b:
+        link = Link(a, 1, "x", job=JOB, epoch=EPOCH)
+        end = ring.Ring(SimpleNamespace(array=memory), CAPACITY, link, b, first=True, carries_headers=headers)  # type: ignore[arg-type]
+        control = memory[1024:2048].view(np.int64)
+        control[::16] = counters
+        end.start_out(outgoing[:n_bytes])
+        end.start_in(incoming[:n_bytes])
+        assert ring.pump(end, end, 2) in range(6)
+        assert (incoming[n_bytes:] == 55).all()
+        assert (guard == 77).all()
+        assert 0 <= end.state[ring.IN_AT] <= end.state[ring.IN_END]
+        assert 0 <= end.state[ring.OUT_AT] <= end.state[ring.OUT_END]
+
+
+anything = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(2**70), 2**70),
+    st.floats(),
+    st.text("jobx", max_size=8),
+    st.binary(max_size=40),
+)
+
+
+@share
+@given(
+    st.fixed_dictionaries(
+        {
+            "job_id": st.one_of(st.just("job"), anything),
+            "epoch": st.one_of(st.just(EPOCH), anything),
+            "token": st.one_of(st.just(TOKEN), anything),
+            "rank": st.one_of(st.just(0), anything),
+            "peer": st.one_of(st.just(1), anything),
+        }
+    ),
+    anything,
+    anything,
+)
+def test_any_message_of_a_relay_is_taken_or_refused(fields: dict[str, Any], position: Any, data: Any) -> None:
+    """Only bytes of a connection of an open job are taken; everything else gets a reason, and is counted."""
+    store = JobStore()
+    store.open("job", EPOCH, TOKEN)
+    handlers = RelayHandlers(SimpleNamespace(rpc=None), store)  # type: ignore[arg-type]
+
+    async def call() -> list[str]:
+        return [
+            await handlers.message(**fields, position=position, data=data),
+            await handlers.connect(**fields, address=data),
+        ]
+
+    said, refused = asyncio.run(call()), handlers.refused
+    store.close_all("over")
+    assert all(said) or data == b""
+    assert sum(refused.values()) <= 2
+
+
+steps = st.tuples(st.integers(-2, 60), st.binary(max_size=30))
+
+
+@share
+@given(st.lists(st.one_of(steps, st.just("next")), max_size=6))
+def test_a_relay_takes_its_bytes_in_order_or_ends(messages: list[Any]) -> None:
+    """Bytes that are not those due end the connection: what comes out is always the beginning of what was sent."""
+
+    async def run() -> tuple[bytes, bytes]:
+        sent, taken = b"", b""
+        board = Switchboard()
+        ours, theirs = socket.socketpair()
+
+        async def post(position: int, data: bytes) -> None:
+            pass
+
+        board.start(0, 1, theirs, post)
+        for message in messages:
+            position, data = (len(sent), b"due") if message == "next" else message
+            try:
+                await board.deliver(0, 1, position, data)
+            except (ProtocolError, OSError):
+                break
+            sent += data
+        with pytest.raises(ProtocolError):
+            await board.deliver(0, 1, len(sent), bytes(CHUNK_BYTES + 1))
+        board.close()
+        ours.setblocking(False)
+        while piece := await asyncio.get_running_loop().sock_recv(ours, 4096):
+            taken += piece
+        ours.close()
+        await asyncio.gather(*board._tasks)
+        return sent, taken
+
+    sent, taken = asyncio.run(run())
+    assert taken == sent
