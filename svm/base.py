@@ -8,13 +8,14 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, ClassVar
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator
 from dsgd.svm.block import Dual, Solution, solve
@@ -56,6 +57,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     max_iter: int
     elimination: str | Elimination
     n_jobs: int | None
+    transport: TransportName
     solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
@@ -97,6 +99,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
             if self.n_jobs == 0:
                 raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         self._policy()
         self._check_problem()
 
@@ -266,11 +269,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 if "text" in event:
                     sys.stdout.write(event["text"] + "\n")
 
-            gang = blocks.run(fit_on_rank, packer, (model,), on_event=say, numbered=True)
+            gang = blocks.run(fit_on_rank, packer, (model,), on_event=say, transport=self.transport, numbered=True)
         self.__dict__.update(gang.value)
         self.ledger_ = gang.ledger
         self.fit_report_ = {
             "ranks": len(gang.stats),
+            **gang.wires,
             "elapsed_s": time.perf_counter() - begin,
             "rounds": sum(record.event == "block" for history in self.elimination_history_ for record in history),
             "converged": self.converged_,

@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, Self
+from typing import Any, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -20,6 +20,7 @@ from sklearn.utils.extmath import safe_sparse_dot
 from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import ThreadpoolController
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, Block, BlockSummary
 from dsgd.svm.linear_cluster import LinearJob, LinearPacker, LinearResult, train_linear
@@ -48,6 +49,7 @@ class AbstractLinearSVM(AbstractClusterEstimator):
     max_iter: int
     solver: str
     n_jobs: int | None
+    transport: TransportName
     penalize_intercept: bool
 
     def _check_parameters(self, task: str) -> None:
@@ -63,6 +65,7 @@ class AbstractLinearSVM(AbstractClusterEstimator):
         check_bool(f"{name}(penalize_intercept=...)", self.penalize_intercept)
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
+        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         if self.n_jobs is not None:
             check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
             if self.n_jobs == 0:
@@ -164,11 +167,12 @@ class AbstractLinearSVM(AbstractClusterEstimator):
                 bias=self._bias(),
                 seed=seed,
             )
-            gang = blocks.run(train_linear, packer, (job,), on_event=self._listener())
+            gang = blocks.run(train_linear, packer, (job,), on_event=self._listener(), transport=self.transport)
         result: LinearResult = gang.value
         self.ledger_ = gang.ledger
         self.fit_report_ = {
             "ranks": len(gang.stats),
+            **gang.wires,
             "elapsed_s": time.perf_counter() - begin,
             "converged": all(solution.converged for solution in result.solutions),
             "certificates": [asdict(record) for record in result.history],

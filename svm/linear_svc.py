@@ -10,6 +10,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, lazy
 from dsgd.svm.crammer_singer import solve_crammer_singer
@@ -79,6 +80,9 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
     client : distributed.Client or None, default None
         Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
         list of blocks or files, on the current client, else on a cluster of this machine.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -147,6 +151,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         penalize_intercept: bool = True,
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.penalty = penalty
         self.loss = loss
@@ -164,6 +169,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.

@@ -9,6 +9,7 @@ import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
+from dsgd.comm.base import TransportName
 from dsgd.inputs import Block, BlockSummary, lazy
 from dsgd.svm.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_cluster import LinearJob
@@ -65,6 +66,9 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
     client : distributed.Client or None, default None
         Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
         list of blocks or files, on the current client, else on a cluster of this machine.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -127,6 +131,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         penalize_intercept: bool = True,
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.epsilon = epsilon
         self.tol = tol
@@ -142,6 +147,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self.penalize_intercept = penalize_intercept
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.

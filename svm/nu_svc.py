@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.svm.base import fill
 from dsgd.svm.block import Dual, Solution
@@ -75,6 +76,9 @@ class NuSVC(AbstractKernelClassifier):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -154,6 +158,7 @@ class NuSVC(AbstractKernelClassifier):
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.nu = nu
         self.kernel = kernel
@@ -171,6 +176,7 @@ class NuSVC(AbstractKernelClassifier):
         self.elimination = elimination
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
 from dsgd.svm.base import fill
 from dsgd.svm.block import Dual
 from dsgd.svm.elimination import Elimination
@@ -59,6 +60,9 @@ class NuSVR(AbstractKernelRegressor):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -113,6 +117,7 @@ class NuSVR(AbstractKernelRegressor):
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.nu = nu
         self.C = C
@@ -128,6 +133,7 @@ class NuSVR(AbstractKernelRegressor):
         self.elimination = elimination
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)

@@ -7,6 +7,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import OutlierMixin
 
+from dsgd.comm.base import TransportName
 from dsgd.inputs import is_collection
 from dsgd.svm.base import fill
 from dsgd.svm.block import Dual
@@ -54,6 +55,9 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -107,6 +111,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.kernel = kernel
         self.degree = degree
@@ -121,6 +126,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         self.elimination = elimination
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
 from dsgd.svm.block import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.one_vs_one import AbstractKernelClassifier
@@ -63,6 +64,9 @@ class SVC(AbstractKernelClassifier):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -141,6 +145,7 @@ class SVC(AbstractKernelClassifier):
         solver: str = "block",
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.C = C
         self.kernel = kernel
@@ -159,6 +164,7 @@ class SVC(AbstractKernelClassifier):
         self.solver = solver
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)

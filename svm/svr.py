@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.comm.base import TransportName
 from dsgd.svm.block import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.single import AbstractKernelRegressor
@@ -52,6 +53,9 @@ class SVR(AbstractKernelRegressor):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -104,6 +108,7 @@ class SVR(AbstractKernelRegressor):
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
         client: Any = None,
+        transport: TransportName = "auto",
     ) -> None:
         self.kernel = kernel
         self.degree = degree
@@ -119,6 +124,7 @@ class SVR(AbstractKernelRegressor):
         self.elimination = elimination
         self.n_jobs = n_jobs
         self.client = client
+        self.transport = transport
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)

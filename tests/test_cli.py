@@ -247,7 +247,8 @@ def test_info_says_versions_and_folders(run: Run) -> None:
     status, out, _ = run("info", "--json")
     facts = json.loads(out)
     assert status == 0
-    assert set(facts) == {"versions", "threads", "machine", "folders"}
+    assert set(facts) == {"versions", "threads", "machine", "wires", "folders"}
+    assert facts["wires"]["dsgd.comm.ports"] == "any"
     assert facts["versions"]["numpy"] == np.__version__
     assert facts["machine"]["memory_bytes"] > 0
 
@@ -264,7 +265,7 @@ def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     """A real run on two workers prints clean JSON and writes a model that loads without a cluster."""
     path = tmp_path / "model.joblib"
     data = [str(files / "part-1.svm"), str(files / "part-2.svm.bz2")]
-    options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--json"]
+    options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--transport", "tcp", "--json"]
     outcome = subprocess.run(
         [sys.executable, "-m", "dsgd", "fit", "--data", *data, "--model", str(path), *options],
         capture_output=True,
@@ -274,7 +275,7 @@ def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     )
     assert outcome.returncode == 0, outcome.stderr
     report = json.loads(outcome.stdout)
-    assert (report["ranks"], report["rows"]) == (2, 400)
+    assert (report["ranks"], report["rows"], report["transport"]) == (2, 400, "tcp")
     assert report["ledger"]["bytes_sent"] > 0
     assert joblib.load(path).client is None
 

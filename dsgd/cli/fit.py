@@ -71,6 +71,13 @@ def fit(
     jobs: Annotated[
         int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=_PLACE)
     ] = 1,
+    transport: Annotated[
+        str,
+        typer.Option(
+            help="What ranks on a cluster talk over: auto, spin, shm, tcp or rpc (nothing but the workers' own ports).",
+            rich_help_panel=_PLACE,
+        ),
+    ] = "auto",
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -92,6 +99,7 @@ def fit(
         "random_state": seed,
         "n_jobs": None if workers or scheduler else jobs,
         "sync": parse_sync(sync),
+        "transport": transport,
     }
     parameters |= {
         name: value for name, value in (("learning_rate", learning_rate), ("eta0", eta0)) if value is not None
@@ -213,6 +221,7 @@ def _report(estimator: Any, path: Path) -> dict[str, Any]:
         "features": int(estimator.n_features_in_),
         "ranks": int(fitted["ranks"]),
         "sync": fitted["strategy"],
+        "transport": fitted["transport"],
         "epochs": int(estimator.n_iter_),
         "converged": bool(fitted["converged"]),
         "training_loss": float(estimator.loss_curve_[-1]),

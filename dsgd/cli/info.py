@@ -52,7 +52,7 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     Returns
     -------
     dict of str to dict
-        ``versions``, ``threads``, ``machine``, ``folders`` and, with a scheduler, ``cluster``.
+        ``versions``, ``threads``, ``machine``, ``wires``, ``folders`` and, with a scheduler, ``cluster``.
 
     Raises
     ------
@@ -63,6 +63,7 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
         "threads": {"cpus": _n_cpus(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
         "machine": {"platform": platform.platform(), "memory_bytes": _memory_bytes()},
+        "wires": _wires(),
         "folders": _folders(),
     }
     if scheduler is not None:
@@ -86,6 +87,25 @@ def _memory_bytes() -> int:
     from distributed.system import MEMORY_LIMIT  # respects the limits of a container
 
     return int(MEMORY_LIMIT)
+
+
+def _wires() -> dict[str, Any]:
+    """Return what ranks on this machine can talk over, and where its configuration lets them listen."""
+    import dask.config
+
+    from dsgd.comm.segment import shared_folder
+
+    try:
+        left = os.statvfs(shared_folder())
+        memory = f"{shared_folder()}, {left.f_bavail * left.f_frsize >> 20} MiB free"
+    except OSError as error:
+        memory = f"none: {error}"
+    return {
+        "shared memory": memory,
+        "tcp, rpc": "available",
+        "dsgd.comm.ports": dask.config.get("dsgd.comm.ports", "any"),
+        "dsgd.comm.interface": dask.config.get("dsgd.comm.interface", "that of the worker's address"),
+    }
 
 
 def _folders() -> dict[str, Any]:

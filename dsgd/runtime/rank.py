@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -94,3 +95,10 @@ class GangResult:
     stats: Sequence[dict[str, Any]]
     ledger: Ledger
     recoveries: Sequence[dict[str, Any]] = ()
+
+    @property
+    def wires(self) -> dict[str, Any]:
+        """What the ranks talked over, and how many strangers were turned away: two entries of ``fit_report_``."""
+        refused = sum((Counter(stat.get("refused")) for stat in self.stats), Counter[str]())
+        ways = sorted({str(stat["transport"]) for stat in self.stats})
+        return {"transport": ", ".join(ways), "refused": dict(refused)}
