@@ -3,7 +3,7 @@
 Two single-threaded worker processes hold equal shares of a dense problem. The process of one of them is stopped and
 continued in a fixed rhythm, so that it has only a part of its time, as on a machine that somebody else uses too. Each
 strategy trains with and without that; runs take turns. The time to a loss counts from the first step: it is when an
-epoch ended whose mean loss was within one per cent of the best that any run has reached.
+epoch ended whose mean loss was no more than what every run has reached.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def fit(client: Client, blocks: list[Any], sync: Any, max_iter: int) -> SGDClass
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", StragglerWarning)
         return SGDClassifier(
-            loss="log_loss", alpha=1e-5, max_iter=max_iter, tol=None, random_state=0, sync=sync, client=client
+            loss="log_loss", alpha=1e-4, max_iter=max_iter, tol=None, random_state=0, sync=sync, client=client
         ).fit(blocks)
 
 
@@ -84,20 +84,23 @@ def describe(model: SGDClassifier) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=300_000, help="rows of each worker")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows of each worker")
     parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=12)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--share", type=float, default=0.25, help="time that the slow worker has")
     parser.add_argument("--period", type=float, default=0.02, help="seconds from one stop to the next")
-    parser.add_argument("--json", help="append rows to this file")
+    parser.add_argument("--quick", action="store_true", help="a tenth of the rows, one repeat")
+    parser.add_argument("--out", help="append rows to this file, one JSON object per line")
     options = parser.parse_args()
+    if options.quick:
+        options.rows, options.repeats = options.rows // 10, 1
     strategies = {
-        "LocalSGD": LocalSGD(every=20_000),
+        "LocalSGD": LocalSGD(every=50_000),
         "EpochAveraging": EpochAveraging(),
         "AnytimeSGD": AnytimeSGD(seconds=0.05),
     }
-    rows = Rows("stragglers", options.json)
+    rows = Rows("stragglers", options.out)
     runs: dict[tuple[str, bool], list[dict[str, Any]]] = {(name, slow): [] for name in strategies for slow in (0, 1)}
     with (
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
@@ -116,15 +119,13 @@ def main() -> None:
                 with slowed(pid if slow else None, options.share, options.period):
                     taken.append(describe(fit(client, blocks, strategies[name], options.epochs)))
                 time.sleep(0.2)
-    best = min(loss for taken in runs.values() for run in taken for _, loss in run["curve"])
+    target = max(min(loss for _, loss in run["curve"]) for taken in runs.values() for run in taken)
     print(" ".join(f"{key}={value}" for key, value in machine().items()))
     print(
         f"{'strategy':16} {'worker 1':9} {'s/epoch':>8} {'s to loss':>10} {'final loss':>11} {'rounds':>7} {'wait':>6}"
     )
     for (name, slow), taken in runs.items():
-        reached = [
-            next((seconds for seconds, loss in run["curve"] if loss <= 1.01 * best), float("nan")) for run in taken
-        ]
+        reached = [next(seconds for seconds, loss in run["curve"] if loss <= target) for run in taken]
         values = {
             key: statistics.median(run[key] for run in taken) for key in ("seconds_per_epoch", "rounds", "wait_share")
         }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import bz2
 import csv
+import functools
+import io
 import json
 import os
 import signal
@@ -17,9 +19,10 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+import rich.console
 
 from dsgd.__main__ import main
-from dsgd.cli.fit import parse_sync
+from dsgd.cli.fit import _train, parse_sync
 from dsgd.errors import InvalidParameterError, RankError
 from dsgd.sync import AnytimeSGD, MinibatchSGD
 
@@ -310,3 +313,30 @@ def _wait_until_it_trains(pid: int) -> None:
     deadline = time.monotonic() + 60
     while psutil.Process(pid).cpu_times().user < 4 and time.monotonic() < deadline:
         time.sleep(0.1)
+
+
+def test_a_terminal_shows_what_training_says(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal the line written last, a place in the queue say, stands beside the clock."""
+    screen = io.StringIO()
+    monkeypatch.setattr(
+        rich.console, "Console", functools.partial(rich.console.Console, file=screen, force_terminal=True, width=100)
+    )
+
+    class Waiting:
+        verbose = 0
+
+        def set_params(self, verbose: int) -> None:
+            """Set the only parameter."""
+            self.verbose = verbose
+
+        def fit(self, X: Any, y: Any) -> None:
+            """Wait in a queue."""
+            assert self.verbose == 1
+            sys.stdout.write("waiting for workers: 2 belong to other jobs, place 1 in the queue\n")
+            time.sleep(0.3)  # the screen is drawn ten times a second
+
+    estimator, before = Waiting(), sys.stdout
+    _train(estimator, None, None, show=True)
+    assert "place 1 in the queue" in screen.getvalue()
+    assert sys.stdout is before
+    assert estimator.verbose == 0

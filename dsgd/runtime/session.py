@@ -243,6 +243,8 @@ class Session:
             if self._admitted:
                 self._call("dsgd_abort", timeout_s=_LEAVE_CALL_S, job_id=self.job_id, reason=reason)
                 deadline = time.monotonic() + _LEAVE_S
+                # Whoever hangs does not react: waiting for it would only keep the user waiting.
+                deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
                 seen, live = -2, [0]
                 while live and (remaining := deadline - time.monotonic()) > 0:
                     status = self._call(
@@ -252,7 +254,8 @@ class Session:
                         seen=seen,
                         wait_s=remaining,
                     )
-                    seen, live = status["version"], status["live"]
+                    seen = status["version"]
+                    live = [member for member in status["live"] if self._members[member][0] != deaf]
                 self._call("dsgd_close", timeout_s=_LEAVE_CALL_S, job_id=self.job_id)
         with contextlib.suppress(Exception):
             self._drop()
