@@ -18,13 +18,15 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator
-from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.block import solve
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
 from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma, survey
-from dsgd.svm.kernel_matrix import KernelMatrix, weighted_sums
+from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.pairwise import solve_pairwise
+from dsgd.svm.sums import weighted_sums
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.svm.whole import is_whole, solve_whole
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.one_class import OneClassSVM
 from dsgd.svm.screening import feature_norms, gap_ball, prove
 from dsgd.svm.svc import SVC

@@ -23,7 +23,8 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.block import solve
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.screening import path_ball, prove

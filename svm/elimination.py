@@ -203,6 +203,10 @@ class Trail:
         if len(ids):
             self.add(ids, beta)
 
+    def know(self, ids: IntVector, beta: FloatVector) -> None:
+        """Take the coefficients of samples that never had any as if they had always been those of `beta`."""
+        self._last[ids] = beta[ids]
+
     def _note(self, beta: FloatVector) -> None:
         """Note with the newest event what has changed since."""
         if self._events:

@@ -15,7 +15,6 @@ import scipy.sparse as sp
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
-    Left,
     Rows,
     block_values,
     centre,
@@ -29,16 +28,15 @@ from dsgd.svm.kernel_functions import (
 )
 from dsgd.svm.peers import Peers
 from dsgd.svm.smo import add_rows, read_block, store_rows
+from dsgd.svm.sums import symmetric_sums, weighted_sums
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["KernelMatrix", "Picked", "weighted_sums"]
+__all__ = ["KernelMatrix", "Picked"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
 _BLOCK_ROWS = 128
-_HELD_BYTES = 64 * 2**20  # of left rows in a sum
-_RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
 _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
@@ -157,6 +155,11 @@ class KernelMatrix:
         is_short = self._cache.capacity < self.n_active
         is_near = 2 * int(np.count_nonzero(self._seen)) > self._cache.capacity
         return (is_short and is_near) or self.n_hits > self.n_active
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the rows of all samples do not fit into the cache."""
+        return self.kernel.name != "precomputed" and self.dtype.itemsize * self.n * self.n > self._cache_bytes
 
     @property
     def nbytes(self) -> int:
@@ -375,8 +378,34 @@ class KernelMatrix:
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
 
-        Targets lie on this rank, sources anywhere.
+        Targets lie on this rank, sources anywhere. A value between two samples that are both is computed once, where
+        all samples are here and the kernel is symmetric to the last bit, as one given or a function need not be.
         """
+        if not self.peers.is_alone or self.kernel.name in {"precomputed", "callable"}:
+            return self._product(targets, sources, coefs, dtype)
+        place = np.full(self.n, -1, dtype=np.int64)
+        place[targets] = np.arange(len(targets))
+        is_both = place[sources] >= 0
+        is_rest = np.ones(len(targets), dtype=np.bool_)
+        is_rest[place[sources[is_both]]] = False
+        out = np.zeros(len(targets))
+        both = place[sources[is_both]]
+        out[both], out[is_rest], count = symmetric_sums(
+            self.kernel,
+            lambda ids: self._prepared(ids, dtype),
+            sources[is_both],
+            targets[is_rest],
+            coefs[is_both],
+            dtype,
+            self.pool,
+        )
+        self.n_evaluations += count
+        if not is_both.all():
+            out += self._product(targets, sources[~is_both], coefs[~is_both], dtype)
+        return out
+
+    def _product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
+        """Return the same, every value computed."""
         out = np.zeros((len(targets), 1))
         self.n_evaluations += len(targets) * len(sources)
 
@@ -394,87 +423,3 @@ class KernelMatrix:
             self.pool,
         )
         return out[:, 0]
-
-
-def weighted_sums(
-    kernel: Kernel,
-    left: Any,
-    coefs: FloatMatrix,
-    right: Any,
-    out: FloatMatrix,
-    dtype: Any,
-    pool: Pool,
-    groups: Sequence[tuple[int, Any]] = (),
-) -> None:
-    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
-
-    Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per thread.
-
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    left, right : callable
-        ``left(start, stop)`` returns prepared rows.
-    coefs : array, shape (n_left, m)
-        Coefficients.
-    out : array, shape (n_right, n_out)
-        Sums, float64.
-    dtype : dtype
-        Of kernel values.
-    pool : Pool
-        Threads, over right rows.
-    groups : sequence of (int, index), default ()
-        Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
-    """
-    if not len(coefs):
-        return
-    width = max(1, _row_bytes(left(0, 1)))
-    chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
-    slab = max(16, min(2 * _SLAB, _RIGHT_BYTES // width))
-    parts: list[tuple[int, int, Left, Any]] = []
-    first = 0
-    for end, columns in groups or [(len(coefs), slice(None))]:
-        while first < end:
-            last = min(end, first + chunk)
-            parts += [(first + a, first + b, part, columns) for a, b, part in left_form(kernel, left(first, last))]
-            first = last
-            if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
-                _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
-                parts = []
-    _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
-
-
-def _add_sums(
-    kernel: Kernel,
-    parts: Sequence[tuple[int, int, Left, Any]],
-    coefs: FloatMatrix,
-    right: Any,
-    out: FloatMatrix,
-    dtype: Any,
-    pool: Pool,
-    slab: int,
-) -> None:
-    if not parts:
-        return
-    height = max(end - begin for begin, end, _, _ in parts)
-
-    def work(start: int, stop: int) -> None:
-        rows = right(start, stop)
-        tile = np.empty((height, stop - start), dtype=dtype)
-        for begin, end, part, columns in parts:
-            values = tile[: end - begin]
-            row_values(kernel, part, rows, values)
-            out[start:stop, columns] += values.T @ coefs[begin:end]
-
-    pool.slabs(work, len(out), slab)
-
-
-def _row_bytes(rows: Rows) -> int:
-    """Return the bytes of a row in the form that products want."""
-    if rows.sparse is not None:
-        return rows.n_columns * int(rows.sparse[0].itemsize)
-    if rows.ids is not None:
-        return 8
-    held = rows.dense if rows.dense is not None else rows.plain
-    return 8 * int(held.shape[1])

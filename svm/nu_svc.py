@@ -19,7 +19,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.svm.base import fill
-from dsgd.svm.block import Dual, Solution
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.one_vs_one import AbstractKernelClassifier
 from dsgd.types import AnyArray, FloatVector

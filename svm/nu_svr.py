@@ -14,7 +14,7 @@ import numpy as np
 
 from dsgd.comm.base import TransportName
 from dsgd.svm.base import fill
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.single import AbstractKernelRegressor
 from dsgd.types import FloatVector

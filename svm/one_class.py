@@ -10,7 +10,7 @@ from sklearn.base import OutlierMixin
 from dsgd.comm.base import TransportName
 from dsgd.inputs import is_collection
 from dsgd.svm.base import fill
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.single import AbstractSingleSVM
 from dsgd.types import FloatVector

@@ -21,7 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
 from dsgd.svm.base import AbstractKernelSVM
-from dsgd.svm.block import Dual, Solution
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.merging import deal_out
 from dsgd.svm.threads import Pool

@@ -25,7 +25,7 @@ import time
 
 import numpy as np
 
-from dsgd.svm.block import Dual, Solution
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_functions import Rows, block_values, concatenate_rows, left_form, row_values, take_rows
 from dsgd.svm.kernel_matrix import KernelMatrix

@@ -18,9 +18,9 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.svm.base import row_dtype
-from dsgd.svm.block import Dual, Solution
 from dsgd.svm.chain import Link, solve_chain
 from dsgd.svm.distances import Distances, share_pays
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.screening import feature_norms

@@ -52,7 +52,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from dsgd.inputs import lazy
 from dsgd.svm.base import AbstractKernelSVM
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.merging import deal_out
 from dsgd.types import FloatMatrix, FloatVector
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.svm.block import Dual, Solution
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.one_vs_one import AbstractKernelClassifier
 from dsgd.types import AnyArray, FloatVector

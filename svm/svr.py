@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.svm.block import Dual
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.single import AbstractKernelRegressor
 from dsgd.types import FloatVector

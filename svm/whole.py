@@ -11,7 +11,7 @@ import time
 
 import numpy as np
 
-from dsgd.svm.block import Dual, Solution, find_thresholds
+from dsgd.svm.dual import Dual, Solution, find_thresholds
 from dsgd.svm.elimination import Elimination, EliminationRecord
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.smo import extremes, solve_block

@@ -12,10 +12,11 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-import dsgd.svm.block as block_module
+import dsgd.svm.left_out as left_out_module
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
-from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.block import solve
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, eliminable
 from dsgd.svm.kernel_functions import Kernel, centre
 from dsgd.svm.kernel_matrix import KernelMatrix
@@ -136,7 +137,7 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
             out[::3] = True
         return out
 
-    monkeypatch.setattr(block_module, "eliminable", wrong)
+    monkeypatch.setattr(left_out_module, "eliminable", wrong)
     holder = np.arange(len(y)) % n_ranks
     solution = solve_on(X, dual_of(y), holder, n_ranks, elimination=MODES["multi"]).value
     monkeypatch.undo()

@@ -13,9 +13,11 @@ from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.block as block_module
+import dsgd.svm.left_out as left_out_module
 from dsgd.svm import SVC, SVR, Elimination, release_memory
-from dsgd.svm.block import Dual, solve
+from dsgd.svm.block import solve
 from dsgd.svm.buffers import Buffers
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Trail
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
@@ -70,8 +72,8 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
     """Whatever is wrongly left out, free variables too, the run ends with a float64 gap below tol over all samples."""
     X, y = _few_vectors()
     expected = _solve(X, y, mode="none")
-    liar = _Liar(kind, block_module.eliminable)
-    monkeypatch.setattr(block_module, "eliminable", liar)
+    liar = _Liar(kind, left_out_module.eliminable)
+    monkeypatch.setattr(left_out_module, "eliminable", liar)
     solution = _solve(X, y, mode=mode, every=2, min_fraction=0.0)
     assert liar.n_lies > 0
     assert solution.n_returned > 0
@@ -85,7 +87,7 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
 def test_float32_rows_do_not_hide_a_wrong_elimination(monkeypatch):
     """With float32 rows and wrong eliminations together the gap is still that of float64."""
     X, y = _few_vectors()
-    monkeypatch.setattr(block_module, "eliminable", _Liar("random", block_module.eliminable))
+    monkeypatch.setattr(left_out_module, "eliminable", _Liar("random", left_out_module.eliminable))
     solution = _solve(X, y, dtype=np.float32, C=100.0, tol=1e-3, mode="multi", every=2, min_fraction=0.0)
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 100.0), solution.alpha[0])
     assert solution.converged
@@ -139,17 +141,17 @@ def test_delta_reconstruction_is_the_full_one(form):
             64,
         )
         for _ in range(40):
-            gap = run._scan()
+            gap = run.state.scan()
             if gap < 1e-3:
                 break
-            if not run._eliminate(gap):
+            if not run.left_out.eliminate(gap):
                 run._round(gap)
-        assert len(run.trail) > 1
-        run._bring_back(early=True)
-        run._store_active()
-        right = rbf_kernel(X.astype(np.float64), gamma=GAMMA) @ (y * run.alpha[0])
-        np.testing.assert_allclose(run.u, right, atol=1e-10, rtol=0)
-        ends[how] = run.u.copy()
+        assert len(run.left_out.trail) > 1
+        run.left_out.bring_back(early=True)
+        run.state.store_active()
+        right = rbf_kernel(X.astype(np.float64), gamma=GAMMA) @ (y * run.state.alpha[0])
+        np.testing.assert_allclose(run.state.u, right, atol=1e-10, rtol=0)
+        ends[how] = run.state.u.copy()
     np.testing.assert_allclose(ends["delta"], ends["full"], atol=1e-10, rtol=0)
 
 

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
 from dsgd.svm import SVC
-from dsgd.svm.block import Dual, solve
+from dsgd.svm.block import solve
 from dsgd.svm.cache import RowCache
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel, scale_gamma
 from dsgd.svm.kernel_matrix import KernelMatrix

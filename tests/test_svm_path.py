@@ -14,8 +14,9 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dsgd.errors import InvalidParameterError
 from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
-from dsgd.svm.block import Dual, solve
+from dsgd.svm.block import solve
 from dsgd.svm.distances import Distances
+from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix

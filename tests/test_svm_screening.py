@@ -13,7 +13,8 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM, screen
-from dsgd.svm.block import Dual, Solution, solve
+from dsgd.svm.block import solve
+from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix

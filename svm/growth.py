@@ -1,0 +1,147 @@
+"""Large problems from a small part: solve a few samples, bring in as many again, and so on until all are there.
+
+Elimination alone cannot help a run in its first half: while most variables still have to move, the extremes lie far
+apart and nothing is settled, and each of those variables costs a kernel row over all samples. Among a few samples such
+a row is short, and the machine found there says of most of the others what becomes of them. So a batch as large as all
+before is looked at each time:
+
+1. u of the batch is computed in float64, and counts towards the proof (`dsgd.svm.proof`);
+2. of the samples that violate by more than the margin, as much of each sign as the other has goes to its bound at once,
+   and that is added to u of all samples, in float64 too: most stay there, and their rows are never needed again. If
+   half of those of the last batch have come back, this is left to the blocks;
+3. those settled by more than the margin are left out, the others become active.
+
+Whatever was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first samples,
+and n values in float64 for each variable that goes to its bound.
+
+Source: chunking (Vapnik 1982; Osuna, Freund, Girosi 1997) with the batches of a cascade (Graf et al., NIPS 2004).
+Departures: one run and one set of indicators, and step 2.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from dsgd.svm.dual import Dual
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.left_out import LeftOut
+from dsgd.svm.state import State
+from dsgd.types import FloatVector, IntVector
+
+__all__ = ["Growth", "begin_small"]
+
+#: A batch comes when the gap is below this share of the one at the start.
+_DONE = 0.1
+#: The margin as a share of the gap at the start, which is twice the margin of a classifier.
+_MARGIN = 0.125
+
+
+def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVector]:
+    """Leave only a few samples active where that pays; return the others in batches, none where it does not.
+
+    It pays where the rows of all samples do not fit into the cache and there are enough of them, and is meant for
+    problems that start at zero, on one rank.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    matrix : KernelMatrix
+        Kernel values among its samples; changed.
+    n_first : int
+        Samples to begin with, at least.
+    """
+    n = matrix.n
+    is_at_zero = dual.u is None and not dual.alpha.any() and len(matrix.active) == n
+    if not (matrix.peers.is_alone and is_at_zero and matrix.is_large) or n < 2 * n_first:
+        return []
+    order = np.random.default_rng(0).permutation(n)
+    ends = [n]
+    while ends[0] >= 2 * n_first:
+        ends.insert(0, ends[0] // 2)
+    matrix.shrink(np.sort(order[: ends[0]]))
+    return [np.sort(order[start:stop]) for start, stop in pairwise(ends)]
+
+
+class Growth:
+    """The batches that are still to come.
+
+    Parameters
+    ----------
+    state : State
+        The run, at zero.
+    left_out : LeftOut
+        What is left out; it must know nothing of the batches.
+    batches : list of int64 arrays
+        Samples that have not been looked at, by batch.
+    """
+
+    def __init__(self, state: State, left_out: LeftOut, batches: list[IntVector]) -> None:
+        self.state, self.left_out, self.batches = state, left_out, batches
+        self._scale: float | None = None
+        self._raised: IntVector = np.empty(0, dtype=np.int64)
+        self._raises = True
+        if batches:
+            left_out.is_sure = True
+
+    def is_due(self, gap: float) -> bool:
+        """Return whether the next batch should come, the gap over the active samples being `gap`."""
+        if not self.batches:
+            return False
+        if self._scale is None and np.isfinite(gap):
+            self._scale = gap
+            self.left_out.margin = _MARGIN * gap
+        return self._scale is None or gap < _DONE * self._scale or self.state.n_stalls > 0
+
+    def grow(self) -> None:
+        """Look at the next batch."""
+        state, left_out, ids = self.state, self.left_out, self.batches.pop(0)
+        state.store_active()
+        state.u[ids] = state.exact.renew_first(ids, state.beta())
+        stays = np.zeros(len(ids), dtype=np.bool_)
+        if np.isfinite(state.least).all() and np.isfinite(state.most).all():  # both kinds of samples are there
+            stays = left_out.settled_among(ids)
+            left_out.add(ids[stays])
+            self._raise(ids)
+        state.matrix.extend(ids[~stays])
+        state.n_eliminated += int(stays.sum())
+        state.n_stalls = 0
+        if not self.batches:
+            left_out.margin = 0.0
+        state.load_active()
+        state.record("grow", state.scan())
+
+    def _raise(self, ids: IntVector) -> None:
+        """Move variables of a new batch that violate by far to their bounds, with y'α as it is."""
+        state, dual = self.state, self.state.dual
+        if len(self._raised):
+            stayed = (state.alpha[:, self._raised] >= dual.upper[:, self._raised]).any(axis=0)
+            self._raises = self._raises and 2 * int(stayed.sum()) >= len(self._raised)
+        if not self._raises:
+            return
+        middle = 0.5 * (state.least[0] + state.most[0])
+        y, upper = dual.y[:, ids], dual.upper[:, ids]
+        violation = y * (middle - state.u[ids] - state.c[:, ids])
+        alpha = _even(violation.ravel(), y.ravel(), upper.ravel(), self.left_out.margin).reshape(y.shape)
+        coefs = (y * alpha).sum(axis=0)
+        is_raised = coefs != 0.0
+        self._raised = ids[is_raised]
+        if len(self._raised):
+            state.alpha[:, ids] = alpha
+            state.u += state.exact.add(self._raised, coefs[is_raised])
+            self.left_out.trail.know(self._raised, state.beta())
+
+
+def _even(violation: FloatVector, y: FloatVector, upper: FloatVector, least: float) -> FloatVector:
+    """Return the variables that violate by more than `least` at their bounds, the worst first, with sums even."""
+    order = np.argsort(-violation, kind="stable")
+    order = order[violation[order] > least]
+    sides = [order[y[order] > 0], order[y[order] < 0]]
+    total = min(float(upper[side].sum()) for side in sides)
+    alpha = np.zeros(len(y))
+    for side in sides:
+        ends = np.cumsum(upper[side])
+        alpha[side] = np.clip(total - (ends - upper[side]), 0.0, upper[side])
+    return alpha

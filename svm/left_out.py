@@ -1,0 +1,171 @@
+"""The samples that a run of the block solver has left out: when they go, when they are renewed, which return.
+
+See `dsgd.svm.elimination` for the test and the schedules. Nothing here decides whether a run is done: that is the proof
+over all samples (`dsgd.svm.block`).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.svm.elimination import Elimination, Trail, eliminable
+from dsgd.svm.rebalance import rebalance
+from dsgd.svm.state import State
+from dsgd.types import AnyArray, FloatVector, IntVector
+
+__all__ = ["LeftOut"]
+
+_MAX_EVENTS = 32
+#: With a sample that the proof finds wrongly left out those return that are beyond the extremes by less than this share
+#: of the gap: they follow as soon as the first ones move.
+_NEIGHBOURS = 0.5
+
+
+class LeftOut:
+    """What is left out, and the decisions about it.
+
+    Parameters
+    ----------
+    state : State
+        The run; samples that are not active in its matrix begin as left out.
+    policy : Elimination
+        When samples are left out.
+    tol : float
+        The gap to reach.
+    """
+
+    def __init__(self, state: State, policy: Elimination, tol: float) -> None:
+        self.state, self.policy, self.tol = state, policy, tol
+        self.trail = Trail(state.matrix.n)
+        self.margin = 0.0  # how far beyond the extremes a sample must be
+        self.is_sure = not policy.waits_for_pressure  # whether leaving out pays whatever the cache holds
+        self._is_eliminating = policy.mode != "none"
+        self._next_test = policy.steps_between(state.matrix.n)
+        self._n_false = 0
+        matrix = state.matrix
+        out = matrix.peers.join(np.setdiff1d(matrix.mine, matrix.active))
+        if len(out):
+            self.trail.add(out, state.beta())
+
+    # -- out -----------------------------------------------------------------------------------------------------
+
+    def eliminate(self, gap: float) -> bool:
+        """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
+        state = self.state
+        if not self._is_eliminating or state.n_iter < self._next_test or not (self.is_sure or state.is_pressed):
+            return False
+        with state.peers.round("control"):
+            return self._leave_out(gap)
+
+    def _leave_out(self, gap: float) -> bool:
+        state, n = self.state, self.state.matrix.n_active
+        # Each reconstruction that found violators says that tests come too soon.
+        pause = self.policy.steps_between(state.matrix.n) * 2**self._n_false
+        self._next_test = state.n_iter + min(pause, max(1, n) * 2**self._n_false)
+        f = state.u_a + state.c_a
+        out = self._settled(f, state.y_a, state.alpha_a, state.upper_a, state.group_a)
+        total = np.array([float(out.sum())])
+        state.peers.add_up(total)
+        count = int(total[0])
+        if count == 0 or count < self.policy.min_fraction * n:
+            return False
+        state.store_active()
+        gone = state.peers.join(state.matrix.active[out])
+        self.add(gone)
+        self._keep(np.flatnonzero(~out), gone)
+        state.n_eliminated += count
+        state.record("eliminate", gap)
+        return True
+
+    def _settled(self, f: AnyArray, y: AnyArray, alpha: AnyArray, upper: AnyArray, group: AnyArray) -> AnyArray:
+        least, most = self.state.least - self.margin, self.state.most + self.margin
+        return eliminable(f, y, alpha, upper, group, least, most)
+
+    def settled_among(self, ids: IntVector) -> AnyArray:
+        """Return which of some samples, whose u is right, may be left out, shape (m,)."""
+        state, dual = self.state, self.state.dual
+        f = state.u[ids] + state.c[:, ids]
+        return self._settled(f, dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids])
+
+    def add(self, ids: IntVector) -> None:
+        """Note that samples, whose u is right, are left out from now on."""
+        beta = self.state.beta()
+        self.trail.add(ids, beta)
+        if len(self.trail) > _MAX_EVENTS:
+            self._renew(*self.trail.join(beta))
+
+    def _keep(self, keep: IntVector, gone: IntVector) -> None:
+        state = self.state
+        is_gone = np.zeros(state.matrix.n, dtype=np.bool_)
+        is_gone[gone] = True
+        state.newest = state.newest[~is_gone[state.newest % state.matrix.n]]
+        state.matrix.shrink(keep, gone)
+        self._rebalance()
+        state.load_active()
+
+    def _rebalance(self) -> None:
+        """Let rows move if the active samples have come to lie too unevenly; u must have been stored."""
+        state = self.state
+        if not state.peers.is_alone and rebalance(state.matrix, state.u, state.exact.u):
+            state.record("rebalance", float((state.most - state.least).max()))
+
+    # -- back ----------------------------------------------------------------------------------------------------
+
+    def bring_back(self, *, early: bool = False) -> bool:
+        """Renew u of the samples left out and make those active again that violate; return whether there were any.
+
+        Unless it is `early`, this is left to the proof, which needs the right u of all samples anyway, where it would
+        not be much less work: then the proof is the reconstruction.
+        """
+        state = self.state
+        if not self.trail or self.policy.reconstruction == "none":
+            return False
+        state.store_active()
+        beta = state.beta()
+        if self.policy.reconstruction == "delta" and not early:
+            work = sum(len(ids) * np.count_nonzero(beta != before) for ids, before in self.trail.back(beta))
+            if 4 * work > state.exact.work(beta):
+                return False
+        for ids, before in self.trail.back(beta):
+            self._renew(ids, before, beta)
+        state.n_reconstructions += 1
+        has_violators = self._return_violators(0.0)
+        state.record("reconstruct", state.scan())
+        return has_violators
+
+    def take_proof(self, gap: float) -> None:
+        """Use that u is right everywhere, and `gap` the gap over all samples, as a reconstruction."""
+        if self.trail and self.policy.reconstruction != "none":
+            self.state.n_reconstructions += 1
+            if gap >= self.tol:
+                self._return_violators(_NEIGHBOURS * gap)
+            self.state.record("reconstruct", gap)
+
+    def _return_violators(self, margin: float) -> bool:
+        """Given a right u everywhere, make the samples left out active that violate, or nearly do."""
+        state = self.state
+        if self.policy.mode == "single":
+            self._is_eliminating = False
+        left_out, self.margin = self.trail.ids, margin
+        ids = state.peers.mine(left_out)
+        back = state.peers.join(ids[~self.settled_among(ids)])
+        self.margin = 0.0
+        is_back = np.zeros(state.matrix.n, dtype=np.bool_)
+        is_back[back] = True
+        self.trail.restart(left_out[~is_back[left_out]], state.beta())
+        if len(back):
+            self._n_false = min(self._n_false + 1, 20)
+            state.matrix.extend(back)
+            state.n_returned += len(back)
+            self._rebalance()
+        state.load_active()
+        return len(back) > 0
+
+    def _renew(self, ids: IntVector, before: FloatVector, beta: FloatVector) -> None:
+        """Bring u of samples from the coefficients `before` to `beta`."""
+        state = self.state
+        ids = state.peers.mine(ids)
+        change = beta if self.policy.reconstruction == "full" else beta - before
+        sources = np.flatnonzero(change)
+        sums = state.matrix.product(ids, sources, change[sources], state.matrix.dtype)
+        state.u[ids] = sums if self.policy.reconstruction == "full" else state.u[ids] + sums

@@ -1,0 +1,157 @@
+"""Where a run of the block solver stands: variables, indicators, which samples are active, what has been counted.
+
+Arrays named ``*_a`` hold the active samples that lie here, in the order of ``matrix.active``. The dual and `alpha` are
+known to every rank for all samples; `u` is right for those that lie here.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.dual import Dual, Solution, find_thresholds
+from dsgd.svm.elimination import EliminationRecord
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.proof import ExactSums
+from dsgd.svm.smo import extremes
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["State"]
+
+
+class State:
+    """The state of a run.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    matrix : KernelMatrix
+        Kernel values among its samples.
+    """
+
+    def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
+        self.dual, self.matrix, self.peers = dual, matrix, matrix.peers
+        self.n_groups = 2 if dual.by_sign else 1
+        self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
+        self.c = dual.y * dual.p
+        self.alpha: FloatMatrix = dual.alpha.astype(np.float64)
+        self.u: FloatVector = np.zeros(matrix.n)
+        self.exact = ExactSums(matrix)
+        self.newest: IntVector = np.empty(0, dtype=np.int64)
+        self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
+        self.is_pressed = False
+        self.history: list[EliminationRecord] = []
+        self.n_iter = self.n_rounds = self.n_stalls = 0
+        self.n_eliminated = self.n_reconstructions = self.n_returned = 0
+        self.told = np.zeros(2)  # what other ranks have told of their hits and kernel values
+        self.begin = time.perf_counter()
+        if dual.u is not None:
+            self.exact.know(dual.u, self.beta())
+            self.u = self.exact.u.copy()
+        elif self.alpha.any():
+            self.refine()
+        self.load_active()
+
+    def beta(self) -> FloatVector:
+        """Return Σ yα by sample."""
+        total: FloatVector = (self.dual.y * self.alpha).sum(axis=0)
+        return total
+
+    def refine(self) -> None:
+        """Set u to K(yα) in float64."""
+        self.u = self.exact.renew_all(self.beta())
+
+    def set_alpha(self, chosen: IntVector, alpha: FloatVector) -> None:
+        """Set variables by number; variable v of sample i has the number v n + i."""
+        self.alpha.reshape(-1)[chosen] = alpha
+        position = self.matrix.position[chosen % self.matrix.n]
+        here = position >= 0
+        self.alpha_a[chosen[here] // self.matrix.n, position[here]] = alpha[here]
+
+    def store_active(self) -> None:
+        """Write u of the active samples back."""
+        self.u[self.matrix.active] = self.u_a
+
+    def load_active(self) -> None:
+        """Take the arrays of the active samples."""
+        active = self.matrix.active
+
+        def take(part: AnyArray) -> Any:
+            return np.ascontiguousarray(part[:, active])
+
+        self.u_a = self.u[active]
+        self.alpha_a, self.c_a, self.y_a = take(self.alpha), take(self.c), take(self.dual.y)
+        self.upper_a, self.group_a = take(self.dual.upper), take(self.group)
+
+    # -- the gap -------------------------------------------------------------------------------------------------
+
+    def scan(self) -> float:
+        """Return the gap over the active samples."""
+        args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a, self.least, self.most)
+        gap = float(extremes(*args))
+        self.is_pressed = self.matrix.is_pressed
+        return gap if self.peers.is_alone else self._agree_on_extremes()
+
+    def scan_all(self) -> float:
+        """Return the gap over all samples, active or not."""
+        parts = [self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group]
+        if not self.peers.is_alone:
+            parts = [np.ascontiguousarray(part[..., self.matrix.mine]) for part in parts]
+        gap = float(extremes(*parts, self.least, self.most))
+        return gap if self.peers.is_alone else self._agree_on_extremes()
+
+    def _agree_on_extremes(self) -> float:
+        """Make the extremes, and whether any cache is short, those of all ranks; return the gap."""
+        words = np.concatenate([self.least, -self.most, [-float(self.is_pressed)]])
+        self.peers.lowest(words)
+        self.least[:], self.most[:] = words[: self.n_groups], -words[self.n_groups : -1]
+        self.is_pressed = bool(words[-1])
+        return float((self.most - self.least).max())
+
+    # -- what is told --------------------------------------------------------------------------------------------
+
+    def record(self, event: str, gap: float) -> None:
+        """Add an entry to the history."""
+        self.history.append(
+            EliminationRecord(
+                event,
+                self.n_iter,
+                self.matrix.n_active,
+                gap,
+                self.matrix.n_hits + int(self.told[0]),
+                self.matrix.n_evaluations + int(self.told[1]),
+                time.perf_counter() - self.begin,
+            )
+        )
+
+    def solution(self, gap: float, tol: float) -> Solution:
+        """Return what was found, with u of all samples on every rank; `gap` is that over all samples."""
+        if not self.peers.is_alone:
+            there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
+            self.u[there] = 0.0
+            self.peers.add_up(self.u)
+        extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
+        f = self.u + self.c
+        thresholds = find_thresholds(f, self.alpha, self.dual.upper, self.group, self.least, self.most)
+        objective = 0.5 * float(self.beta() @ self.u) + float((self.dual.p * self.alpha).sum())
+        counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
+        self.peers.add_up(counts)
+        return Solution(
+            alpha=self.alpha,
+            u=self.u,
+            thresholds=thresholds,
+            gap=max(gap, 0.0) if np.isfinite(gap) else 0.0,
+            objective=objective,
+            converged=gap < tol,
+            n_iter=self.n_iter,
+            n_rounds=self.n_rounds,
+            n_eliminated=self.n_eliminated,
+            n_reconstructions=self.n_reconstructions,
+            n_returned=self.n_returned,
+            n_evaluations=int(counts[1]),
+            n_hits=int(counts[0]),
+            history=self.history,
+        )

@@ -1,0 +1,177 @@
+"""Sums of kernel values times coefficients, a small block of values at a time, which are then forgotten.
+
+Prediction and proofs are such sums. Where the right rows hold the left ones, a value between two left rows serves both:
+n_left (n_left − 1) / 2 values less, up to the blocks on the diagonal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.kernel_functions import Kernel, Left, Rows, left_form, row_values
+from dsgd.svm.threads import Pool
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+
+__all__ = ["symmetric_sums", "weighted_sums"]
+
+_SLAB = 512  # right rows at a time
+_CHUNK = 256
+_STRIP = 2048  # left rows between two passes over the right ones
+_HELD_BYTES = 64 * 2**20  # of left rows in a sum
+_RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
+
+
+def weighted_sums(
+    kernel: Kernel,
+    left: Any,
+    coefs: FloatMatrix,
+    right: Any,
+    out: FloatMatrix,
+    dtype: Any,
+    pool: Pool,
+    groups: Sequence[tuple[int, Any]] = (),
+) -> None:
+    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
+
+    Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per thread.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    left, right : callable
+        ``left(start, stop)`` returns prepared rows.
+    coefs : array, shape (n_left, m)
+        Coefficients.
+    out : array, shape (n_right, n_out)
+        Sums, float64.
+    dtype : dtype
+        Of kernel values.
+    pool : Pool
+        Threads, over right rows.
+    groups : sequence of (int, index), default ()
+        Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
+    """
+    if not len(coefs):
+        return
+    width = max(1, _row_bytes(left(0, 1)))
+    chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
+    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    parts: list[tuple[int, int, Left, Any]] = []
+    first = 0
+    for end, columns in groups or [(len(coefs), slice(None))]:
+        while first < end:
+            last = min(end, first + chunk)
+            parts += [(first + a, first + b, part, columns) for a, b, part in left_form(kernel, left(first, last))]
+            first = last
+            if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
+                _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
+                parts = []
+    _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
+
+
+def symmetric_sums(
+    kernel: Kernel,
+    rows: Callable[[IntVector], Rows],
+    sources: IntVector,
+    others: IntVector,
+    coefs: FloatVector,
+    dtype: Any,
+    pool: Pool,
+) -> tuple[FloatVector, FloatVector, int]:
+    """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    rows : callable
+        ``rows(ids)`` returns prepared rows.
+    sources, others : int64 arrays, shape (m,) and (n,)
+        Samples, none in both.
+    coefs : array, shape (m,)
+        Coefficients of the sources.
+    dtype : dtype
+        Of kernel values.
+    pool : Pool
+        Threads, over right rows.
+
+    Returns
+    -------
+    of_sources, of_others : arrays, shape (m,) and (n,)
+        The sums, float64.
+    n_values : int
+        Kernel values computed.
+    """
+    m, out = len(sources), np.zeros(len(sources) + len(others))
+    right, n_values = np.concatenate([sources, others]), 0
+    width = max(1, _row_bytes(rows(right[:1])))
+    strip = max(16, min(_STRIP, _HELD_BYTES // width))
+    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    for first in range(0, m, strip):
+        last = min(m, first + strip)
+        parts = [
+            (begin + a, begin + b, part)
+            for begin in range(first, last, _CHUNK)
+            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + _CHUNK)]))
+        ]
+        # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
+        back = np.zeros((-(-(m - first) // slab), last - first))
+        height = max(end - begin for begin, end, _ in parts)
+
+        def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
+            columns, stretch = rows(right[first + start : first + stop]), slice(first + start, first + stop)
+            # Among the left rows themselves every pair is met twice, and gives nothing back.
+            giving = slice(max(0, back.shape[1] - start), max(0, min(stop, m - first) - start))
+            given = coefs[first + start :][giving]
+            tile = np.empty((height, stop - start), dtype=dtype)
+            for begin, end, part in parts:
+                values = tile[: end - begin]
+                row_values(kernel, part, columns, values)
+                out[stretch] += values.T @ coefs[begin:end]
+                if len(given):
+                    back[start // slab, begin - first : end - first] = values[:, giving] @ given
+
+        pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right) - first, slab)
+        out[first:last] += back.sum(axis=0)
+        n_values += (last - first) * (len(right) - first)
+    return out[:m], out[m:], n_values
+
+
+def _add_sums(
+    kernel: Kernel,
+    parts: Sequence[tuple[int, int, Left, Any]],
+    coefs: FloatMatrix,
+    right: Any,
+    out: FloatMatrix,
+    dtype: Any,
+    pool: Pool,
+    slab: int,
+) -> None:
+    if not parts:
+        return
+    height = max(end - begin for begin, end, _, _ in parts)
+
+    def work(start: int, stop: int) -> None:
+        rows = right(start, stop)
+        tile = np.empty((height, stop - start), dtype=dtype)
+        for begin, end, part, columns in parts:
+            values = tile[: end - begin]
+            row_values(kernel, part, rows, values)
+            out[start:stop, columns] += values.T @ coefs[begin:end]
+
+    pool.slabs(work, len(out), slab)
+
+
+def _row_bytes(rows: Rows) -> int:
+    """Return the bytes of a row in the form that products want."""
+    if rows.sparse is not None:
+        return rows.n_columns * int(rows.sparse[0].itemsize)
+    if rows.ids is not None:
+        return 8
+    held = rows.dense if rows.dense is not None else rows.plain
+    return 8 * int(held.shape[1])
