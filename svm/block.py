@@ -7,7 +7,9 @@ u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when
 1. takes q variables: the newest half of the last round, then the worst violators of both sides;
 2. solves the q × q problem in float64 (`dsgd.svm.smo`);
 3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
-4. now and then leaves samples out (`dsgd.svm.elimination`).
+4. now and then leaves samples out (`dsgd.svm.left_out`).
+
+A large problem begins with few of its samples (`dsgd.svm.growth`).
 
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
@@ -98,7 +100,7 @@ class _Run:
         self.n_failed = 0
         self.is_early_pending = elimination.mode == "libsvm"
         self.state = State(dual, matrix)
-        self.left_out = LeftOut(self.state, elimination, tol)
+        self.left_out = LeftOut(self.state, elimination, tol, self.q)
         batches = begin_small(dual, matrix, _FIRST_BLOCKS * self.q) if elimination.waits_for_pressure else []
         self.growth = Growth(self.state, self.left_out, batches)
         self.state.load_active()

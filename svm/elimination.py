@@ -44,7 +44,8 @@ class Elimination:
         nothing: the answer is approximate, and ``gap_`` says by how much.
     waits_for_pressure : bool, default False
         Leave nothing out before the kernel rows asked for come near to what the cache can hold, or were read from it as
-        many times as there are samples.
+        many times as there are samples, and then only what pays by the counts so far. Where the rows of all samples do
+        not fit into the cache and there are many, begin with a few (`dsgd.svm.growth`).
     """
 
     mode: str = "multi"
@@ -74,8 +75,8 @@ class EliminationRecord:
 
     Parameters
     ----------
-    event : {"block", "eliminate", "rebalance", "reconstruct", "verify"}
-        What was just done; ``"rebalance"`` moves samples between ranks.
+    event : {"block", "eliminate", "grow", "rebalance", "reconstruct", "verify"}
+        What was just done; ``"grow"`` looks at samples for the first time, ``"rebalance"`` moves samples between ranks.
     n_iter : int
         Two-variable steps so far.
     n_active : int
@@ -112,8 +113,9 @@ _PRESETS = {
 def resolve_elimination(where: str, value: str | Elimination) -> Elimination:
     """Return the policy behind a name.
 
-    ``auto`` eliminates once it pays: when the kernel rows asked for have filled half of the cache, or were read from it
-    as many times as there are samples. Before, to move the cached rows together costs more than it saves.
+    ``auto`` begins with few samples where there are many whose rows do not fit into the cache. Otherwise it eliminates
+    once that pays: when the kernel rows asked for have filled half of the cache, or were read from it as many times as
+    there are samples, and the values still to come are worth a mistake.
 
     Raises
     ------

@@ -157,6 +157,12 @@ class KernelMatrix:
         return (is_short and is_near) or self.n_hits > self.n_active
 
     @property
+    def value_cost(self) -> float:
+        """What a kernel value costs, in units of a cheap one: what exp takes, and as much for 32 multiplications."""
+        entries = self.X.nnz / max(1, self.X.shape[0]) if self._sparse else self._n_columns
+        return 1.0 + float(entries) / 32.0
+
+    @property
     def is_large(self) -> bool:
         """Whether the rows of all samples do not fit into the cache."""
         return self.kernel.name != "precomputed" and self.dtype.itemsize * self.n * self.n > self._cache_bytes

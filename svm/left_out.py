@@ -16,6 +16,9 @@ from dsgd.types import AnyArray, FloatVector, IntVector
 __all__ = ["LeftOut"]
 
 _MAX_EVENTS = 32
+#: What the rounds after a mistake cost, in cheap kernel values for each value of a block: some five of them, in each of
+#: which the steps and the choice of variables take as long as ten times the values.
+_LATE_ROUNDS = 50
 #: With a sample that the proof finds wrongly left out those return that are beyond the extremes by less than this share
 #: of the gap: they follow as soon as the first ones move.
 _NEIGHBOURS = 0.5
@@ -32,16 +35,20 @@ class LeftOut:
         When samples are left out.
     tol : float
         The gap to reach.
+    block_size : int
+        Variables of a block.
     """
 
-    def __init__(self, state: State, policy: Elimination, tol: float) -> None:
+    def __init__(self, state: State, policy: Elimination, tol: float, block_size: int) -> None:
         self.state, self.policy, self.tol = state, policy, tol
+        self._block_size = block_size
         self.trail = Trail(state.matrix.n)
         self.margin = 0.0  # how far beyond the extremes a sample must be
         self.is_sure = not policy.waits_for_pressure  # whether leaving out pays whatever the cache holds
         self._is_eliminating = policy.mode != "none"
         self._next_test = policy.steps_between(state.matrix.n)
         self._n_false = 0
+        self._largest_gap, self._spent = 0.0, 0
         matrix = state.matrix
         out = matrix.peers.join(np.setdiff1d(matrix.mine, matrix.active))
         if len(out):
@@ -52,6 +59,8 @@ class LeftOut:
     def eliminate(self, gap: float) -> bool:
         """Leave settled samples out if a test is due and enough of them are; return whether it was done."""
         state = self.state
+        if gap >= self._largest_gap:
+            self._largest_gap, self._spent = gap, state.matrix.n_evaluations
         if not self._is_eliminating or state.n_iter < self._next_test or not (self.is_sure or state.is_pressed):
             return False
         with state.peers.round("control"):
@@ -64,10 +73,13 @@ class LeftOut:
         self._next_test = state.n_iter + min(pause, max(1, n) * 2**self._n_false)
         f = state.u_a + state.c_a
         out = self._settled(f, state.y_a, state.alpha_a, state.upper_a, state.group_a)
-        total = np.array([float(out.sum())])
-        state.peers.add_up(total)
-        count = int(total[0])
+        spent = state.matrix.n_evaluations
+        totals = np.array([out.sum(), spent, spent - self._spent], dtype=np.float64)
+        state.peers.add_up(totals)
+        count = int(totals[0])
         if count == 0 or count < self.policy.min_fraction * n:
+            return False
+        if not self.is_sure and not self._pays(count / n, gap, float(totals[1]), float(totals[2])):
             return False
         state.store_active()
         gone = state.peers.join(state.matrix.active[out])
@@ -76,6 +88,21 @@ class LeftOut:
         state.n_eliminated += count
         state.record("eliminate", gap)
         return True
+
+    def _pays(self, share: float, gap: float, spent: float, since: float) -> bool:
+        """Return whether leaving out a share of the active samples saves more than it costs, by counts.
+
+        It saves that share of the kernel values that are still to come: as many per factor of e that the gap falls as
+        since it was largest, or before it has fallen by that, as many as so far. It costs n values for each free
+        variable, which moves on after the proof that finds a mistake, and some rounds.
+        """
+        state, fallen = self.state, np.log(self._largest_gap / gap)
+        left = since / fallen * np.log(max(gap / self.tol, 1.0)) if fallen >= 1.0 else spent
+        if self.trail:
+            return True  # that cost is spent
+        n_free = int(np.count_nonzero((state.alpha > 0) & (state.alpha < state.dual.upper)))
+        saved = (share * left - n_free * state.matrix.n) * state.matrix.value_cost
+        return bool(saved > _LATE_ROUNDS * self._block_size**2)
 
     def _settled(self, f: AnyArray, y: AnyArray, alpha: AnyArray, upper: AnyArray, group: AnyArray) -> AnyArray:
         least, most = self.state.least - self.margin, self.state.most + self.margin

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-from dsgd.svm import SVC
+from dsgd.svm import SVC, sums
 from dsgd.svm.block import solve
 from dsgd.svm.cache import RowCache
 from dsgd.svm.dual import Dual
@@ -20,7 +20,7 @@ from dsgd.svm.kernel_functions import Kernel, scale_gamma
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out, merge_rows
 from dsgd.svm.smo import solve_block
-from dsgd.svm.threads import Pool
+from dsgd.svm.threads import Pool, open_pool
 from dsgd.svm.whole import solve_whole
 from reference.svm import smo
 
@@ -35,6 +35,28 @@ def _matrix(X, **options) -> KernelMatrix:
 
 def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
     return sp.random(n, d, 0.02, format="csr", random_state=np.random.RandomState(seed))
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("n_sources", "n_targets"), [(0, 60), (1, 1), (37, 60), (60, 60), (60, 23)])
+def test_values_of_a_product_that_serve_both_samples_are_computed_once(monkeypatch, n_sources, n_targets, sparse):
+    """Products are K[targets, sources] coefs, the same with any threads, from few more values than are needed."""
+    monkeypatch.setattr(sums, "_STRIP", 16)
+    monkeypatch.setattr(sums, "_SLAB", 16)
+    monkeypatch.setattr(sums, "_CHUNK", 5)
+    rng = np.random.default_rng(n_sources)
+    X = _sparse(60, 500, 1) if sparse else rng.normal(size=(60, 3))
+    sources, targets = np.sort(rng.permutation(60)[:n_sources]), rng.permutation(60)[:n_targets]
+    coefs, found = rng.normal(size=n_sources), []
+    with open_pool(3) as threads:
+        for pool in (POOL, threads):
+            matrix = _matrix(X, pool=pool)
+            found.append(matrix.product(targets, sources, coefs, np.float64))
+    np.testing.assert_allclose(found[0], rbf_kernel(X, gamma=GAMMA)[np.ix_(targets, sources)] @ coefs, atol=1e-10)
+    np.testing.assert_array_equal(found[0], found[1])
+    both = len(np.intersect1d(sources, targets))
+    needed = n_sources * n_targets - both * (both - 1) // 2
+    assert matrix.n_evaluations <= needed + 16 * both
 
 
 @settings(max_examples=40, deadline=None)

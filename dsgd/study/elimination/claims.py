@@ -172,7 +172,13 @@ def _fewer_values(summary: EliminationSummary, problem: str) -> Claim:
         return Claim(name, problem, _PROMISE, "-", None, "Nothing was computed.")
     holds = values.median >= FEWER_VALUES and seconds.median >= _AUTO_FASTER
     ours = f"{values.median:.2f}x, {seconds.median:.2f}x"
-    return Claim(name, problem, _PROMISE, ours, holds, _why(base, auto, auto.ratio(base, "kernel_evaluations")))
+    note = _why(base, auto, auto.ratio(base, "kernel_evaluations"))
+    least = base.least_values()
+    if least is not None:
+        limit = base.median("kernel_evaluations") / least
+        note += f" The proof alone needs as many values as leave {limit:.1f}x at most"
+        note += ": the promise cannot be kept here." if limit < FEWER_VALUES else "."
+    return Claim(name, problem, _PROMISE, ours, holds, note)
 
 
 def _never_slower(summary: EliminationSummary, problem: str) -> Claim:

@@ -70,6 +70,19 @@ class EliminationCell:
         pairs = [(row.get(name), below.get(row["repeat"])) for row in self.rows]
         return Stat.of(above / under for above, under in pairs if above is not None and under)
 
+    def least_values(self) -> float | None:
+        """Return how many kernel values any solver needs for a gap over all samples; None for more than two classes.
+
+        With s support vectors among n samples that gap is made of every value between a support vector and a sample,
+        and each could be any number to a solver that does not compute it: s n - s (s - 1) / 2, as K is symmetric.
+        """
+        row = self.rows[0]
+        if row["classes"] > 2 or row.get("samples") is None:
+            return None
+        samples = self.median("samples")
+        support = samples * self.median("n_support") / row["rows"]
+        return support * samples - support * (support - 1.0) / 2.0
+
     def distance(self, base: EliminationCell) -> float | None:
         """Return how far the dual objective lies from that of another cell, relative to it."""
         ours, other = self.stat("objective"), base.stat("objective")
