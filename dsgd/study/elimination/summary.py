@@ -80,7 +80,7 @@ class EliminationCell:
         if row["classes"] > 2 or row.get("samples") is None:
             return None
         samples = self.median("samples")
-        support = samples * self.median("n_support") / row["rows"]
+        support = samples * self.median("n_support") / float(row["rows"])
         return support * samples - support * (support - 1.0) / 2.0
 
     def distance(self, base: EliminationCell) -> float | None:
