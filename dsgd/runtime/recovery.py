@@ -7,9 +7,9 @@ Method: only failures of machines count (a worker left, hangs, or cannot be reac
 raises would be raised again. The ranks that are left stop, the gang is planned anew as the next epoch of the same job,
 and its program takes up the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
 Dask, or sent again by the client, and dealt to the workers that there are; a worker whose blocks are the same packs
-nothing. A worker that hangs is then removed from the cluster, as Dask itself does later (``worker-ttl``): its blocks
-could be had no other way. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted
-by what is left.
+nothing. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted by what is left.
+A worker that hangs is removed from the cluster, as Dask itself does later (``worker-ttl``): blocks that it alone holds
+could be had no other way.
 
 With ``elastic`` the gang is also formed anew, at the end of an epoch of training, when the cluster has grown.
 """
@@ -114,14 +114,16 @@ class Recovery:
         if record.get("kind") == "hung":
             self._deaf.add(str(record["worker"]))
         self._deaf.update(self._session.renew(self._deaf, plan.addresses))
-        if self._policy == "restart":
-            for worker in self._deaf:
-                self._session.client.run_on_scheduler(_remove, worker)
-        alive = {worker["address"] for worker in self._session.survey([])["workers"]} - self._deaf
+        running = {worker["address"] for worker in self._session.survey([])["workers"]}
+        alive = running - self._deaf
         members = [address for address in plan.addresses if address in alive]
         answers = self._session.ask(kept_blocks, members, _ASK_S)
         # Who does not answer hangs, or has just gone.
         self._deaf.update(set(members) - set(answers))
+        if self._policy != "raise":
+            # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
+            for worker in self._deaf & running:
+                self._session.client.run_on_scheduler(_remove, worker)
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
         self._plan, self._pausing = plan, False
         if self._policy == "shrink" and not joined:
