@@ -54,6 +54,11 @@ class Scene:
     victim: Visit
     undo: list[Callable[[], Any]] = field(default_factory=list)
 
+    def end(self) -> None:
+        """Undo what must be undone, once."""
+        while self.undo:
+            self.undo.pop(0)()
+
 
 @dataclass(frozen=True)
 class Fault:
@@ -78,6 +83,11 @@ class Fault:
     steps: tuple[str, ...] = STEPS
     errors: frozenset[str] = frozenset()
     outcomes: frozenset[str] = frozenset({"model", "error"})
+
+    @property
+    def is_harmless(self) -> bool:
+        """Whether fits must not notice."""
+        return self.outcomes == {"model"}
 
 
 # ---- processes

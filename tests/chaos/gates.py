@@ -14,7 +14,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from distributed import get_worker
+from distributed import Worker
+from distributed.core import Status
 
 from dsgd.runtime import Rank
 
@@ -60,7 +61,7 @@ class Gates:
     held : str
         The step at which ranks wait, or an empty string.
     late : int
-        In the step ``"rendezvous"`` this rank is the one that comes late; all others wait for it there.
+        In the step ``"rendezvous"`` the worker whose first rank this is comes late; all others wait for it there.
     """
 
     folder: str
@@ -69,7 +70,9 @@ class Gates:
 
     def reach(self, step: str, number: int) -> None:
         """Leave a line, and wait if the step is held."""
-        line = f"{number} {time.monotonic()} {os.getpid()} {get_worker().address}\n"
+        # Ranks run in threads that Dask does not know, so `get_worker` finds nothing there.
+        worker = next(worker for worker in Worker._instances if worker.status == Status.running)
+        line = f"{number} {time.monotonic()} {os.getpid()} {worker.address}\n"
         with Path(self.folder, step).open("a") as file:
             file.write(line)
         if step == self.held or (step == "load" and self.held == "rendezvous" and number == self.late):
@@ -93,7 +96,7 @@ class Gates:
 
 @dataclass(frozen=True)
 class GatedPack:
-    """Packs as `pack` does; the step ``"load"`` is before it, on every rank."""
+    """Packs as `pack` does; the step ``"load"`` is before it, on every worker."""
 
     pack: Callable[[Sequence[Any], int], Any]
     gates: Gates

@@ -28,7 +28,7 @@ from chaos import nodes
 from chaos.gates import Visit
 from gang_cluster import assert_clean, wait_until
 
-__all__ = ["Cluster", "Fit", "Outcome"]
+__all__ = ["Cluster", "Fit", "Outcome", "fork"]
 
 _START_S = 60.0
 _END_S = 20.0
@@ -44,7 +44,7 @@ _ENVIRONMENT = {
 }
 
 
-def _fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
+def fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
     """Start a process and return it with our end of its pipe."""
     context = multiprocessing.get_context("forkserver")
     if multiprocessing.forkserver._forkserver._forkserver_pid is None:
@@ -108,7 +108,7 @@ class Fit:
 
     def __init__(self, cluster: Cluster, order: nodes.FitOrder) -> None:
         self.gates = order.gates
-        self.process, self._pipe = _fork(nodes.run_client, cluster.address, order)
+        self.process, self._pipe = fork(nodes.run_client, cluster.address, order)
         self._said: list[tuple[Any, ...]] = []
 
     @property
@@ -194,14 +194,14 @@ class Cluster:
 
     @property
     def n_ranks(self) -> int:
-        """How many ranks a fit has when all is well."""
-        return self.n_workers
+        """How many ranks a fit has when all is well: one for each thread of each worker."""
+        return self.n_workers * self.n_threads
 
     def _start(self) -> None:
-        self.scheduler, self._scheduler_pipe = _fork(nodes.run_scheduler)
+        self.scheduler, self._scheduler_pipe = fork(nodes.run_scheduler)
         assert self._scheduler_pipe.poll(_START_S), "no scheduler"
         self.address: str = self._scheduler_pipe.recv()
-        self._nannies, self._orders = _fork(nodes.run_workers, self.address, self.n_threads)
+        self._nannies, self._orders = fork(nodes.run_workers, self.address, self.n_threads)
         self._order("start", self._names(self.n_workers))
 
     def _names(self, n: int) -> list[str]:

@@ -9,15 +9,15 @@ from __future__ import annotations
 import asyncio
 import multiprocessing.forkserver
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
 import dask.array as da
 import numpy as np
 from dask import delayed
-from distributed import Client, Nanny, Scheduler
+from distributed import Client, LocalCluster, Nanny, Scheduler
 from distributed.core import Status
 
 import dsgd.runtime
@@ -27,10 +27,10 @@ from chaos.gates import GatedPack, GatedProgram, Gates, gated_block
 from dsgd import SGDClassifier
 from dsgd.errors import DsgdError
 
-__all__ = ["FitOrder", "run_client", "run_scheduler", "run_workers"]
+__all__ = ["FitOrder", "run_adaptive", "run_client", "run_scheduler", "run_workers"]
 
 N_BLOCKS = 6
-_ROWS = 400
+_ROWS = 1500
 _FEATURES = 20
 
 
@@ -92,8 +92,8 @@ class FitOrder:
         Epochs.
     hung_after_s, timeout_s : float
         See `run_on_cluster`.
-    parameters : mapping
-        Further parameters of the estimator.
+    policy : {"raise", "restart", "shrink"}
+        What the fit does when a machine fails.
     """
 
     gates: Gates
@@ -101,11 +101,11 @@ class FitOrder:
     max_iter: int
     hung_after_s: float = 3.0
     timeout_s: float = 300.0
-    parameters: Mapping[str, Any] = field(default_factory=dict)
+    policy: str = "raise"
 
 
 def rows(index: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return block `index` of the data, X of shape (400, 20) and y of shape (400,): two classes that overlap."""
+    """Return block `index` of the data, X of shape (1500, 20) and y of shape (1500,): two classes that overlap."""
     rng = np.random.default_rng(index)
     truth = np.random.default_rng(99).standard_normal(_FEATURES)
     X = rng.standard_normal((_ROWS, _FEATURES))
@@ -130,25 +130,15 @@ def run_client(say: Connection, address: str, order: FitOrder) -> None:
         X, y = _input(order)
         try:
             say.send(("up", time.monotonic()))
-            model = SGDClassifier(
-                loss="log_loss",
-                alpha=1e-3,
-                sync=64,
-                tol=None,
-                max_iter=order.max_iter,
-                random_state=0,
-                client=client,
-                **order.parameters,
-            ).fit(X, y)
+            model = _estimator(order, client).fit(X, y)
         except KeyboardInterrupt:
             say.send(("interrupted", time.monotonic()))
         except DsgdError as error:
             say.send(("error", time.monotonic(), type(error).__name__, str(error)))
         else:
             finished = time.monotonic()
-            plain = all_rows()
             facts = {
-                "accuracy": float(np.mean(model.predict(plain[0]) == plain[1])),
+                "accuracy": _accuracy(model),
                 "coef": model.coef_.tobytes(),
                 "finite": bool(np.isfinite(model.coef_).all()),
                 "ranks": model.fit_report_["ranks"],
@@ -156,6 +146,17 @@ def run_client(say: Connection, address: str, order: FitOrder) -> None:
                 "train_s": model.fit_report_["epochs"][-1]["seconds"],
             }
             say.send(("model", finished, facts))
+
+
+def _estimator(order: FitOrder, client: Client) -> SGDClassifier:
+    return SGDClassifier(
+        loss="log_loss", alpha=1e-3, sync=64, tol=None, max_iter=order.max_iter, random_state=0, client=client
+    )
+
+
+def _accuracy(model: Any) -> float:
+    X, y = all_rows()
+    return float(np.mean(model.predict(X) == y))
 
 
 def _input(order: FitOrder) -> tuple[Any, Any]:
@@ -168,23 +169,53 @@ def _input(order: FitOrder) -> tuple[Any, Any]:
     return X, y
 
 
-def _gate(order: FitOrder, say: Connection) -> None:
-    """Lead the fit of this process through its gates; nothing else about it is changed."""
+def _gate(order: FitOrder, say: Connection, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
+    """Lead the fit of this process through its gates, and let `watch` see its events; nothing else is changed."""
     run_on_cluster = dsgd.runtime.job.run_on_cluster
 
     def gated(program: Any, blocks: Any, *, pack: Any, on_event: Any = None, **options: Any) -> Any:
         def listen(event: Mapping[str, Any]) -> None:
             if event.get("phase") == "queued":
                 say.send(("queued", time.monotonic()))
-            if on_event is not None:
-                on_event(event)
+            for listener in filter(None, (watch, on_event)):
+                listener(event)
 
         return run_on_cluster(
             GatedProgram(program, order.gates),
             blocks,
             pack=GatedPack(pack, order.gates),
             on_event=listen,
-            **{"hung_after_s": order.hung_after_s, "timeout_s": order.timeout_s, **options},
+            **options | {"hung_after_s": order.hung_after_s, "timeout_s": order.timeout_s, "on_failure": order.policy},
         )
 
     dsgd.runtime.run_on_cluster = gated  # type: ignore[attr-defined]
+
+
+def run_adaptive(say: Connection, gates: Gates) -> None:
+    """Fit on a cluster that wants to have one worker less as soon as training begins; then wait until it has.
+
+    Sends the ranks and the accuracy of the fit, and the workers that are left in the end.
+    """
+    multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+    options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
+    with LocalCluster(n_workers=2, **options) as cluster, Client(cluster, set_as_default=False) as client:
+        started: list[bool] = []
+
+        def scale(event: Mapping[str, Any]) -> None:
+            if "epoch" in event and not started:
+                started.append(True)
+                cluster.adapt(minimum=1, maximum=2, interval="50ms", wait_count=1)
+                gates.open()
+
+        order = FitOrder(gates, "delayed", 500)
+        X, y = _input(order)
+        model = SGDClassifier(
+            loss="log_loss", alpha=1e-3, sync=64, tol=None, max_iter=500, random_state=0, client=client
+        )
+        _gate(FitOrder(gates, "delayed", 0), say, scale)
+        model.fit(X, y)
+        say.send(("model", model.fit_report_["ranks"], _accuracy(model), bool(started)))
+        deadline = time.monotonic() + 30.0
+        while len(cluster.scheduler.workers) > 1 and time.monotonic() < deadline:
+            time.sleep(0.05)
+        say.send(("workers", len(cluster.scheduler.workers)))

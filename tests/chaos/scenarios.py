@@ -22,7 +22,7 @@ from gang_cluster import wait_until
 __all__ = ["POLICIES", "Scenario", "draw", "measure", "play"]
 
 KINDS = ("delayed", "array", "numpy")
-POLICIES = ("raise",)
+POLICIES = ("raise", "restart", "shrink")
 # A rank that hangs is found after this long.
 HUNG_AFTER_S = 3.0
 # How far the accuracy of a model may be from that of an undisturbed fit.
@@ -31,6 +31,8 @@ _TOLERANCE = 0.005
 _LONG_S = 1.5
 # The first fit after a change of a kernel compiles it.
 _COMPILE_S = 240.0
+# What a fit goes on after, if it was told to.
+_SURVIVED = ("SIGKILL", "SIGSTOP", "retire", "worker restart")
 
 
 @dataclass(frozen=True)
@@ -50,7 +52,7 @@ class Scenario:
     n_threads : int
         Threads of each worker.
     victim : int
-        Which rank is hit.
+        Which worker is hit, in the order of their ranks.
     delay_s : float
         In the step ``"training"``: how long after the first epochs.
     seed : int
@@ -105,20 +107,21 @@ def play(cluster: Cluster, scenario: Scenario) -> dict[str, Any]:
     AssertionError
         A fit ended as it must not, something was left, or the cluster does not train any more.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        if scenario.fault == "scheduler SIGKILL":
-            with cluster.observer() as observer:
-                row = _Play(cluster, scenario, observer, Path(folder)).run()
-            cluster.restart()
-            with cluster.observer() as observer:
-                _check_after(cluster, observer)
-        else:
-            with cluster.observer() as observer:
-                row = _Play(cluster, scenario, observer, Path(folder)).run()
+    try:
+        with tempfile.TemporaryDirectory() as folder, cluster.observer() as observer:
+            row = _Play(cluster, scenario, observer, Path(folder)).run()
+            if scenario.fault != "scheduler SIGKILL":
                 cluster.heal(observer)
                 cluster.check_clean(observer)
                 _check_after(cluster, observer)
-    _note(row)
+        if scenario.fault == "scheduler SIGKILL":
+            cluster.restart()
+            with cluster.observer() as observer:
+                _check_after(cluster, observer)
+    except BaseException as failure:
+        _note({**asdict(scenario), "passed": False, "failure": f"{type(failure).__name__}: {failure}"})
+        raise
+    _note({**row, "passed": True})
     return row
 
 
@@ -173,13 +176,15 @@ class _Play:
             for fit in self.fits:
                 fit.gates.open()
             outcome = target.outcome()
-            for undo in scene.undo:
-                undo()
+            complaints = [self._judge(outcome, begin)]
             if self.fault.outcomes == {"killed"}:
                 wait_until(lambda: self.observer.run_on_scheduler(_jobs_of_dead_clients))
                 outcome = replace(outcome, at_s=time.monotonic())
-            complaints = [self._judge(outcome)]
-            complaints += [self._judge_bystander(other.outcome()) for other in [occupier, *others] if other is not None]
+            bystanders = [fit for fit in (occupier, *others) if fit is not None]
+            if not self.fault.is_harmless:
+                scene.end()
+            complaints += [self._judge_bystander(fit.outcome()) for fit in bystanders]
+            scene.end()
             assert not any(complaints), "; ".join(filter(None, complaints))
         finally:
             for fit in self.fits:
@@ -196,15 +201,15 @@ class _Play:
     def _fit(self, name: str, held: str, *, kind: str) -> Fit:
         folder = self.folder / name
         folder.mkdir()
-        late = (self.scenario.victim + 1) % self.cluster.n_ranks if self.rng.random() < 0.5 else self.scenario.victim
+        late = (self.scenario.victim + self.rng.randrange(2)) % self.cluster.n_workers
         epochs = int(min(20_000, max(300, _LONG_S / self.cluster.epoch_s)))
         goes_on = name == "target" and self.scenario.step in ("training", "epoch end")
         order = FitOrder(
-            Gates(str(folder), held if held != "training" else "", late % self.cluster.n_ranks),
+            Gates(str(folder), held if held != "training" else "", late * self.cluster.n_threads),
             kind,
             epochs if goes_on else 100,
             hung_after_s=HUNG_AFTER_S,
-            parameters={} if self.scenario.policy == "raise" else {"on_failure": self.scenario.policy},
+            policy=self.scenario.policy if name == "target" else "raise",
         )
         fit = Fit(self.cluster, order)
         self.fits.append(fit)
@@ -224,7 +229,7 @@ class _Play:
         elif step == "plan":
             visits = target.reaches("plan", 1)
         elif step == "rendezvous":
-            visits = target.reaches("load", self.cluster.n_ranks)
+            visits = target.reaches("load", self.cluster.n_workers)
             wait_until(lambda: not self.observer.run_on_scheduler(_has_joined))
         elif step in ("training", "epoch end"):
             # Only rank 0 comes by there; the others are where they began.
@@ -232,16 +237,21 @@ class _Play:
             visits = target.gates.visits("first round")
             time.sleep(self.scenario.delay_s if step == "training" else 0.0)
         else:
-            visits = target.reaches(step, self.cluster.n_ranks)
+            visits = target.reaches(step, self.cluster.n_workers if step == "load" else self.cluster.n_ranks)
         assert visits, f"nobody came to {step}"
-        return next((visit for visit in visits if visit.number == number), visits[0])
+        return next((visit for visit in visits if visit.number // self.cluster.n_threads == number), visits[0])
 
-    def _judge(self, outcome: Outcome) -> str | None:
+    def _judge(self, outcome: Outcome, begin: float) -> str | None:
         """Return what is wrong with how the fit ended, or None."""
-        fault, scenario = self.fault, self.scenario
+        fault, step = self.fault, self.scenario.step
+        survives = self.scenario.policy != "raise" and fault.name in _SURVIVED and step not in ("plan", "queue")
         if outcome.kind == "model":
-            fine = "model" in fault.outcomes or scenario.step in ("collect", "after")
+            fine = survives or fault.is_harmless or step in ("plan", "queue", "collect", "after")
+            # On a machine that was busy elsewhere the fit may have been over when the fault came.
+            fine = fine or outcome.at_s < begin
             return _judge_model(outcome, self.cluster, "the fit") if fine else f"the fit went on: {outcome}"
+        if survives:
+            return f"the fit did not survive: {outcome.name} {outcome.text}"
         if outcome.kind not in fault.outcomes:
             return f"the fit ended otherwise than it should: {outcome}"
         if outcome.kind == "error" and outcome.name not in self._errors():
