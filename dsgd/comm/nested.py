@@ -23,7 +23,7 @@ from typing import Final, final
 
 from dsgd.comm import inproc
 from dsgd.comm.base import AbortFlag, AbstractTransport
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
@@ -60,6 +60,7 @@ class NestedTransport(AbstractTransport):
         self.wire = f"inproc+{between.wire}"
         self.deadline_s = between.deadline_s
         self._inside, self._between = inside, between
+        self._first = first[between.rank], first[:-1]
         # Numbers of the peers that this rank can reach, on the wire that leads to them.
         mine = range(first[between.rank], first[between.rank + 1])
         leaders = first[:-1] if inside.rank == 0 else []
@@ -75,9 +76,18 @@ class NestedTransport(AbstractTransport):
         """
         inside, between = self._number_inside, self._number_between
         if to in inside and source in inside:
-            self._inside.exchange(inside[to], outgoing, inside[source], incoming, op)
+            try:
+                self._inside.exchange(inside[to], outgoing, inside[source], incoming, op)
+            except (GangTimeoutError, ProtocolError) as error:
+                error.add_note(f"Inside this process ranks are counted from its first, which is rank {self._first[0]}.")
+                raise
         elif to in between and source in between:
-            self._between.exchange(between[to], outgoing, between[source], incoming, op)
+            try:
+                self._between.exchange(between[to], outgoing, between[source], incoming, op)
+            except (GangTimeoutError, ProtocolError) as error:
+                names = ", ".join(map(str, self._first[1]))
+                error.add_note(f"Between processes rank k stands for process k; their first ranks are {names}.")
+                raise
         else:
             peers = " and ".join(str(peer) for peer in (to, source) if peer is not None)
             raise InvalidParameterError(

@@ -66,8 +66,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     epsilon : float, default 0.1
         Threshold of the huber and epsilon-insensitive losses.
     n_jobs : int or None, default None
-        Ranks: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster, worker
-        processes (None or -1: all).
+        Ranks in all: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster,
+        threads of its workers (None or -1: all; fewer are spread over the workers).
     random_state : int, RandomState or None, default None
         Seeds the order of rows and the validation split.
     learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"

@@ -88,7 +88,14 @@ def _limit_openmp(n_threads: int) -> Iterator[None]:
 
 def _set_threads(libraries: Sequence[Any], counts: Sequence[int]) -> None:
     for library, n in zip(libraries, counts, strict=True):
+        # Since 3.8 threadpoolctl lets one thread rule a library and ignores all others. Here whoever comes may be the
+        # first and whoever goes the last, one at a time; a limit around the whole is found again in the end.
+        release = getattr(library, "clear_controlling_thread", None)
+        if release is not None:
+            release(force=True)
         library.set_num_threads(n)
+        if release is not None:
+            release(force=True)
 
 
 @contextlib.contextmanager

@@ -1,0 +1,251 @@
+"""Ranks as threads of several processes: the same sums as numpy, by way of one rank per process."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.collectives import Cost, Group, allreduce_cost
+from dsgd.comm import AbortFlag, AbstractTransport, inproc, nested
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
+from dsgd.ledger import RankLedger
+from gangs import gang, raise_first, run_ranks
+from reference import collectives as reference
+
+layouts = st.lists(st.integers(1, 4), min_size=1, max_size=4)
+OPERATIONS = ("sum", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "scatter", "barrier")
+
+
+@contextmanager
+def nested_gang(
+    ranks_of: Sequence[int], kind: str = "inproc", timeout_s: float = 20.0
+) -> Iterator[list[AbstractTransport]]:
+    """Give the transports of all ranks of all processes, in rank order; processes are joined by `kind`."""
+    with gang(kind, len(ranks_of), timeout_s) as leaders:
+        first = list(accumulate(ranks_of, initial=0))
+        transports: list[AbstractTransport] = []
+        for process, between in enumerate(leaders):
+            ranks = range(first[process], first[process + 1])
+            ledgers = [between.ledger, *(RankLedger(rank) for rank in ranks[1:])]
+            transports += nested.connect(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=timeout_s)
+        try:
+            yield transports
+        finally:
+            for transport in transports:
+                transport.close()
+
+
+def run_nested(ranks_of: Sequence[int], program: Callable[[Group], Any], kind: str = "inproc", **options: Any) -> Any:
+    with nested_gang(ranks_of, kind) as transports:
+        groups = [Group(transport, **options) for transport in transports]
+        return raise_first(run_ranks([lambda group=group: program(group) for group in groups]))
+
+
+def whole_numbers(rank: int, n: int, seed: int) -> np.ndarray:
+    return np.random.default_rng((seed, rank)).integers(-1000, 1000, size=n).astype(float)
+
+
+@settings(max_examples=40)
+@given(
+    ranks_of=layouts,
+    kind=st.sampled_from(["inproc", "inproc", "tcp", "shm"]),
+    ops=st.lists(
+        st.tuples(st.sampled_from(OPERATIONS), st.sampled_from([0, 1, 3, 17, 20_000]), st.integers(0, 2**31)),
+        min_size=1,
+        max_size=8,
+    ),
+)
+def test_any_list_of_operations_equals_numpy(ranks_of: list[int], kind: str, ops: list[Any]) -> None:
+    """However many ranks each process has, and whatever joins processes, the results are numpy's."""
+    size = sum(ranks_of)
+
+    def length(rank: int, n: int, seed: int) -> int:
+        return int(np.random.default_rng((seed, rank, 1)).integers(0, n + 1))
+
+    def program(group: Group) -> list[np.ndarray]:
+        results = []
+        for name, n, seed in ops:
+            root, vector = seed % size, whole_numbers(group.rank, n, seed)
+            if name in ("sum", "min", "max"):
+                group.allreduce(vector, name)
+            elif name == "broadcast":
+                group.broadcast(vector, root)
+            elif name == "allgather":
+                vector = group.allgather(vector)
+            elif name == "allgatherv":
+                lengths = [length(r, n, seed) for r in range(size)] if seed % 2 else None
+                vector = np.concatenate(group.allgatherv(vector[: length(group.rank, n, seed)], lengths))
+            elif name == "gather":
+                parts = group.gather(vector[: length(group.rank, n, seed)], root)
+                vector = vector if parts is None else np.concatenate(parts)
+            elif name == "scatter":
+                rows = np.stack([whole_numbers(r, n, seed) for r in range(size)])
+                vector = np.empty(n)
+                group.scatter(rows if group.rank == root else None, vector, root)
+            else:
+                group.barrier()
+            results.append(vector)
+        return results
+
+    for rank, results in enumerate(run_nested(ranks_of, program, kind)):
+        for (name, n, seed), result in zip(ops, results, strict=True):
+            everyone = np.stack([whole_numbers(r, n, seed) for r in range(size)])
+            joined = np.concatenate([everyone[r, : length(r, n, seed)] for r in range(size)])
+            expected = {
+                "sum": everyone.sum(axis=0),
+                "min": everyone.min(axis=0),
+                "max": everyone.max(axis=0),
+                "broadcast": everyone[seed % size],
+                "allgather": everyone,
+                "allgatherv": joined,
+                "gather": joined if rank == seed % size else everyone[rank],
+                "scatter": everyone[rank],
+                "barrier": everyone[rank],
+            }[name]
+            np.testing.assert_array_equal(result, expected)
+
+
+def sums_of(vectors: list[np.ndarray], **options: Any) -> Callable[[Group], bytes]:
+    def program(group: Group) -> bytes:
+        mine = vectors[group.rank].copy()
+        group.allreduce(mine)
+        return mine.tobytes()
+
+    return program
+
+
+def inexact(size: int, n: int) -> list[np.ndarray]:
+    """Return numbers whose sum depends on the order."""
+    rng = np.random.default_rng(size)
+    return [rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n) for _ in range(size)]
+
+
+@pytest.mark.parametrize("per_process", [1, 2, 4, 8])
+@pytest.mark.parametrize("n_processes", [1, 2, 3, 5, 6, 7])
+def test_equal_powers_of_two_give_the_bits_of_one_process(n_processes: int, per_process: int) -> None:
+    """With the same power of two of ranks in every process, sums are those of as many threads of one process."""
+    size = n_processes * per_process
+    vectors = inexact(size, 101)
+    expected = reference.recursive_doubling(vectors)[0].tobytes()
+    assert set(run_nested([per_process] * n_processes, sums_of(vectors))) == {expected}
+    assert set(run_nested([size], sums_of(vectors))) == {expected}
+
+
+@settings(max_examples=20)
+@given(ranks_of=layouts, n=st.sampled_from([1, 100, 20_000]))
+def test_all_ranks_hold_the_bits_of_the_twin(ranks_of: list[int], n: int) -> None:
+    """For any layout the sum is added in the stated order: up a tree in each process, then among their first ranks."""
+    size = sum(ranks_of)
+    vectors = inexact(size, n)
+    processes = [k for k, count in enumerate(ranks_of) for _ in range(count)]
+    expected = reference.hierarchical(vectors, processes)[0]
+    if max(ranks_of) == 1 or len(ranks_of) == 1:
+        short = n < size or expected.nbytes <= 64 * 1024
+        expected = (reference.recursive_doubling(vectors) if short else reference.ring(vectors))[0]
+    assert set(run_nested(ranks_of, sums_of(vectors))) == {expected.tobytes()}
+
+
+def test_three_levels_nest() -> None:
+    """Threads are summed first, then the processes of a host, then hosts; the ledgers count what the formula says."""
+    ranks_of, host_of = [2, 2, 3, 1], [0, 0, 1, 1]
+    processes = [k for k, count in enumerate(ranks_of) for _ in range(count)]
+    hosts = [host_of[process] for process in processes]
+    vectors = inexact(8, 50)
+
+    def program(group: Group) -> tuple[bytes, Cost]:
+        mine = vectors[group.rank].copy()
+        group.allreduce(mine)
+        group.ledger.end_round()
+        totals = group.ledger.records().totals
+        return mine.tobytes(), Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+
+    in_process = [
+        reference.hierarchical([vectors[r] for r in range(8) if processes[r] == k], [0] * ranks_of[k])[0]
+        for k in range(4)
+    ]
+    expected = reference.hierarchical(in_process, host_of)[0].tobytes()
+    for rank, (bits, cost) in enumerate(run_nested(ranks_of, program, hosts=hosts)):
+        assert bits == expected
+        assert cost == allreduce_cost(rank, 8, 50, 8, "auto", hosts, processes)
+
+
+def test_processes_are_connected_once_however_many_threads_they_have() -> None:
+    """The wire between processes has one end in each: between leaders go as many messages as without threads."""
+    eight = [allreduce_cost(rank, 16, 10, 8, "auto", None, [r // 8 for r in range(16)]) for rank in range(16)]
+    two = [allreduce_cost(rank, 2, 10, 8) for rank in range(2)]
+    inside = 2 * 2 * 7
+    assert sum(cost.messages for cost in eight) == inside + sum(cost.messages for cost in two)
+
+
+def test_a_gang_of_one_thread_each_or_of_one_process_needs_no_nesting() -> None:
+    """Where there is nothing to nest, ranks use the wire between processes, or the memory of the one process."""
+    with nested_gang([1, 1, 1], "tcp") as transports:
+        assert [t.wire for t in transports] == ["tcp"] * 3
+    with nested_gang([3]) as transports:
+        assert [(t.wire, t.rank, t.processes) for t in transports] == [("inproc", r, ()) for r in range(3)]
+    with nested_gang([2, 1], "tcp") as transports:
+        assert [(t.wire, t.rank, t.size) for t in transports] == [("inproc+tcp", r, 3) for r in range(3)]
+        assert {t.processes for t in transports} == {(0, 0, 1)}
+        assert {t.hosts for t in transports} == {(0, 0, 1)}
+
+
+def test_ranks_without_a_way_to_each_other_say_so() -> None:
+    """A second rank of a process reaches its own process alone; the error names both ends."""
+
+    def program(transport: AbstractTransport) -> None:
+        if transport.rank == 1:
+            with pytest.raises(InvalidParameterError, match="rank 1 of 4 has no way to rank 2"):
+                transport.send(2, np.zeros(1))
+        if transport.rank == 0:
+            with pytest.raises(InvalidParameterError, match="rank 0 of 4 has no way to rank 3"):
+                transport.recv(3, np.zeros(1))
+
+    with nested_gang([2, 2]) as transports:
+        raise_first(run_ranks([lambda t=t: program(t) for t in transports]))
+
+
+def test_wrong_layouts_are_refused() -> None:
+    """Counts must fit the processes and the ledgers, and the ranks of a process be consecutive."""
+    (between, _) = inproc.connect(2)
+    for ranks_of, n_ledgers in (([1], 1), ([2, 1], 1)):
+        ledgers = [RankLedger(rank) for rank in range(n_ledgers)]
+        with pytest.raises(InvalidParameterError, match="ranks_of"):
+            nested.connect(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=1.0)
+    (alone,) = inproc.connect(1)
+    with pytest.raises(InvalidParameterError, match="processes"):
+        Group(alone, processes=[0, 0])
+    with pytest.raises(InvalidParameterError, match="one after the other"):
+        Group(inproc.connect(3)[0], processes=[0, 1, 0])
+
+
+def test_a_rank_that_does_not_come_is_named_by_the_leader_that_waits_for_its_process() -> None:
+    """When a process hangs, the first error is that of a leader, before the deadline of those who wait for it."""
+    errors: list[tuple[int, BaseException]] = []
+    lock = threading.Lock()
+
+    def program(transport: AbstractTransport) -> None:
+        if transport.rank == 2:
+            return  # its process says nothing, and the other rank of it waits
+        try:
+            Group(transport).allreduce(np.ones(1))
+        except (GangTimeoutError, AbortedError) as error:
+            with lock:
+                errors.append((transport.rank, error))
+            transport.close()
+
+    with nested_gang([2, 2], timeout_s=1.0) as transports:
+        transports[0].set_deadline(0.3)
+        transports[1].set_deadline(0.3)
+        raise_first(run_ranks([lambda t=t: program(t) for t in transports]))
+    assert errors[0][0] == 0
+    assert isinstance(errors[0][1], GangTimeoutError)
+    assert "their first ranks are 0, 2" in errors[0][1].__notes__[0]
+    assert {rank for rank, _ in errors} == {0, 1, 3}
