@@ -7,14 +7,15 @@ is many blocks and a gang of worker processes.
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 import scipy.sparse as sp
@@ -30,13 +31,17 @@ from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.local import SGD, Objective, pack, unpack
-from dsgd.runtime.rank import GangResult
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.rank import FailurePolicy, GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import resolve
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["AbstractSGD"]
+
+# Into how many blocks the share of a rank is cut where workers may join: what they can be given.
+_ELASTIC_PIECES: Final = 4
 
 
 @dataclass(frozen=True)
@@ -76,6 +81,10 @@ class AbstractSGD(AbstractClusterEstimator):
     average: bool | int
     sync: Any
     transport: TransportName
+    on_failure: FailurePolicy
+    checkpoint: Checkpoint | str | os.PathLike[str] | None
+    resume_from: str | os.PathLike[str] | None
+    elastic: bool
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "_standard", "_averaged")
 
@@ -138,10 +147,18 @@ class AbstractSGD(AbstractClusterEstimator):
             n_ranks=self._n_ranks(),
             classification=self._is_classification,
             first=first,
+            pieces=_ELASTIC_PIECES if self.elastic else 1,
         ) as blocks:
             packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
             gang = blocks.run(
-                train, packer, (job,), cut=TrainData.cut, on_event=self._listener(), transport=self.transport
+                train,
+                packer,
+                (job,),
+                cut=TrainData.cut,
+                on_event=self._listener(),
+                transport=self.transport,
+                on_failure=self.on_failure,
+                elastic=self.elastic,
             )
         return gang, packer.sparse
 
@@ -190,8 +207,18 @@ class AbstractSGD(AbstractClusterEstimator):
             t_start=start.t,
             average_start=None if start.averaged is None else flat(*start.averaged),
             n_averaged=start.n_averaged,
+            source={"rows": packer},
         )
+        if max_iter is None:
+            job = replace(job, checkpoint=self._checkpoint(), resume_from=self._resume_path())
         return packer, job
+
+    def _checkpoint(self) -> Checkpoint | None:
+        given = self.checkpoint
+        return Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given
+
+    def _resume_path(self) -> str | None:
+        return None if self.resume_from is None else os.fspath(self.resume_from)
 
     def _take_in(self, gang: GangResult, *, sparse: bool, start: _Start, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
@@ -228,7 +255,11 @@ class AbstractSGD(AbstractClusterEstimator):
                 {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
                 for slow in result.stragglers
             ],
+            "recoveries": [dict(event) for event in gang.recoveries],
+            "rows_lost": max((event["rows_lost"] for event in gang.recoveries), default=0),
         }
+        if result.note:
+            warnings.warn(result.note, RuntimeWarning, stacklevel=4)
 
     def _warn_if_not_converged(self) -> None:
         if self.tol is not None and not self.fit_report_["converged"] and self.n_iter_ == self.max_iter:
@@ -288,6 +319,9 @@ class AbstractSGD(AbstractClusterEstimator):
         def say(event: Mapping[str, Any]) -> None:
             if "phase" in event:
                 sys.stdout.write(f"{event.get('text', event['phase'])}\n")
+                return
+            if event.get("phase") == "resumed":
+                sys.stdout.write(f"going on from epoch {event['resumed_epoch']}\n")
                 return
             sys.stdout.write(
                 f"epoch {event['epoch']}: training loss {event['train_loss']:.6g}, {event['seconds']:.2f} s\n"

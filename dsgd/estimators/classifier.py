@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Sequence
 from typing import Any, Self
 
@@ -19,6 +20,8 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, lazy
 from dsgd.local import Objective
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.rank import FailurePolicy
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
@@ -98,6 +101,15 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
         What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
+    on_failure : {"raise", "restart", "shrink"}, default "raise"
+        What happens on a cluster when a worker is lost or hangs: raise the error; go on with all rows on the workers
+        that are left; or go on with the ranks that are left and the rows they hold.
+    checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
+        Folder or URL where ``fit`` writes the state of training, every 30 seconds by default.
+    resume_from : str, path or None, default None
+        Folder or URL of checkpoints that ``fit`` goes on from, with the same data and parameters.
+    elastic : bool, default False
+        Whether workers that join the cluster take part from the next epoch on.
 
     Attributes
     ----------
@@ -120,7 +132,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank.
     fit_report_ : dict
-        Ranks, strategy, transport, seconds, history by epoch, peak memory.
+        Ranks, strategy, transport, seconds, history by epoch, peak memory; ``recoveries`` and ``rows_lost`` tell of
+        failures that the fit survived.
 
     See Also
     --------
@@ -163,6 +176,10 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         sync: Any = None,
         client: Any = None,
         transport: TransportName = "auto",
+        on_failure: FailurePolicy = "raise",
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        resume_from: str | os.PathLike[str] | None = None,
+        elastic: bool = False,
     ) -> None:
         self.loss = loss
         self.penalty = penalty
@@ -188,6 +205,10 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         self.sync = sync
         self.client = client
         self.transport = transport
+        self.on_failure = on_failure
+        self.checkpoint = checkpoint
+        self.resume_from = resume_from
+        self.elastic = elastic
 
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None

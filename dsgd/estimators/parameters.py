@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any, get_args
 
 import numpy as np
@@ -9,6 +10,8 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.rank import FailurePolicy
 from dsgd.sync import resolve
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
@@ -41,7 +44,10 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     if estimator.penalty == "elasticnet" or estimator.l1_ratio is not None:
         check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
-    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start"):
+    check_choice(f"{name}(on_failure=...)", estimator.on_failure, get_args(FailurePolicy))
+    _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
+    _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
+    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
     check_number(f"{name}(max_iter=...)", estimator.max_iter, low=1, integer=True)
     if estimator.tol is not None:
@@ -65,6 +71,12 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
             "by it. Got 0."
         )
     resolve(estimator.sync)
+
+
+def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:
+    if not isinstance(value, kinds) or value == "":
+        also = " or a Checkpoint" if Checkpoint in kinds else ""
+        raise InvalidParameterError(f"{where} must be None, a folder, a URL{also}. Got {value!r}.")
 
 
 def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:

@@ -10,6 +10,7 @@ import contextlib
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
@@ -20,8 +21,15 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, summarise
-from dsgd.inputs.sources import feature_names, is_collection, is_distributed, scatter_rows, to_delayed_blocks
-from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.inputs.sources import (
+    feature_names,
+    is_collection,
+    is_distributed,
+    scatter_block,
+    scatter_rows,
+    to_delayed_blocks,
+)
+from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -43,6 +51,9 @@ class ClusterBlocks:
         What one look at each block has shown; all of them can be trained on.
     n_ranks, ranks_per_worker : int or None
         How many ranks train on them; see `run_on_cluster`.
+    resend : callable or None, default None
+        Takes the number of a block that is lost and returns its future, sent again from this process; None where
+        Dask has computed the blocks and does so again.
     """
 
     client: Client
@@ -50,6 +61,7 @@ class ClusterBlocks:
     summaries: Sequence[BlockSummary]
     n_ranks: int | None = None
     ranks_per_worker: int | None = None
+    resend: Callable[[int], Future] | None = None
 
     def run(
         self,
@@ -61,6 +73,8 @@ class ClusterBlocks:
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         transport: TransportName = "auto",
         numbered: bool = False,
+        on_failure: FailurePolicy = "raise",
+        elastic: bool = False,
     ) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`.
 
@@ -70,11 +84,17 @@ class ClusterBlocks:
         from dsgd.runtime import run_on_cluster
 
         with _released([]) as held:
-            futures = self.futures
+            futures, resend = self.futures, self.resend
             if numbered:
                 starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
                 futures = self.client.map(_number, self.futures, starts, pure=False)
                 held += futures
+
+                def resend_numbered(k: int, resend: Callable[[int], Future]) -> Future:
+                    held.append(self.client.submit(_number, resend(k), starts[k], pure=False))
+                    return held[-1]
+
+                resend = None if self.resend is None else partial(resend_numbered, resend=self.resend)
             return run_on_cluster(
                 program,
                 futures,
@@ -88,6 +108,9 @@ class ClusterBlocks:
                 block_nbytes=[s.nbytes for s in self.summaries],
                 on_event=on_event,
                 transport=transport,
+                on_failure=on_failure,
+                elastic=elastic,
+                reload=resend,
             )
 
 
@@ -118,6 +141,7 @@ class AbstractClusterEstimator(BaseEstimator):
         classification: bool = False,
         supervised: bool = True,
         first: bool = True,
+        pieces: int = 1,
     ) -> Iterator[ClusterBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
@@ -134,6 +158,8 @@ class AbstractClusterEstimator(BaseEstimator):
             Whether targets are classes, and whether there must be targets.
         first : bool, default True
             Whether the number of features is learned or must be that of before.
+        pieces : int, default 1
+            Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
 
         Raises
         ------
@@ -151,10 +177,21 @@ class AbstractClusterEstimator(BaseEstimator):
         with client_for(self.client) as client, _released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
             check_versions(client)
+            resend: Callable[[int], Future] | None = None
             if is_distributed(X):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
             else:
-                futures = scatter_rows(client, *check(), n_ranks=n_ranks, ranks_per_worker=ranks_per_worker)
+                rows = check()
+                futures = scatter_rows(
+                    client, *rows, n_ranks=n_ranks, ranks_per_worker=ranks_per_worker, pieces=pieces
+                )
+                n_blocks = len(futures)
+
+                def send_again(k: int) -> Future:
+                    held.append(scatter_block(client, *rows, n_blocks, k))
+                    return held[-1]
+
+                resend = send_again
             held += futures
             looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)
             held += looks
@@ -162,7 +199,7 @@ class AbstractClusterEstimator(BaseEstimator):
             check_summaries(summaries)
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)
-            yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker)
+            yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker, resend)
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
         """Take the number of features from the blocks, or hold them to that of the first call."""

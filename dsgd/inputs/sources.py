@@ -19,7 +19,7 @@ from dsgd.inputs.blocks import make_block
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["feature_names", "is_collection", "is_distributed", "scatter_rows", "to_delayed_blocks"]
+__all__ = ["feature_names", "is_collection", "is_distributed", "scatter_block", "scatter_rows", "to_delayed_blocks"]
 
 
 def is_collection(X: Any) -> bool:
@@ -97,10 +97,11 @@ def scatter_rows(
     *,
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
+    pieces: int = 1,
 ) -> list[Any]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
-    There is one block per rank, and those of the ranks of a worker are neighbours.
+    There is one block per rank, or `pieces` of them, and those of the ranks of a worker are neighbours.
 
     Parameters
     ----------
@@ -112,6 +113,8 @@ def scatter_rows(
         Targets and weights.
     n_ranks, ranks_per_worker : int or None, default None
         How many ranks there will be in all, and on a worker; None stands for one per thread.
+    pieces : int, default 1
+        Blocks per rank.
 
     Returns
     -------
@@ -120,15 +123,27 @@ def scatter_rows(
     """
     workers = sorted(client.nthreads().items())
     places = [address for address, n in workers for _ in range(min(n, ranks_per_worker or n))]
-    n_blocks = n_ranks or len(places)
-    n_rows = X.shape[0]
-    futures = []
-    for k in range(n_blocks):
-        rows = slice(n_rows * k // n_blocks, n_rows * (k + 1) // n_blocks)
-        block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
-        target = [places[k * len(places) // n_blocks]]
-        futures += client.scatter([block], workers=target, direct=_reaches_workers(client), hash=False)
-    return futures
+    n_blocks = pieces * (n_ranks or len(places))
+    return [
+        scatter_block(client, X, y, sample_weight, n_blocks, k, workers=[places[k * len(places) // n_blocks]])
+        for k in range(n_blocks)
+    ]
+
+
+def scatter_block(
+    client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: int, k: int, workers: list[str] | None = None
+) -> Any:
+    """Send block k of `n_blocks` to one of `workers` (any by default); see `scatter_rows`.
+
+    Returns
+    -------
+    Future
+        The block.
+    """
+    rows = slice(X.shape[0] * k // n_blocks, X.shape[0] * (k + 1) // n_blocks)
+    block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
+    [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
+    return future
 
 
 def _reaches_workers(client: Client) -> bool:

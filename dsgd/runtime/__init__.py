@@ -8,6 +8,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
+from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from dsgd.runtime.job import run_on_cluster
 
 __all__ = [
+    "Checkpoint",
     "GangResult",
     "Rank",
     "RankProgram",

@@ -18,8 +18,8 @@ from dsgd.runtime.client import require_cluster
 from dsgd.runtime.member import Cut, MemberOutcome, MemberTask, Pack, run_member
 from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
-from dsgd.runtime.rank import GangResult, RankProgram
-from dsgd.runtime.recovery import FailurePolicy, Limits, Recovery
+from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
+from dsgd.runtime.recovery import Limits, Recovery
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.wires import WireOptions

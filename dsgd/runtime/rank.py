@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol
+from typing import Any, Literal, Protocol
 
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbortFlag
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.snapshot import SnapshotKeeper
 
-__all__ = ["GangResult", "Rank", "RankProgram"]
+__all__ = ["FailurePolicy", "GangResult", "Rank", "RankProgram"]
+
+#: What becomes of a job when a machine fails; see `dsgd.runtime.run_on_cluster`.
+FailurePolicy = Literal["raise", "restart", "shrink"]
 
 
 def _say_nothing(event: Mapping[str, Any]) -> None:

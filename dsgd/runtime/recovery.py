@@ -21,17 +21,16 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 from dsgd.errors import GangError, PausedError
 from dsgd.runtime.member import kept_blocks, request_pause
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
+from dsgd.runtime.rank import FailurePolicy
 from dsgd.runtime.session import Session
 
-__all__ = ["FailurePolicy", "Limits", "Recovery"]
+__all__ = ["Limits", "Recovery"]
 
-#: What a user may ask for when a machine fails.
-FailurePolicy = Literal["raise", "restart", "shrink"]
 #: How many ranks there may be, in all and on a worker; see `make_plan`.
 Limits = tuple[int | None, int | None]
 
