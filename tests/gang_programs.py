@@ -6,15 +6,18 @@ import os
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
+from dsgd.collectives import Group
 from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.sync import AbstractStrategy, LocalSGD
+from dsgd.sync import AbstractStrategy, LocalSGD, RoundClock
+from dsgd.sync.base import Exchange
 
 
 def keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
@@ -188,3 +191,33 @@ def train_unevenly(rank: Rank, data: Any, strategy: AbstractStrategy | None = No
     optimizer = SlowSGD(Objective("hinge", "l2", 0.01))
     job = TrainJob(optimizer, strategy or LocalSGD(every=4), np.zeros(4), max_iter, tol=None, n_iter_no_change=5)
     return train(rank, TrainData(make_shard(X, np.sign(X[:, 0]))), job)
+
+
+@dataclass(frozen=True)
+class SlowRounds(AbstractStrategy):
+    """Averages models as local SGD does, but later, most so on a single rank: training that can be disturbed."""
+
+    every: int = 64
+    pause_s: float = 0.01
+    alone_s: float = 0.01
+    exchanges: ClassVar[Exchange] = "model"
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return what local SGD does."""
+        return LocalSGD(every=self.every).rounds_per_epoch(rows)
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true."""
+        return True
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float) -> None:
+        """Wait, and average."""
+        time.sleep(self.alone_s if group.size == 1 else self.pause_s)
+        LocalSGD(every=self.every).sync(group, vector, weight)
+
+
+def count_starts(rank: Rank, data: Any, seconds: float) -> int:
+    """Work for some seconds, keep no state, and return how many ranks there are."""
+    rank.publish({"begun": True})
+    work_alone(rank, data, seconds)
+    return rank.size

@@ -182,9 +182,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
             else:
                 rows = check()
-                futures = scatter_rows(
-                    client, *rows, n_ranks=n_ranks, ranks_per_worker=ranks_per_worker, pieces=pieces
-                )
+                futures = scatter_rows(client, *rows, n_ranks=n_ranks, ranks_per_worker=ranks_per_worker, pieces=pieces)
                 n_blocks = len(futures)
 
                 def send_again(k: int) -> Future:

@@ -1,0 +1,329 @@
+"""Checkpoints: training goes on bit for bit, and a file that cannot be trusted is not trusted."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import fsspec
+import numpy as np
+import pytest
+
+from dsgd import SGDClassifier, SGDRegressor
+from dsgd.errors import CheckpointError, InvalidParameterError
+from dsgd.local import SGD, Objective, make_shard, split
+from dsgd.runtime import Checkpoint, keeping, run_on_threads
+from dsgd.runtime.checkpoint import SavedState, describe, read_newest, write
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+
+
+class _Killed(BaseException):
+    """Stands for the end of the process."""
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((500, 6))
+    return X, np.where(X[:, 0] + 0.3 * rng.standard_normal(500) > 0, 1.0, -1.0)
+
+
+def shares(rows: tuple[np.ndarray, np.ndarray], n: int, *, held_out: bool = False) -> list[TrainData]:
+    """Return the rows of n ranks, a fifth of them held out where a test stops early."""
+    X, y = rows
+    n_train = 400 if held_out else 500
+    shard, validation = make_shard(X[:n_train], y[:n_train]), make_shard(X[400:], y[400:])
+    return [
+        TrainData(
+            shard.rows(*split(shard.n_rows, n, k)),
+            validation.rows(*split(validation.n_rows, n, k)) if held_out else None,
+        )
+        for k in range(n)
+    ]
+
+
+@pytest.fixture
+def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
+    """Return a function that lets training die right after its n-th checkpoint."""
+
+    def arrange(n: int) -> None:
+        written: list[str] = []
+
+        def write_and_die(target: Checkpoint, state: SavedState) -> str:
+            written.append(write(target, state))
+            if len(written) == n:
+                raise _Killed
+            return written[-1]
+
+        monkeypatch.setattr(keeping, "write", write_and_die)
+
+    return arrange
+
+
+def bits(result: TrainResult) -> list[Any]:
+    """Return all of a result that a clock has no part in."""
+    averaged = b"" if result.averaged is None else result.averaged.tobytes()
+    losses = [(r.epoch, r.train_loss, str(r.dispersion), str(r.validation_score)) for r in result.history]
+    return [result.params.tobytes(), averaged, result.n_averaged, result.n_steps, result.converged, losses]
+
+
+HINGE = Objective(loss="hinge", alpha=1e-3)
+L1 = Objective(loss="log_loss", penalty="elasticnet", alpha=1e-3, l1_ratio=0.5)
+CASES = {
+    "plain": (SGD(HINGE), LocalSGD(every=7), {}),
+    "averaged": (SGD(HINGE, average=20), LocalSGD(every=16), {}),
+    "l1": (SGD(L1), LocalSGD(every=7), {}),
+    "averaged-l1-epoch": (SGD(L1, average=1), EpochAveraging(), {}),
+    "one-shot": (SGD(L1, average=1), OneShotAveraging(), {}),
+    "minibatch": (SGD(HINGE, schedule="invscaling", eta0=0.1), MinibatchSGD(batch=16), {}),
+    "adaptive": (SGD(HINGE, schedule="adaptive", eta0=0.5), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 1}),
+    "early-stopping": (SGD(HINGE), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 9, "early_stopping": True}),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("size", [1, 3])
+def test_a_resumed_run_is_the_uninterrupted_one(
+    case: str, size: int, rows: Any, tmp_path: Path, stop_after: Callable[[int], None]
+) -> None:
+    """Training that died after any checkpoint, inside an epoch or between two, ends in the very same bits."""
+    optimizer, strategy, options = CASES[case]
+    data = shares(rows, size, held_out=bool(options.get("early_stopping")))
+    job = TrainJob(optimizer, strategy, np.zeros(7), **{"max_iter": 8, "tol": None, "n_iter_no_change": 5} | options)
+    whole = bits(run_on_threads(train, data, (job,)).value)
+    resumed = dataclasses.replace(job, resume_from=str(tmp_path))
+    for n in (1, 3, 5):
+        stop_after(n)
+        with pytest.raises(_Killed):
+            run_on_threads(train, data, (dataclasses.replace(job, checkpoint=Checkpoint(tmp_path, every_s=0)),))
+        assert bits(run_on_threads(train, data, (resumed,)).value) == whole
+
+
+def test_checkpoints_change_nothing(rows: Any, tmp_path: Path) -> None:
+    """A run that writes checkpoints ends as one that does not; its last checkpoint is its end."""
+    job = TrainJob(SGD(HINGE, average=1), LocalSGD(every=9), np.zeros(7), 5, None, 5)
+    data = shares(rows, 2)
+    whole = bits(run_on_threads(train, data, (job,)).value)
+    written = dataclasses.replace(job, checkpoint=Checkpoint(tmp_path, every_s=0, keep=3))
+    assert bits(run_on_threads(train, data, (written,)).value) == whole
+    assert len(list(tmp_path.glob("*.dsgd"))) == 3
+    assert json.loads((tmp_path / "newest.json").read_text())["names"][0] == "checkpoint-00000005-00000000.dsgd"
+    assert bits(run_on_threads(train, data, (dataclasses.replace(job, resume_from=str(tmp_path)),)).value) == whole
+
+
+@pytest.mark.parametrize("size", [1, 2, 4])
+def test_another_number_of_ranks_goes_on_from_the_mean(size: int, rows: Any, tmp_path: Path) -> None:
+    """A checkpoint of three ranks is taken up by any other number; the objective ends where it would have."""
+    first = TrainJob(SGD(L1, average=1), LocalSGD(every=20), np.zeros(7), 5, None, 5, checkpoint=Checkpoint(tmp_path))
+    run_on_threads(train, shares(rows, 3), (first,))
+    longer = dataclasses.replace(first, checkpoint=None, max_iter=15)
+    whole = run_on_threads(train, shares(rows, 3), (longer,)).value
+    resumed = dataclasses.replace(longer, resume_from=str(tmp_path))
+    result = run_on_threads(train, shares(rows, size), (resumed,)).value
+    assert [r.train_loss for r in result.history[:5]] == [r.train_loss for r in whole.history[:5]]
+    assert len(result.history) == 15
+    assert result.history[-1].train_loss == pytest.approx(whole.history[-1].train_loss, rel=0.05)
+
+
+def saved(tmp_path: Path, n: int = 3, keep: int = 3) -> tuple[list[Path], dict[str, Any]]:
+    """Write n checkpoints; return their files, newest first, and their configuration."""
+    configuration = {"optimizer": describe(SGD(HINGE))}
+    for k in range(n):
+        state = SavedState((k, 0), 2, configuration, {"value": np.array([float(k)])})
+        write(Checkpoint(tmp_path, keep=keep), state)
+    return sorted(tmp_path.glob("*.dsgd"), reverse=True), configuration
+
+
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "cut": lambda content: content[: len(content) // 2],
+    "empty": lambda content: b"",
+    "flipped": lambda content: content[:-5] + bytes([content[-5] ^ 1]) + content[-4:],
+    "foreign": lambda content: b"PK" + content[2:],
+    "newer format": lambda content: content[:8] + b"\x02" + content[9:],
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, tmp_path: Path) -> None:
+    """Whatever happened to the newest file, the one before is used, and a note says so."""
+    files, configuration = saved(tmp_path)
+    files[0].write_bytes(DAMAGES[damage](files[0].read_bytes()))
+    state = read_newest(tmp_path, configuration)
+    assert state.position == (1, 0)
+    assert state.arrays["value"].tolist() == [1.0]
+    assert files[0].name in state.note
+    for file in files[1:]:
+        file.write_bytes(DAMAGES[damage](file.read_bytes()))
+    with pytest.raises(CheckpointError, match="no checkpoint there is whole"):
+        read_newest(tmp_path, configuration)
+
+
+def test_a_write_that_fails_leaves_the_last_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that fills up while a checkpoint is written is an error, and the files of before are as they were."""
+    files, configuration = saved(tmp_path)
+
+    def full(self: Path, target: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "replace", full)
+        with pytest.raises(CheckpointError, match="No space left"):
+            write(Checkpoint(tmp_path), SavedState((9, 0), 2, configuration, {"value": np.ones(1)}))
+    assert {path.name for path in tmp_path.iterdir()} == {"newest.json", *(file.name for file in files)}
+    assert read_newest(tmp_path, configuration).position == (2, 0)
+
+
+def test_old_and_half_written_files_go(tmp_path: Path) -> None:
+    """Only as many files stay as asked for, and what a killed process left is cleared away."""
+    (tmp_path / ".checkpoint-00000000-00000000.dsgd.abcd").write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    saved(tmp_path, n=5, keep=2)
+    names = sorted(path.name for path in tmp_path.iterdir())
+    assert names == [
+        "checkpoint-00000003-00000000.dsgd",
+        "checkpoint-00000004-00000000.dsgd",
+        "newest.json",
+        "notes.txt",
+    ]
+
+
+def test_a_lost_list_is_made_up_for(tmp_path: Path) -> None:
+    """Without the list of files their names say which is the newest."""
+    _, configuration = saved(tmp_path)
+    (tmp_path / "newest.json").write_text("{")
+    assert read_newest(tmp_path, configuration).position == (2, 0)
+
+
+def test_an_object_store(rows: Any) -> None:
+    """A URL that fsspec opens is written and read like a folder."""
+    url = f"memory://{uuid.uuid4().hex}/job"
+    X, y = rows
+    options = {"max_iter": 6, "tol": None, "random_state": 0, "n_jobs": 2}
+    whole = SGDClassifier(**options).fit(X, y)
+    SGDClassifier(**options | {"max_iter": 3}, checkpoint=Checkpoint(url, every_s=0)).fit(X, y)
+    names = [path.rsplit("/", 1)[-1] for path in fsspec.filesystem("memory").ls(url, detail=False)]
+    assert len(names) == 3
+    assert "newest.json" in names
+    resumed = SGDClassifier(**options, resume_from=url).fit(X, y)
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+    assert (resumed.n_iter_, resumed.t_, resumed.loss_curve_) == (whole.n_iter_, whole.t_, whole.loss_curve_)
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"alpha": 0.5}, "optimizer.objective.alpha was 0.0001 there and is 0.5 here"),
+        ({"sync": 64}, "strategy"),
+        ({"random_state": 1}, "rows.seed"),
+        ({"average": True}, "optimizer.average"),
+        ({"tol": 0.5}, "tol was None there and is 0.5 here"),
+    ],
+    ids=str,
+)
+def test_another_job_is_refused(change: dict[str, Any], named: str, rows: Any, tmp_path: Path) -> None:
+    """A checkpoint of other parameters is refused by the name of what differs."""
+    options: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 32}
+    SGDClassifier(**options, checkpoint=tmp_path).fit(*rows)
+    with pytest.raises(CheckpointError, match=named):
+        SGDClassifier(**options | change, resume_from=tmp_path).fit(*rows)
+
+
+def test_other_rows_are_refused(rows: Any, tmp_path: Path) -> None:
+    """Rows of another number or content are not trained on as if they were the same."""
+    X, y = rows
+    options = {"max_iter": 2, "tol": None, "random_state": 0}
+    SGDRegressor(**options, checkpoint=tmp_path).fit(X, y)
+    with pytest.raises(CheckpointError, match="500 rows, this fit has 499"):
+        SGDRegressor(**options, resume_from=tmp_path).fit(X[1:], y[1:])
+    with pytest.raises(CheckpointError, match="other rows"):
+        SGDRegressor(**options, resume_from=tmp_path).fit(X, -y)
+
+
+def test_a_damaged_file_is_told_to_the_user(rows: Any, tmp_path: Path) -> None:
+    """The estimator warns when it went on from an older checkpoint, and ends in the same bits all the same."""
+    options = {"max_iter": 6, "tol": None, "random_state": 0}
+    whole = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=0)).fit(*rows)
+    newest = max(tmp_path.glob("*.dsgd"))
+    newest.write_bytes(newest.read_bytes()[:-1])
+    with pytest.warns(RuntimeWarning, match="its checksum is wrong"):
+        resumed = SGDClassifier(**options, resume_from=tmp_path).fit(*rows)
+    assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+
+
+def test_partial_fit_writes_none(rows: Any, tmp_path: Path) -> None:
+    """Checkpoints are of ``fit``: a step of the user's own loop neither writes nor reads them."""
+    model = SGDClassifier(checkpoint=tmp_path, resume_from=tmp_path, random_state=0)
+    model.partial_fit(*rows, classes=[-1.0, 1.0])
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    "bad",
+    [{"checkpoint": 3}, {"checkpoint": ""}, {"resume_from": Checkpoint("x")}, {"on_failure": "retry"}, {"elastic": 1}],
+    ids=str,
+)
+def test_parameters_are_checked(bad: dict[str, Any], rows: Any) -> None:
+    """A place that is none, and an unknown policy, are refused by name."""
+    with pytest.raises(InvalidParameterError, match=next(iter(bad))):
+        SGDClassifier(**bad).fit(*rows)
+
+
+@pytest.mark.parametrize("bad", [{"path": ""}, {"path": 1}, {"path": "x", "every_s": -1}, {"path": "x", "keep": 0}])
+def test_a_checkpoint_is_checked(bad: dict[str, Any]) -> None:
+    """Checkpoint refuses what it cannot do."""
+    with pytest.raises(InvalidParameterError, match="Checkpoint"):
+        Checkpoint(**bad)
+
+
+def test_nothing_to_go_on_from(rows: Any, tmp_path: Path) -> None:
+    """An empty or missing folder is an error, not a fit from the start."""
+    for folder in (tmp_path, tmp_path / "missing"):
+        with pytest.raises(CheckpointError, match="holds no checkpoint"):
+            SGDClassifier(resume_from=folder, random_state=0).fit(*rows)
+
+
+_PROGRAM = """
+import sys
+import numpy as np
+from dsgd import SGDClassifier
+from dsgd.runtime import Checkpoint
+
+rng = np.random.default_rng(0)
+X = rng.standard_normal((5000, 20))
+y = X[:, 0] + rng.standard_normal(5000) > 0
+options = dict(tol=None, random_state=0, n_jobs=2, sync=50, max_iter=int(sys.argv[2]), average=True)
+place = Checkpoint(sys.argv[1], every_s=0)
+SGDClassifier(**options, checkpoint=place).fit(X, y)
+"""
+
+
+def test_a_killed_process(tmp_path: Path) -> None:
+    """A process killed by SIGKILL while it writes checkpoint after checkpoint leaves one to go on from, bit for bit."""
+    process = subprocess.Popen([sys.executable, "-c", _PROGRAM, str(tmp_path), "100000"])
+    try:
+        deadline = time.monotonic() + 60
+        while len(list(tmp_path.glob("*.dsgd"))) < 2:
+            assert time.monotonic() < deadline
+            assert process.poll() is None
+            time.sleep(0.01)
+        time.sleep(0.1)
+    finally:
+        process.send_signal(signal.SIGKILL)
+        process.wait(timeout=20)
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5000, 20))
+    y = X[:, 0] + rng.standard_normal(5000) > 0
+    names = json.loads((tmp_path / "newest.json").read_text())["names"]
+    n_epochs = int(names[0].split("-")[1]) + 3
+    options = {"tol": None, "random_state": 0, "n_jobs": 2, "sync": 50, "max_iter": n_epochs, "average": True}
+    resumed = SGDClassifier(**options, resume_from=tmp_path).fit(X, y)
+    assert resumed.coef_.tobytes() == SGDClassifier(**options).fit(X, y).coef_.tobytes()

@@ -1,0 +1,270 @@
+"""Fits on real worker processes that are killed, stopped or joined by others, and end as they should."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+import gang_programs as programs
+from dsgd import SGDClassifier
+from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
+from dsgd.runtime import Checkpoint, run_on_cluster
+from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+
+pytestmark = pytest.mark.cluster
+
+# 20 epochs of 4 or more rounds of 20 ms.
+OPTIONS = {
+    "loss": "log_loss",
+    "alpha": 1e-2,
+    "max_iter": 20,
+    "tol": None,
+    "random_state": 0,
+    "sync": programs.SlowRounds(every=200, pause_s=0.02),
+}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    with start_cluster(3) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def client(cluster: LocalCluster) -> Iterator[Client]:
+    """Give a client, and check afterwards that nothing is left."""
+    with Client(cluster, set_as_default=False) as client:
+        wait_until(lambda: len(client.nthreads()) != 3, 60.0)
+        yield client
+        assert_clean(client)
+
+
+@pytest.fixture(scope="module")
+def rows() -> tuple[np.ndarray, np.ndarray]:
+    rng = np.random.default_rng(1)
+    X = rng.standard_normal((2400, 10))
+    return X, (X[:, 0] + X[:, 1] + 0.1 * rng.standard_normal(2400) > 0).astype(int)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(rows: Any) -> float:
+    """Return the accuracy that a fit reaches when it is left alone."""
+    X, y = rows
+    return float(SGDClassifier(**OPTIONS | {"sync": 100}, n_jobs=3).fit(X, y).score(X, y))
+
+
+def _members(dask_scheduler: Any) -> list[str]:
+    for name, plugin in dask_scheduler.plugins.items():
+        if name.startswith("dsgd-gangs"):
+            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
+    return []
+
+
+def signal_rank(client: Client, rank: int, number: signal.Signals = signal.SIGKILL) -> tuple[str, int]:
+    """Send a signal to the process of a rank of the running job; returns its worker and pid."""
+    worker = client.run_on_scheduler(_members)[rank]
+    pid: int = client.run(os.getpid, workers=[worker])[worker]
+    os.kill(pid, number)
+    return worker, pid
+
+
+def once(action: Callable[[], Any]) -> tuple[Callable[[Mapping[str, Any]], None], list[Any]]:
+    """Return a listener that acts when the program has begun, and the list that takes what the action returned."""
+    returned: list[Any] = []
+
+    def listen(event: Mapping[str, Any]) -> None:
+        if not returned and "begun" in event:
+            returned.append(action())
+
+    return listen, returned
+
+
+@pytest.fixture
+def at_epoch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, Callable[[], Any]]], None]:
+    """Return a function that arranges for actions once a fit has come to an epoch."""
+
+    def arrange(actions: Mapping[int, Callable[[], Any]]) -> None:
+        left = dict(actions)
+
+        def listen(event: Mapping[str, Any]) -> None:
+            for epoch in [epoch for epoch in left if event.get("epoch", 0) >= epoch]:
+                left.pop(epoch)()
+
+        monkeypatch.setattr(SGDClassifier, "_listener", lambda self: listen)
+
+    return arrange
+
+
+@pytest.mark.parametrize(
+    ("policy", "kind", "epoch", "rank"),
+    [("restart", "numpy", 1, 0), ("restart", "dask", 12, 2), ("shrink", "numpy", 12, 2), ("shrink", "dask", 1, 0)],
+)
+def test_a_killed_worker(
+    client: Client, rows: Any, undisturbed: float, at_epoch: Any, policy: Any, kind: str, epoch: int, rank: int
+) -> None:
+    """A fit that loses a worker, early or late, the first rank or the last, is as accurate as one that does not."""
+    X, y = rows
+    data = rows if kind == "numpy" else (da.from_array(X, chunks=(400, -1)), da.from_array(y, chunks=400))
+    at_epoch({epoch: lambda: signal_rank(client, rank)})
+    model = SGDClassifier(**OPTIONS, client=client, on_failure=policy)
+    with pytest.warns(RuntimeWarning, match=f"rank {rank} on worker .* was lost; training goes on"):
+        model.fit(*data)
+    assert abs(model.score(X, y) - undisturbed) < 0.005
+    report = model.fit_report_
+    [event] = report["recoveries"]
+    assert (event["kind"], event["rank"], event["policy"], event["ranks"]) == ("lost", rank, policy, report["ranks"])
+    assert report["rows_lost"] == (800 if policy == "shrink" else 0)
+    assert sum(stats["rows"] for stats in report["stats"]) == 2400 - report["rows_lost"]
+    assert model.n_iter_ == 20
+
+
+def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: Any, at_epoch: Any) -> None:
+    """With as many ranks as before, a restart resumes inside its epoch and is the undisturbed run bit for bit."""
+    X, y = rows
+    options = OPTIONS | {"n_jobs": 3}
+    whole = SGDClassifier(**options, client=client).fit(X, y)
+    at_epoch({8: lambda: signal_rank(client, 1)})
+    with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
+        model = SGDClassifier(**options, client=client, on_failure="restart").fit(X, y)
+    assert model.coef_.tobytes() == whole.coef_.tobytes()
+    assert model.loss_curve_ == whole.loss_curve_
+    assert model.t_ == whole.t_
+
+
+def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_path: Path) -> None:
+    """A fit that died with its cluster's worker goes on from its checkpoint, average and all, bit for bit."""
+    X, y = rows
+    options = OPTIONS | {"n_jobs": 2, "average": True, "penalty": "l1"}
+    whole = SGDClassifier(**options, client=client).fit(X, y)
+    at_epoch({8: lambda: signal_rank(client, 1)})
+    with pytest.raises(WorkerLostError):
+        SGDClassifier(**options, client=client, checkpoint=Checkpoint(tmp_path, every_s=0)).fit(X, y)
+    at_epoch({})
+    model = SGDClassifier(**options, client=client, resume_from=tmp_path).fit(X, y)
+    assert model.coef_.tobytes() == whole.coef_.tobytes()
+    assert model.loss_curve_ == whole.loss_curve_
+
+
+def test_failures_are_counted(client: Client) -> None:
+    """After as many restarts as allowed the failure is raised, with a note that it was not the first."""
+
+    def kill_one(event: Mapping[str, Any]) -> None:
+        if "begun" in event:
+            signal_rank(client, 0)
+
+    with (
+        pytest.warns(RuntimeWarning, match="was lost"),
+        pytest.raises(WorkerLostError) as caught,
+    ):
+        run_on_cluster(
+            programs.count_starts,
+            [],
+            client=client,
+            pack=programs.keep,
+            args=(60.0,),
+            n_ranks=2,
+            on_event=kill_one,
+            on_failure="restart",
+            max_restarts=1,
+        )
+    assert "formed anew 1 times before" in caught.value.__notes__[0]
+
+
+def test_a_program_without_snapshots_begins_again(client: Client) -> None:
+    """A rank program that keeps no state is started anew on the workers that are left."""
+    kill_once, _ = once(lambda: signal_rank(client, 1))
+    blocks = put_blocks(client, 3)
+    with pytest.warns(RuntimeWarning, match="with 2 ranks"):
+        result = run_on_cluster(
+            programs.count_starts,
+            blocks,
+            client=client,
+            pack=programs.keep,
+            args=(1.0,),
+            on_event=kill_once,
+            on_failure="shrink",
+            block_rows=[4, 4, 4],
+        )
+    assert result.value == 2
+    assert result.recoveries[0]["rows_lost"] == 4
+
+
+def test_what_cannot_be_had_again_is_said(client: Client) -> None:
+    """Scattered blocks of a lost worker end the job with a text that says why Dask cannot make them again."""
+    kill_once, _ = once(lambda: signal_rank(client, 1))
+    with pytest.raises(ClusterError, match="not computed by Dask"):
+        run_on_cluster(
+            programs.count_starts,
+            put_blocks(client, 3),
+            client=client,
+            pack=programs.keep,
+            args=(60.0,),
+            on_event=kill_once,
+            on_failure="restart",
+        )
+
+
+@pytest.mark.parametrize(("kind", "error"), [("zero", RankError), ("data", InvalidDataError)])
+def test_errors_of_the_program_are_not_retried(client: Client, kind: str, error: type[Exception]) -> None:
+    """What a program raises would be raised again: it ends the job at once."""
+    with pytest.raises(error):
+        run_on_cluster(programs.fail, [], client=client, pack=programs.keep, args=(1, kind), on_failure="restart")
+
+
+@pytest.mark.parametrize("policy", ["restart", "shrink"])
+def test_a_hung_worker(client: Client, policy: Any) -> None:
+    """A worker that is stopped counts as lost once it was silent for too long; the job ends without it."""
+    stop_once, stopped = once(lambda: signal_rank(client, 1, signal.SIGSTOP))
+    try:
+        with pytest.warns(RuntimeWarning, match="rank 1 .* hangs"):
+            result = run_on_cluster(
+                programs.count_starts,
+                client.map(_block, range(3), pure=False),
+                client=client,
+                pack=programs.keep,
+                args=(0.5,),
+                on_event=stop_once,
+                on_failure=policy,
+                hung_after_s=2.0,
+            )
+        assert result.value == 2
+        assert sum(stats["n_blocks"] for stats in result.stats) == (3 if policy == "restart" else 2)
+    finally:
+        worker, pid = stopped[0]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: worker in client.nthreads(), 30.0)
+
+
+def _block(k: int) -> Any:
+    return np.full((4, 3), float(k)), np.zeros(4), None
+
+
+def test_workers_that_join_take_part(rows: Any, undisturbed: float, at_epoch: Any) -> None:
+    """With elastic=True a worker that comes during a fit gets its share of the rows from the next epoch on."""
+    X, y = rows
+    with start_cluster(1) as cluster, Client(cluster, set_as_default=False) as client:
+        begun: list[threading.Thread] = []
+
+        def grow() -> None:
+            begun.append(threading.Thread(target=cluster.scale, args=(2,)))
+            begun[0].start()
+
+        at_epoch({2: grow})
+        options = OPTIONS | {"max_iter": 120, "sync": programs.SlowRounds(every=1200, pause_s=0.0, alone_s=0.25)}
+        model = SGDClassifier(**options, client=client, elastic=True).fit(X, y)
+        begun[0].join()
+        assert model.fit_report_["ranks"] == 2
+        assert [event["kind"] for event in model.fit_report_["recoveries"]] == ["joined"]
+        assert [stats["rows"] for stats in model.fit_report_["stats"]] == [1200, 1200]
+        assert abs(model.score(X, y) - undisturbed) < 0.005
+        assert model.n_iter_ == 120
+        assert_clean(client)
