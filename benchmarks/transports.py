@@ -1,4 +1,4 @@
-"""Time what two ranks of one host can send each other: every wire of dsgd beside torch's gloo and MPICH.
+"""Time what two ranks of one host can send each other: every wire of dsgd beside Dask's own, torch's gloo and MPICH.
 
 Two processes (threads for ``inproc``), an all-reduce and a round trip (ping-pong) of float64 vectors from 8 bytes to
 64 MB. All methods run in the same call, one after the other. Rows go to ``--out`` as JSON lines, tables to the
@@ -7,6 +7,9 @@ terminal. Nothing is asserted.
     python benchmarks/transports.py --quick
     python benchmarks/transports.py --mpi-python ~/mpi/bin/python --out rows.jsonl
 
+``graph``   a round of Dask's task graph: vectors stay on two workers, each round is a task on either
+``actor``   a Dask actor on one worker, called from a task on the other (no pause between calls)
+``rpc``     `dsgd.comm.rpc` on two workers of a `LocalCluster`: what ranks use where no port can be opened
 ``inproc``  threads of one process
 ``tcp``     `dsgd.comm.tcp` over loopback
 ``tls``     the same, encrypted with certificates as those of a Dask cluster; left out where cryptography is missing
@@ -42,7 +45,9 @@ import numpy as np  # noqa: E402
 
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 65536, "1 MB": 10**6, "10 MB": 10**7, "64 MB": 64 * 10**6}
 REPEATS = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**6: 8}
-METHODS = ("inproc", "tcp", "tls", "shm", "spin", "gloo", "mpi")
+METHODS = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "shm", "spin", "gloo", "mpi")
+# What takes so much longer is repeated as much less often.
+SLOWER = {"graph": 100, "actor": 10, "rpc": 10}
 OPERATIONS = ("allreduce", "pingpong")
 N_WARM_UP = 20
 LIMIT_S = 300.0
@@ -51,13 +56,15 @@ LIMIT_S = 300.0
 Timings = dict[str, dict[int, list[float]]]
 
 
-def time_all(make: Callable[[str, Any], Callable[[], None]], barrier: Callable[[], None], quick: bool) -> Timings:
+def time_all(
+    make: Callable[[str, Any], Callable[[], None]], barrier: Callable[[], None], quick: bool, slower: int = 1
+) -> Timings:
     """Time both operations on vectors of all sizes; `make` returns what does one round."""
     found: Timings = {operation: {} for operation in OPERATIONS}
     for operation in OPERATIONS:
         for n_bytes in SIZES.values():
             step = make(operation, np.zeros(n_bytes // 8))
-            repeats = max(5, REPEATS[n_bytes] // 10) if quick else REPEATS[n_bytes]
+            repeats = max(5, REPEATS[n_bytes] // (slower * (10 if quick else 1)))
             for _ in range(min(N_WARM_UP, repeats)):
                 step()
             barrier()
@@ -74,8 +81,11 @@ def time_transport(transport: Any, quick: bool) -> Timings:
     """Time a transport of dsgd, counted and sampled by its ledger as the rank loop does."""
     from dsgd.collectives import Group
 
-    group = Group(transport)
-    ledger = group.ledger
+    return time_group(Group(transport), quick)
+
+
+def time_group(group: Any, quick: bool, slower: int = 1) -> Timings:
+    transport, ledger = group.transport, group.ledger
 
     def make(operation: str, vector: Any) -> Callable[[], None]:
         def allreduce() -> None:
@@ -95,7 +105,7 @@ def time_transport(transport: Any, quick: bool) -> Timings:
 
         return allreduce if operation == "allreduce" else pingpong
 
-    return time_all(make, group.barrier, quick)
+    return time_all(make, group.barrier, quick, slower)
 
 
 def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
@@ -103,7 +113,7 @@ def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: A
 
     def wrap(sock: Any, server_side: bool) -> Any:
         settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
-        return settings["ssl_context"].wrap_socket(sock, server_side=server_side)
+        return settings["ssl_context"].wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
     options: dict[str, Any] = {"job_id": "bench", "epoch": 0, "token": bytes(32)}
     with tcp.Listener() as listener:
@@ -219,6 +229,85 @@ def time_threads(quick: bool) -> Timings:
     return found[0]
 
 
+def no_rows(blocks: Any, rank_number: int) -> None:
+    return None
+
+
+def time_rank(rank: Any, data: Any, quick: bool) -> Timings | None:
+    found = time_group(rank.group, quick, SLOWER["rpc"])
+    return found if rank.number == 0 else None
+
+
+class Partner:
+    """An actor that has a vector of its own."""
+
+    def add(self, vector: Any) -> Any:
+        """Return the sum of both vectors."""
+        return vector + vector
+
+    def echo(self, vector: Any) -> Any:
+        """Return what came."""
+        return vector
+
+
+def time_actor(partner: Any, quick: bool) -> Timings:
+    def make(operation: str, vector: Any) -> Callable[[], None]:
+        call = partner.add if operation == "allreduce" else partner.echo
+        return lambda: call(vector).result()
+
+    return time_all(make, lambda: None, quick, SLOWER["actor"])
+
+
+def add(a: Any, b: Any) -> Any:
+    return a + b
+
+
+def time_graph(client: Any, workers: list[str], quick: bool) -> Timings:
+    """Time rounds whose vectors stay on the workers: the client only says what to do and waits."""
+    from distributed import wait
+
+    def make(operation: str, vector: Any) -> Callable[[], None]:
+        held = [client.submit(np.copy, vector, workers=[worker], pure=False) for worker in workers]
+
+        def allreduce() -> None:
+            held[:] = [client.submit(add, *held, workers=[worker], pure=False) for worker in workers]
+            wait(held)
+
+        def pingpong() -> None:
+            for worker in reversed(workers):
+                held[0] = client.submit(np.copy, held[0], workers=[worker], pure=False)
+            wait(held)
+
+        return allreduce if operation == "allreduce" else pingpong
+
+    return time_all(make, lambda: None, quick, SLOWER["graph"])
+
+
+def time_cluster(method: str, quick: bool) -> Timings:
+    """Time what goes over the ports of Dask's workers."""
+    import logging
+
+    from distributed import Client, LocalCluster
+
+    from dsgd.runtime import run_on_cluster
+
+    options: dict[str, Any] = {"n_workers": 2, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
+    with (
+        LocalCluster(**options, silence_logs=logging.CRITICAL) as cluster,
+        Client(cluster, set_as_default=method == "graph") as client,
+    ):
+        workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
+        if method == "rpc":
+            gang = run_on_cluster(time_rank, [], client=client, pack=no_rows, args=(quick,), transport="rpc")
+            found: Timings = gang.value
+        elif method == "actor":
+            partner = client.submit(Partner, actor=True, workers=workers[1:])
+            found = client.submit(time_actor, partner, quick, workers=workers[:1]).result()
+        else:
+            found = time_graph(client, workers, quick)
+    return found
+
+
 def time_mpi(python: str, quick: bool) -> Timings | None:
     launcher = Path(python).with_name("mpiexec")
     has_mpi = subprocess.run([python, "-c", "import mpi4py, numpy"], capture_output=True, check=False).returncode == 0
@@ -236,6 +325,8 @@ def time_mpi(python: str, quick: bool) -> Timings | None:
 def measure(method: str, quick: bool, mpi_python: str) -> Timings | None:
     if method == "inproc":
         return time_threads(quick)
+    if method in SLOWER:
+        return time_cluster(method, quick)
     if method == "mpi":
         return time_mpi(mpi_python, quick)
     if method == "tls" and importlib.util.find_spec("cryptography") is None:

@@ -254,7 +254,7 @@ def _run(
                 "n_blocks": len(task.blocks),
                 "peak_rss_bytes": peak_rss_bytes(),
                 "transport": transport.wire,
-                "refused": refused,
+                "refused": refused if rank == first else {},
             }
             for rank, rows, transport in zip(ranks, data, transports, strict=True)
         ],

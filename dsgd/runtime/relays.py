@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from dsgd.comm.rpc import Post, Switchboard
+from dsgd.comm.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import DsgdError
 from dsgd.runtime.store import JobStore
 
@@ -120,6 +120,9 @@ async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int
     """
     job = {"job_id": fence.job_id, "epoch": fence.epoch, "token": fence.token}
     ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        # As much as the system allows: what lies ready is posted at once, and a post takes long.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
     try:
         board.start(fence.member, peer, theirs, _post(worker, address, job, rank=peer, peer=fence.member))
         call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=fence.member, address=worker.address)
