@@ -60,7 +60,7 @@ class NuSVR(AbstractKernelRegressor):
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.
-    transport : {"auto", "spin", "shm", "tcp", "rpc"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
         What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import os
 import socket
+from typing import Any
 
 from dsgd.comm import mesh, neighbours
 from dsgd.runtime import rendezvous
@@ -62,3 +63,28 @@ def take_down() -> list[str]:
     wall = _walls.pop()
     wall.take_down()
     return wall.logged
+
+
+async def intrude(address: str, dask_worker: Any) -> list[str]:
+    """Return what a worker answers to messages that belong to no job of it."""
+    peer = dask_worker.rpc(address)
+    job = {"job_id": "no such job", "epoch": 0, "token": b"t" * 32}
+    to = {"rank": 0, "peer": 1}
+    return [
+        await peer.dsgd_connect(**job, **to, address=dask_worker.address),
+        await peer.dsgd_message(**job, **to, position=0, data=b"x"),
+        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x"),
+        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x"),
+    ]
+
+
+def refused(dask_worker: Any) -> dict[str, int]:
+    """Return how many messages this worker has turned away, by what was wrong."""
+    plugin = next(p for name, p in dask_worker.plugins.items() if name.startswith("dsgd-jobs"))
+    return dict(plugin.relays.refused)
+
+
+def addresses(dask_scheduler: Any) -> list[str]:
+    """Return where ranks listen that have come to the rendezvous."""
+    plugin = next(p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs"))
+    return [address for job in plugin.registry.jobs.values() for address in job.addresses.values()]

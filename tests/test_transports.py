@@ -14,7 +14,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks
 
-KINDS = ("inproc", "tcp", "wrapped", "rpc", *SHARED)
+KINDS = ("inproc", "tcp", "wrapped", "rpc", "gloo", *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

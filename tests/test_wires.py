@@ -56,6 +56,15 @@ def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> No
     assert over_rpc.ledger.totals()["bytes_sent"] == over_tcp.ledger.totals()["bytes_sent"]
 
 
+def test_a_library_may_carry_the_arrays(client: Client) -> None:
+    """With transport="gloo" the bits are those of TCP; a library that is missing is named."""
+    result = sums(client, transport="gloo", n_ranks=2)
+    assert transports(result) == ["gloo"] * 2
+    assert result.value == sums(client, transport="tcp", n_ranks=2).value
+    with pytest.raises(ClusterError, match='transport="mpi" needs'):
+        sums(client, transport="mpi", n_ranks=2)
+
+
 @pytest.mark.parametrize("how", ["closed", "filtered"])
 def test_where_no_port_can_be_reached_the_detour_is_found_and_logged(client: Client, how: str) -> None:
     """Pairs that cannot connect talk through their workers, without being asked to, and the log names them."""
@@ -102,27 +111,10 @@ def test_a_message_without_the_fence_of_its_job_is_refused_and_counted(client: C
     """Messages of another job, another token or none reach no rank."""
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     sums(client, transport="rpc")
-    answers = client.run(_intrude, workers[0], workers=workers[1:2])[workers[1]]
+    answers = client.run(firewall.intrude, workers[0], workers=workers[1:2])[workers[1]]
     assert len(answers) == 4
     assert all("is not open on this worker" in answer for answer in answers)
-    assert client.run(_refused, workers=workers[:1])[workers[0]]["job"] >= len(answers)
-
-
-async def _intrude(address: str, dask_worker: Any) -> list[str]:
-    peer = dask_worker.rpc(address)
-    job = {"job_id": "no such job", "epoch": 0, "token": b"t" * 32}
-    to = {"rank": 0, "peer": 1}
-    return [
-        await peer.dsgd_connect(**job, **to, address=dask_worker.address),
-        await peer.dsgd_message(**job, **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"token": "text"}), **to, position=0, data=b"x"),
-        await peer.dsgd_message(**(job | {"job_id": 7}), **to, position=-1, data="x"),
-    ]
-
-
-def _refused(dask_worker: Any) -> dict[str, int]:
-    plugin = next(p for name, p in dask_worker.plugins.items() if name.startswith("dsgd-jobs"))
-    return dict(plugin.relays.refused)
+    assert client.run(firewall.refused, workers=workers[:1])[workers[0]]["job"] >= len(answers)
 
 
 def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client) -> None:
@@ -136,8 +128,8 @@ def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client)
     runner = threading.Thread(target=run)
     runner.start()
     try:
-        wait_until(lambda: not client.run_on_scheduler(_addresses))
-        address = split_address(client.run_on_scheduler(_addresses)[0])
+        wait_until(lambda: not client.run_on_scheduler(firewall.addresses))
+        address = split_address(client.run_on_scheduler(firewall.addresses)[0])
         first, last = parse_ports(ports) or (0, 0)
         assert first <= address[1] <= last
         for data in (b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x02\x00\x01", b""):
@@ -152,11 +144,6 @@ def test_a_stranger_is_sent_away_while_ranks_wait_for_each_other(client: Client)
     assert sum(each.get("silent", 0) for each in refused) == 1
     with pytest.raises(ConnectionRefusedError):
         socket.create_connection(address, timeout=10.0)
-
-
-def _addresses(dask_scheduler: Any) -> list[str]:
-    plugin = next(p for name, p in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs"))
-    return [address for job in plugin.registry.jobs.values() for address in job.addresses.values()]
 
 
 def _free_ports() -> str:
@@ -224,6 +211,8 @@ def test_an_encrypted_cluster_trains_the_same_model(client: Client) -> None:
             assert model.coef_.tobytes() == plain.coef_.tobytes()
             assert model.fit_report_["transport"] == {"auto": "shm"}.get(transport, transport)
             assert model.fit_report_["refused"] == {}
+        with pytest.raises(ClusterError, match="does not encrypt"):
+            sums(encrypted, transport="gloo")
         long = run_on_cluster(
             programs.add_long, [], client=encrypted, pack=programs.keep, args=(300_000,), transport="tcp"
         )

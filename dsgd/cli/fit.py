@@ -75,7 +75,7 @@ def fit(
     transport: Annotated[
         str,
         typer.Option(
-            help="What ranks on a cluster talk over: auto, spin, shm, tcp or rpc (nothing but the workers' own ports).",
+            help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), gloo or mpi.",
             rich_help_panel=_PLACE,
         ),
     ] = "auto",

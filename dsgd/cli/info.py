@@ -6,6 +6,7 @@ import json
 import os
 import platform
 from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
 import typer
@@ -103,6 +104,8 @@ def _wires() -> dict[str, Any]:
     return {
         "shared memory": memory,
         "tcp, rpc": "available",
+        "gloo": "available" if find_spec("torch") else "needs torch",
+        "mpi": "with workers started by mpiexec" if find_spec("mpi4py") else "needs mpi4py",
         "dsgd.comm.ports": dask.config.get("dsgd.comm.ports", "any"),
         "dsgd.comm.interface": dask.config.get("dsgd.comm.interface", "that of the worker's address"),
     }

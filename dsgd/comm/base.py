@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
 
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
-#: ports of the workers alone.
-TransportName = Literal["auto", "spin", "shm", "tcp", "rpc"]
+#: ports of the workers alone; a library that carries the arrays.
+TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"]
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 _MAX_LIMIT_S: Final = 1e6

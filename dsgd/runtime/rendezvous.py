@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import contextlib
+import importlib
 import socket
 import ssl
 import time
@@ -271,14 +272,24 @@ def _connect(
         "wrap": wrap,
         "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
     }
+    if options.transport in ("gloo", "mpi"):
+        if wrap is not None:
+            raise ClusterError(
+                f"transport={options.transport!r} does not encrypt, and the workers of this cluster talk over TLS. "
+                'Use transport="auto", "tcp" or "rpc".'
+            )
+        del settings["wrap"], settings["detour"]
+        library = importlib.import_module(f"dsgd.comm.{options.transport}")
+        joined: AbstractTransport = library.connect(listener, fence.member, answer["addresses"], **settings)
+        return joined
     if options.transport in ("tcp", "rpc"):
         return tcp.connect(listener, fence.member, answer["addresses"], **settings)
     wait: shm.Wait = "spin" if options.transport == "spin" else "sleep"
-    joined = shm.connect(listener, fence.member, answer["addresses"], wait=wait, **settings)
-    if options.transport == "shm" and joined.size > 1 and joined.wire != "shm":
-        joined.close()
+    near = shm.connect(listener, fence.member, answer["addresses"], wait=wait, **settings)
+    if options.transport == "shm" and near.size > 1 and near.wire != "shm":
+        near.close()
         raise ClusterError(
-            f"the worker cannot share memory with all others: there are {len(set(joined.hosts))} hosts, or "
+            f"the worker cannot share memory with all others: there are {len(set(near.hosts))} hosts, or "
             'the shared folder has no room (see the log of the worker). Use transport="auto".'
         )
-    return joined
+    return near

@@ -1,0 +1,200 @@
+"""Ranks whose arrays travel by a library that moves bytes well: the part that all such libraries share.
+
+Problem: gloo, MPI and the like have fast ways between processes, but know nothing of jobs, deadlines or ranks that are
+not at the same point; what comes out of step in them hangs or ends the process.
+
+All ranks join over TCP (`mesh`), which says who belongs to the gang. The header of a frame goes over that connection,
+and only when it has shown that the array behind it is the one due is the array received, by the library. So a mismatch,
+a peer that died, a job that stopped and a deadline are what they are on TCP; the library waits only for what its other
+end has begun to send.
+
+Cost per frame: that of a frame of no bytes over TCP, and what the library needs for the array.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Callable, Sequence
+from typing import Final, Protocol
+
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.handshake import Credentials, receive_exactly
+from dsgd.comm.link import Link
+from dsgd.comm.listener import Listener
+from dsgd.comm.mesh import join_mesh
+from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
+from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.types import AnyArray
+
+__all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "tell_all"]
+
+_NUMBER: Final = struct.Struct("<q")
+
+
+class Pending(Protocol):
+    """An array on its way."""
+
+    def wait(self, limit_s: float) -> None:
+        """Return when it is through; raises TimeoutError or ConnectionError where it will not be."""
+        ...
+
+
+class Carrier(Protocol):
+    """What moves arrays between two ranks."""
+
+    def send(self, peer: int, array: AnyArray) -> Pending:
+        """Begin to send."""
+        ...
+
+    def receive(self, peer: int, array: AnyArray) -> Pending:
+        """Begin to receive."""
+        ...
+
+    def close(self) -> None:
+        """Let go of it."""
+        ...
+
+
+class CarriedTransport(AbstractTransport):
+    """A rank whose arrays a library carries; made by `dsgd.comm.gloo.connect` and `dsgd.comm.mpi.connect`.
+
+    Parameters
+    ----------
+    mesh : TCPTransport
+        The connections to all peers.
+    carrier : Carrier
+        Moves the arrays.
+    wire : str
+        What to call it.
+    """
+
+    def __init__(self, mesh: TCPTransport, carrier: Carrier, wire: str) -> None:
+        self.rank = mesh.rank
+        self.size = mesh.size
+        self.ledger = mesh.ledger
+        self.hosts = mesh.hosts
+        self.deadline_s = mesh.deadline_s
+        self.wire = wire
+        self._mesh = mesh
+        self._carrier: Carrier | None = carrier
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
+        out, inn = self._mesh.announce(to, outgoing, source, incoming, op)
+        carrier, ledger = self._carrier, self.ledger
+        assert carrier is not None  # announce has refused a closed transport
+        clock = ledger.clock if ledger.timing else None
+        start = clock() if clock else 0.0
+        arrived_at = start
+        at, sending = out, None
+        try:
+            if out is not None and to is not None and outgoing is not None:
+                out.sock.sendall(out.header_out)
+                if outgoing.nbytes:
+                    sending = carrier.send(to, outgoing)
+            at = inn
+            if inn is not None and source is not None and incoming is not None:
+                arrived_at = inn.fill(memoryview(inn.header_in), clock)
+                inn.check_header()
+                if incoming.nbytes:
+                    carrier.receive(source, incoming).wait(self.deadline_s)
+            at = out
+            if sending is not None:
+                sending.wait(self.deadline_s)
+        except OSError as error:
+            self._mesh.raise_for(error, at, inn)
+        if clock:
+            elapsed_s = clock() - start
+            wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
+            ledger.charge(WAIT, wait_s)
+            ledger.charge(WIRE, elapsed_s - wait_s)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Change the longest wait; see `AbstractTransport.set_deadline`."""
+        self._mesh.set_deadline(deadline_s)
+        self.deadline_s = deadline_s
+
+    def close(self) -> None:
+        """Close all connections; peers that wait for this rank see that it went away."""
+        self._mesh.close()
+        carrier, self._carrier = self._carrier, None
+        if carrier is not None:
+            carrier.close()
+
+
+def tell_all(links: dict[int, Link], rank: int, number: int) -> list[int]:
+    """Return the numbers of all ranks, in rank order; all call it at once, right after they have joined."""
+    numbers = {rank: number}
+    for link in links.values():
+        link.sock.sendall(_NUMBER.pack(number))
+    for peer, link in links.items():
+        data = receive_exactly(link.sock, _NUMBER.size)
+        if len(data) < _NUMBER.size:
+            raise ConnectionResetError(f"rank {peer} closed the connection")
+        numbers[peer] = _NUMBER.unpack(data)[0]
+    return [numbers[peer] for peer in range(len(numbers))]
+
+
+def connect(
+    listener: Listener,
+    rank: int,
+    addresses: Sequence[str],
+    wire: str,
+    make: Callable[[dict[int, Link], AbortFlag, int], Carrier],
+    *,
+    job_id: bytes | str,
+    epoch: int,
+    token: bytes,
+    config: bytes = b"",
+    ledger: RankLedger | None = None,
+    abort: AbortFlag | None = None,
+    timeout_s: float = DEFAULT_TIMEOUT_S,
+    connect_timeout_s: float = DEFAULT_TIMEOUT_S,
+) -> CarriedTransport:
+    """Join the gang over TCP, and let a library carry the arrays.
+
+    Parameters
+    ----------
+    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s
+        See `dsgd.comm.tcp.connect`.
+    wire : str
+        What to call it; the same on all ranks.
+    make : callable
+        Takes the links to the peers, the flag and the code of the job, and returns what carries arrays; raises OSError
+        where a peer goes away meanwhile.
+
+    Returns
+    -------
+    CarriedTransport
+        Connected with all other ranks.
+
+    Raises
+    ------
+    InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
+        See `dsgd.comm.tcp.connect`.
+    """
+    size = len(addresses)
+    if not 0 <= rank < size:
+        raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
+    check_limit("timeout_s", timeout_s)
+    check_limit("connect_timeout_s", connect_timeout_s)
+    abort = AbortFlag() if abort is None else abort
+    credentials = Credentials(rank, size, job_id, epoch, token, f"{wire} ".encode() + config)
+    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, None)
+    mesh = TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
+    try:
+        carrier = make(links, abort, credentials.job)
+    except BaseException as error:
+        mesh.close()
+        abort.check()
+        if isinstance(error, TimeoutError):
+            raise GangTimeoutError(f"rank {rank}: {wire} did not come up: {error}.") from error
+        if isinstance(error, OSError):
+            raise AbortedError(f"a peer went away while rank {rank} set up {wire}: {error}.") from error
+        raise
+    for link in links.values():
+        link.configure(timeout_s)
+    return CarriedTransport(mesh, carrier, wire)

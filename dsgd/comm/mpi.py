@@ -1,0 +1,108 @@
+"""Arrays carried by MPI, for workers that were started by ``mpiexec``.
+
+Problem: on a supercomputer the fast network is MPI's, and Dask's workers are its processes already (dask-mpi, or
+``mpiexec dask worker``).
+
+The processes of the gang find out over TCP which rank of ``MPI.COMM_WORLD`` each of them is. MPI waits without a
+deadline and cannot be interrupted, so what is under way is looked at again and again, more slowly as time goes by; an
+abort is noticed between two looks. MPI encrypts nothing, and when one of its processes dies it usually ends all others.
+
+Source: MPI 4.1, nonblocking communication, through mpi4py.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+from dsgd.comm import carried
+from dsgd.comm.base import AbortFlag
+from dsgd.comm.link import Link
+from dsgd.comm.listener import Listener
+from dsgd.errors import ClusterError
+from dsgd.types import AnyArray
+
+__all__ = ["connect"]
+
+# Looks without a pause come to some tens of microseconds; the longest pause is what an abort may have to wait for.
+_BUSY_LOOKS: Final = 500
+_LEAST_PAUSE_S: Final = 1e-5
+_LONGEST_PAUSE_S: Final = 1e-3
+_MAX_TAG: Final = 32_767  # what every MPI must allow
+
+
+class _Pending:
+    """An array on its way; holds what must not be freed meanwhile."""
+
+    def __init__(self, request: Any, array: AnyArray, abort: AbortFlag) -> None:
+        self._request, self._array, self._abort = request, array, abort
+
+    def wait(self, limit_s: float) -> None:
+        for _ in range(_BUSY_LOOKS):
+            if self._request.Test():
+                return
+        deadline, pause_s = time.monotonic() + limit_s, _LEAST_PAUSE_S
+        while not self._request.Test():
+            if self._abort.is_set or time.monotonic() >= deadline:
+                self._request.Cancel()
+                raise TimeoutError("MPI made no progress")
+            time.sleep(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+
+
+class _World:
+    """``MPI.COMM_WORLD``, as far as it belongs to the gang."""
+
+    def __init__(self, world: Any, places: list[int], tag: int, abort: AbortFlag) -> None:
+        self._world, self._places, self._tag, self._abort = world, places, tag, abort
+
+    def send(self, peer: int, array: AnyArray) -> _Pending:
+        return _Pending(self._world.Isend(array, self._places[peer], self._tag), array, self._abort)
+
+    def receive(self, peer: int, array: AnyArray) -> _Pending:
+        return _Pending(self._world.Irecv(array, self._places[peer], self._tag), array, self._abort)
+
+    def close(self) -> None:
+        """Do nothing: the world outlives the gang."""
+
+
+def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: Any) -> carried.CarriedTransport:
+    """Join the gang, and let MPI carry the arrays.
+
+    Parameters
+    ----------
+    listener, rank, addresses, **options
+        See `dsgd.comm.carried.connect`.
+
+    Returns
+    -------
+    CarriedTransport
+        Connected with all other ranks.
+
+    Raises
+    ------
+    ClusterError
+        mpi4py is not installed here, the processes are not those of one ``mpiexec``, or MPI may not be used from
+        several threads.
+    InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
+        See `dsgd.comm.tcp.connect`.
+    """
+    try:
+        from mpi4py import MPI
+    except (ImportError, RuntimeError) as error:
+        raise ClusterError(f'transport="mpi" needs mpi4py and an MPI library on every worker: {error}.') from error
+    if MPI.Query_thread() < MPI.THREAD_SERIALIZED:
+        raise ClusterError('transport="mpi" needs an MPI that threads other than the first may call.')
+    world = MPI.COMM_WORLD
+
+    def make(links: dict[int, Link], abort: AbortFlag, job: int) -> _World:
+        places = carried.tell_all(links, rank, world.Get_rank())
+        if len(set(places)) < len(places):
+            raise ClusterError(
+                'transport="mpi" needs one MPI process per worker: start them all with one mpiexec (dask-mpi). '
+                f"Got processes that are numbers {places} of their worlds."
+            )
+        return _World(world, places, job % _MAX_TAG, abort)
+
+    return carried.connect(listener, rank, addresses, "mpi", make, **options)
