@@ -75,7 +75,8 @@ def fit(
     transport: Annotated[
         str,
         typer.Option(
-            help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), gloo or mpi.",
+            help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
+            "gloo or mpi.",
             rich_help_panel=_PLACE,
         ),
     ] = "auto",
