@@ -15,6 +15,7 @@ The model is the context meter of `distributed.metrics`, smaller.
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -281,6 +282,8 @@ class Ledger:
         One entry per rank, in rank order.
     elapsed_s : float
         Wall-clock seconds of the job as the client saw it, data placement included.
+    workers : sequence of str
+        The worker of each rank, where ranks run on workers; several threads of one are several ranks.
 
     Examples
     --------
@@ -291,6 +294,7 @@ class Ledger:
 
     ranks: Sequence[RankRecords]
     elapsed_s: float = field(default=0.0)
+    workers: Sequence[str] = ()
 
     def totals(self) -> dict[str, float]:
         """Return the sums over ranks.
@@ -326,7 +330,7 @@ class Ledger:
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     def summary(self) -> str:
-        """Return a text table: one line per rank, the total, and the share of time spent in communication."""
+        """Return a text table: one line per rank, the total, the share of communication, and where the ranks ran."""
         header = f"{'rank':>5} {'compute':>11} {'encode':>11} {'wire':>11} {'wait':>11} {'sent':>11} {'rounds':>9}"
         lines = [header, "-" * len(header)]
         lines += [_line(str(r.rank), r.totals) for r in self.ranks]
@@ -337,6 +341,11 @@ class Ledger:
             share = (totals["wire_s"] + totals["wait_s"]) / spent
             lines.append(
                 f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed"
+            )
+        if self.workers:
+            threads = Counter(self.workers).values()
+            lines.append(
+                f"{len(self.workers)} ranks on {len(threads)} workers ({' + '.join(map(str, threads))} threads)"
             )
         return "\n".join(lines)
 

@@ -72,7 +72,8 @@ class NuSVC(AbstractKernelClassifier):
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
         half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
     n_jobs : int or None, default None
-        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.

@@ -51,7 +51,8 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out, as for `SVC`.
     n_jobs : int or None, default None
-        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores.
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
         the current client, or on a local cluster that is closed afterwards.

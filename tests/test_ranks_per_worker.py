@@ -112,6 +112,7 @@ def test_workers_may_have_unequal_threads(data: Any) -> None:
     assert (report["ranks"], report["workers"], sorted(report["ranks_per_worker"])) == (4, 2, [1, 3])
     assert [s["rows"] for s in report["stats"]] == [250] * 4
     assert sorted(model.ledger_.per_rank()) == [0, 1, 2, 3]
+    assert "4 ranks on 2 workers" in model.ledger_.summary()
     assert model.score(X, y) > 0.7
 
 

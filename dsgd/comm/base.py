@@ -14,21 +14,21 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from dsgd.comm.window import Window
 
-__all__ = ["AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
+__all__ = ["MAX_LIMIT_S", "AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
 
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
 #: ports of the workers alone; a library that carries the arrays.
 TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"]
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
-_MAX_LIMIT_S: Final = 1e6
+MAX_LIMIT_S: Final = 1e6
 
 
 def check_limit(name: str, limit_s: float) -> None:
     """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
-    if not 0 < limit_s <= _MAX_LIMIT_S:
+    if not 0 < limit_s <= MAX_LIMIT_S:
         raise InvalidParameterError(
-            f"{name}=... must be a positive number of seconds, at most {_MAX_LIMIT_S:g}. Got {limit_s}."
+            f"{name}=... must be a positive number of seconds, at most {MAX_LIMIT_S:g}. Got {limit_s}."
         )
 
 

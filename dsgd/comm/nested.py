@@ -22,7 +22,7 @@ from itertools import accumulate
 from typing import Final, final
 
 from dsgd.comm import inproc
-from dsgd.comm.base import AbortFlag, AbstractTransport
+from dsgd.comm.base import MAX_LIMIT_S, AbortFlag, AbstractTransport
 from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -99,7 +99,7 @@ class NestedTransport(AbstractTransport):
         """Change the longest wait; see `AbstractTransport.set_deadline`."""
         if self._inside.rank == 0:
             self._between.set_deadline(deadline_s)
-        self._inside.set_deadline(_PATIENCE * deadline_s)
+        self._inside.set_deadline(min(_PATIENCE * deadline_s, MAX_LIMIT_S))
         self.deadline_s = deadline_s
 
     def close(self) -> None:
@@ -150,6 +150,7 @@ def connect(
     if max(ranks_of) == 1:
         return [between]
     alone = between.size == 1
-    limit_s = timeout_s if alone else _PATIENCE * timeout_s
-    inside = inproc.connect(n, timeout_s=limit_s, ledgers=ledgers, aborts=[abort] * n)
+    limit_s = timeout_s if alone else min(_PATIENCE * timeout_s, MAX_LIMIT_S)
+    spins = None if alone else False
+    inside = inproc.connect(n, timeout_s=limit_s, ledgers=ledgers, aborts=[abort] * n, spins=spins)
     return list(inside) if alone else [NestedTransport(transport, between, ranks_of) for transport in inside]

@@ -188,8 +188,12 @@ def run_on_cluster(
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
         session.break_off(f"the client stopped it ({type(error).__name__})")
         raise
-    ledger = Ledger([records for o in outcomes for records in o.records], elapsed_s=time.perf_counter() - began)
     stats = [stats for o in outcomes for stats in o.stats]
+    ledger = Ledger(
+        [records for o in outcomes for records in o.records],
+        elapsed_s=time.perf_counter() - began,
+        workers=[str(entry["worker"]) for entry in stats],
+    )
     return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
 
 
