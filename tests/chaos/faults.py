@@ -176,7 +176,9 @@ async def _adapt(dask_scheduler: Any) -> None:
 
 def _strangers(scene: Scene, words: list[bytes]) -> None:
     """Connect to every data port, say something, and stay."""
-    for address in scene.observer.run_on_scheduler(_data_addresses):
+    addresses = scene.observer.run_on_scheduler(_data_addresses)
+    assert addresses, "no rank listens"
+    for address in addresses:
         host, _, port = address.rpartition(":")
         for said in words:
             with contextlib.suppress(OSError):
