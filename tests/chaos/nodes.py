@@ -150,7 +150,14 @@ def run_client(say: Connection, address: str, order: FitOrder) -> None:
 
 def _estimator(order: FitOrder, client: Client) -> SGDClassifier:
     return SGDClassifier(
-        loss="log_loss", alpha=1e-3, sync=64, tol=None, max_iter=order.max_iter, random_state=0, client=client
+        loss="log_loss",
+        alpha=1e-3,
+        sync=64,
+        tol=None,
+        max_iter=order.max_iter,
+        random_state=0,
+        on_failure=order.policy,
+        client=client,
     )
 
 
