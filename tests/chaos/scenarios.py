@@ -27,6 +27,8 @@ POLICIES = ("raise", "restart", "shrink")
 HUNG_AFTER_S = 3.0
 # How far the accuracy of a model may be from that of an undisturbed fit.
 _TOLERANCE = 0.005
+# Enough of them for a model that more of them do not change much.
+_EPOCHS = 50
 # The rest of a fit that goes on lasts about this long, so that a fault falls into its middle.
 _LONG_S = 1.5
 # The first fit after a change of a kernel compiles it.
@@ -91,12 +93,12 @@ def draw(seed: int, number: int) -> Scenario:
 def measure(cluster: Cluster) -> None:
     """Fit once undisturbed: what a right model is, and how long an epoch takes."""
     with tempfile.TemporaryDirectory() as folder:
-        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome(_COMPILE_S)
+        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", _EPOCHS)).outcome(_COMPILE_S)
     assert outcome.kind == "model", outcome
     assert outcome.facts["ranks"] == cluster.n_ranks, outcome.facts
     assert outcome.facts["accuracy"] > 0.85, outcome.facts
     cluster.accuracy = outcome.facts["accuracy"]
-    cluster.epoch_s = outcome.facts["train_s"] / 100
+    cluster.epoch_s = outcome.facts["train_s"] / _EPOCHS
 
 
 def play(cluster: Cluster, scenario: Scenario) -> dict[str, Any]:
@@ -127,7 +129,7 @@ def play(cluster: Cluster, scenario: Scenario) -> dict[str, Any]:
 
 def _check_after(cluster: Cluster, observer: Client) -> None:
     with tempfile.TemporaryDirectory() as folder:
-        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", 100)).outcome()
+        outcome = Fit(cluster, FitOrder(Gates(folder), "delayed", _EPOCHS)).outcome()
     complaint = _judge_model(outcome, cluster, "the fit after it")
     assert complaint is None, complaint
     assert outcome.facts["ranks"] == cluster.n_ranks, outcome.facts
@@ -202,12 +204,12 @@ class _Play:
         folder = self.folder / name
         folder.mkdir()
         late = (self.scenario.victim + self.rng.randrange(2)) % self.cluster.n_workers
-        epochs = int(min(20_000, max(300, _LONG_S / self.cluster.epoch_s)))
+        epochs = int(min(20_000, max(2 * _EPOCHS, _LONG_S / self.cluster.epoch_s)))
         goes_on = name == "target" and self.scenario.step in ("training", "epoch end")
         order = FitOrder(
             Gates(str(folder), held if held != "training" else "", late * self.cluster.n_threads),
             kind,
-            epochs if goes_on else 100,
+            epochs if goes_on else _EPOCHS,
             hung_after_s=HUNG_AFTER_S,
             policy=self.scenario.policy if name == "target" else "raise",
         )
