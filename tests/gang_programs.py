@@ -162,6 +162,16 @@ def pid_of(rank: Rank, data: Any) -> list[int]:
     return [int(pid) for pid in rank.group.allgather(np.array([float(os.getpid())]))[:, 0]]
 
 
+def time_of(rank: Rank, data: Any, seconds: float) -> tuple[float, float]:
+    """Return when the first rank began and the last one ended, by the clock of the machine, and publish in between."""
+    begin = time.time()
+    rank.group.barrier()
+    rank.publish({"runs": True})
+    time.sleep(seconds)
+    times = rank.group.allgather(np.array([begin, time.time()]))
+    return float(times[:, 0].min()), float(times[:, 1].max())
+
+
 def publish_all(rank: Rank, data: Any) -> None:
     """Publish faster than events may travel."""
     for number in range(200):

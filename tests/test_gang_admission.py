@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator, Mapping
+from itertools import combinations
 from pathlib import Path
 from typing import Any
 
@@ -91,6 +92,32 @@ def test_the_queue_is_in_order_and_says_where_a_job_is(cluster: LocalCluster, cl
     told = [event for event in third.events if event.get("phase") == "queued"]
     assert [event["position"] for event in told] in ([2, 1], [2])
     assert told[0]["text"] == "waiting for workers: 2 belong to other jobs, place 2 in the queue"
+
+
+def test_workers_with_several_ranks_are_leased_once_and_whole() -> None:
+    """Jobs of few ranks and of many, on workers that run two each, never meet on one, and leave nothing."""
+    with (
+        start_cluster(2, threads_per_worker=2, processes=False) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        found: list[tuple[tuple[float, float], set[str]]] = []
+
+        def fit(n_ranks: int) -> None:
+            result = run_on_cluster(
+                programs.time_of, [], client=client, pack=programs.keep, args=(0.2,), n_ranks=n_ranks
+            )
+            assert len(result.stats) == n_ranks
+            found.append((result.value, {stat["worker"] for stat in result.stats}))
+
+        threads = [threading.Thread(target=fit, args=(n_ranks,)) for n_ranks in (4, 1, 3, 1, 4, 2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        assert len(found) == len(threads)
+        for ((begin, end), workers), ((other_begin, other_end), others) in combinations(found, 2):
+            assert not workers & others or end <= other_begin or other_end <= begin
+        assert_clean(client)
 
 
 def test_a_plugin_registered_again_keeps_its_jobs(cluster: LocalCluster, client: Client) -> None:
