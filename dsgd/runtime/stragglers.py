@@ -130,12 +130,12 @@ def slowdowns(seconds: FloatVector, rows: FloatVector) -> dict[int, float]:
     seconds, rows : array, shape (size,)
         What each rank has computed, and on how many rows.
     """
-    busy = np.flatnonzero((seconds > 0.0) & (rows > 0.0))
-    pace = seconds[busy] / rows[busy]
+    pace = seconds / np.maximum(rows, 1.0)
+    busy = np.flatnonzero((pace > 0.0) & (rows > 0.0))
     if busy.size < 2:
         return {}
-    middle = float(np.sort(pace)[(busy.size - 1) // 2])
-    return {int(rank): float(own) / middle for rank, own in zip(busy, pace, strict=True)}
+    middle = float(np.sort(pace[busy])[(busy.size - 1) // 2])
+    return {int(rank): float(pace[rank]) / middle for rank in busy}
 
 
 def straggler_text(event: Mapping[str, Any], worker: str = "", host: str = "") -> str:

@@ -153,7 +153,8 @@ class _Trainer:
         self.ledger.end_round()
         if note is not None and self.rank.number == 0:
             epoch, number = self.at.position
-            self.rank.publish({"phase": "resumed", "resumed_epoch": epoch + 1, "resumed_round": number})
+            text = f"training goes on from epoch {epoch + 1}, round {number}"
+            self.rank.publish({"phase": "resumed", "resumed_epoch": epoch + 1, "resumed_round": number, "text": text})
         return keeping, note
 
     def _keep(self, keeping: StateKeeping) -> None:
