@@ -132,8 +132,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank.
     fit_report_ : dict
-        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost`` tell of
-        failures that the fit survived.
+        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
+        tell of failures that the fit survived.
 
     See Also
     --------
