@@ -13,6 +13,7 @@
     ├── DiskSpaceError (OSError)               a disk has too little room for rows that memory has none for
     ├── ClusterError (RuntimeError)            the cluster cannot run the job
     │   ├── ClusterUnreachableError            no scheduler answers
+    │   ├── MemoryLimitError                   a worker has too little memory for its share of the rows
     │   └── VersionMismatchError               a worker has no dsgd, or another one
     └── GangError (RuntimeError)               a running gang stopped
         ├── PausedError                        the ranks kept their state and stopped, as they were asked
@@ -42,6 +43,7 @@ __all__ = [
     "IncompatiblePartsError",
     "InvalidDataError",
     "InvalidParameterError",
+    "MemoryLimitError",
     "ParseError",
     "PartitionMismatchError",
     "PausedError",
@@ -114,6 +116,10 @@ class ClusterError(DsgdError, RuntimeError):
 
 class ClusterUnreachableError(ClusterError):
     """No scheduler answers at the address given."""
+
+
+class MemoryLimitError(ClusterError):
+    """A worker has too little memory for its share of the rows; nothing has been moved yet."""
 
 
 class VersionMismatchError(ClusterError):

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
-from dsgd.local import Walk, concat_blocks, make_shard, split
+from dsgd.local import Residency, concat_blocks, make_shard, split
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.local.order import MAX_COPIES
 
@@ -252,7 +252,7 @@ def test_a_walk_over_a_mapped_shard_stays_small(tmp_path):
     """What a walk has behind it is no longer in memory: the resident share of the file is bounded by the stride."""
     X = np.ones((8192, 1024))
     shard = concat_blocks([(X, X[:, 0], None)], shuffle=False, folder=str(tmp_path))
-    before, most, walk = mapped_now(), 0, Walk(shard)
+    before, most, walk = mapped_now(), 0, Residency(shard)
     for _ in range(2):
         for start in range(0, shard.n_rows, 64):
             shard.values[start : start + 64].sum()

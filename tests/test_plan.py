@@ -5,12 +5,14 @@ from __future__ import annotations
 import itertools
 import random
 from collections.abc import Sequence
+from dataclasses import replace
 
 import hypothesis.strategies as st
 import pytest
 from hypothesis import given
 
-from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.errors import ClusterError, InvalidParameterError, MemoryLimitError
+from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, WorkerInfo, make_plan
 
 
@@ -166,8 +168,16 @@ def test_more_ranks_than_threads_are_refused() -> None:
 
 
 def test_too_little_memory_is_refused_with_the_numbers() -> None:
-    """A share that does not fit is refused before anything moves."""
-    worker = WorkerInfo("tcp://h:1", "h", "0", memory_limit=2**30)
-    with pytest.raises(ClusterError, match=r"rank 0 on worker tcp://h:1 .*1\.00 GiB.*0\.80 GiB.*1\.00 GiB"):
-        make_plan([Block(0, 2**29, ())], [worker])
-    assert make_plan([Block(0, 2**28, ())], [worker]).members[0].nbytes == 2**28
+    """A share that does not fit is refused before anything moves, with bytes needed and available, and advice."""
+    worker = WorkerInfo("tcp://h:1", "h", "0", memory_limit=1000 * 2**20, memory_used=200 * 2**20)
+    fitting = Block(0, 100 * 2**20, (worker.address,), packed=480 * 2**20)
+    assert make_plan([fitting], [worker], demand=MemoryDemand(per_rank=20 * 2**20)).members[0].nbytes == fitting.nbytes
+    with pytest.raises(MemoryLimitError) as caught:
+        make_plan([fitting], [worker], demand=MemoryDemand(per_rank=20 * 2**20 + 1, advice="Buy some."))
+    assert str(caught.value) == (
+        "rank 0 on worker tcp://h:1 (host h), with 1 blocks, needs 600 MiB (629,145,601 bytes) and has 600 MiB "
+        "(629,145,600 bytes) available: 80% of its limit of 1,000 MiB, less 200 MiB in use. Buy some."
+    )
+    with pytest.raises(MemoryLimitError):  # a block that comes from elsewhere is kept until it is packed
+        make_plan([replace(fitting, holders=())], [worker])
+    assert make_plan([replace(fitting, packed=2**40)], [replace(worker, memory_limit=0)]).members

@@ -26,7 +26,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
-from dsgd.estimators.packing import Packer
+from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
@@ -85,8 +85,10 @@ class AbstractSGD(AbstractClusterEstimator):
     checkpoint: Checkpoint | str | os.PathLike[str] | None
     resume_from: str | os.PathLike[str] | None
     elastic: bool
+    out_of_core: bool
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "_standard", "_averaged")
+    _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
 
     @property
     @abstractmethod
@@ -148,6 +150,7 @@ class AbstractSGD(AbstractClusterEstimator):
             classification=self._is_classification,
             first=first,
             pieces=_ELASTIC_PIECES if self.elastic else 1,
+            out_of_core=self.out_of_core,
         ) as blocks:
             packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
             gang = blocks.run(
@@ -159,6 +162,7 @@ class AbstractSGD(AbstractClusterEstimator):
                 transport=self.transport,
                 on_failure=self.on_failure,
                 elastic=self.elastic,
+                demand=packer.demand(blocks.summaries, job.initial.size),
             )
         return gang, packer.sparse
 
@@ -180,6 +184,7 @@ class AbstractSGD(AbstractClusterEstimator):
             shuffle=bool(self.shuffle),
             seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
             validation_fraction=float(self.validation_fraction) if early else 0.0,
+            out_of_core=self.out_of_core,
         )
         optimizer = SGD(
             objective=objective,

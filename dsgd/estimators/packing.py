@@ -4,16 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import numpy as np
 
-from dsgd.inputs.blocks import Block, widen
+from dsgd.inputs.blocks import Block, BlockSummary, widen
 from dsgd.inputs.spool import scratch_folder, visit
 from dsgd.local import ShardBuilder
-from dsgd.runtime.train import TrainData
+from dsgd.local.mapped import STRIDE_BYTES
+from dsgd.local.windows import WINDOW_BYTES
+from dsgd.runtime.memory import MemoryDemand
+from dsgd.runtime.train import TrainData, entries_per_call
 from dsgd.types import AnyArray
 
-__all__ = ["Packer", "hold_out"]
+__all__ = ["OUT_OF_CORE_ADVICE", "Packer", "hold_out"]
+
+#: What to do with rows that are more than memory.
+OUT_OF_CORE_ADVICE: Final = (
+    "Set out_of_core=True to keep rows on the disks of the workers, give workers more memory, or use more of them."
+)
+# A row needs this much while its place is decided, row starts included.
+_ORDER_BYTES: Final = 40
+# Compiled kernels and what loads with them, at the first fit of a worker.
+_LIBRARY_BYTES: Final = 32 << 20
+# The model, its gradient, copies for averaging and for the wire.
+_N_MODELS: Final = 8
 
 
 @dataclass(frozen=True)
@@ -69,6 +84,36 @@ class Packer:
             if self.validation_fraction:
                 validation.place(widen(X, self.n_features))
         return TrainData(training.finish(), validation.finish() if self.validation_fraction else None)
+
+    def demand(self, summaries: Sequence[BlockSummary], n_params: int) -> MemoryDemand:
+        """Return what ranks will need of the memory of their workers.
+
+        Parameters
+        ----------
+        summaries : sequence of BlockSummary
+            The blocks.
+        n_params : int
+            Length of the model.
+
+        Returns
+        -------
+        MemoryDemand
+            In bytes.
+        """
+        size = np.dtype(self.dtype).itemsize
+        order = _ORDER_BYTES + 2 * size
+        per_rank = _N_MODELS * n_params * size
+        if self.out_of_core:
+            return MemoryDemand(
+                tuple(order * s.visits for s in summaries),
+                per_worker=_LIBRARY_BYTES + 2 * WINDOW_BYTES,
+                per_rank=per_rank + 3 * STRIDE_BYTES + entries_per_call(n_params) * (size + 4),
+                advice="Give workers more memory, cut the data into smaller blocks, or use more workers.",
+            )
+        per_entry = size + 4 if self.sparse else size
+        nnz = [s.nnz * s.visits // max(s.rows, 1) for s in summaries]
+        packed = tuple(order * s.visits + per_entry * n for s, n in zip(summaries, nnz, strict=True))
+        return MemoryDemand(packed, _LIBRARY_BYTES, per_rank, OUT_OF_CORE_ADVICE)
 
     def targets(self, y: AnyArray) -> AnyArray:
         """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""

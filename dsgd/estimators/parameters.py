@@ -47,7 +47,7 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     check_choice(f"{name}(on_failure=...)", estimator.on_failure, get_args(FailurePolicy))
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
-    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic"):
+    for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
     check_number(f"{name}(max_iter=...)", estimator.max_iter, low=1, integer=True)
     if estimator.tol is not None:

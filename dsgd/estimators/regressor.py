@@ -95,6 +95,9 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         Folder or URL of checkpoints that ``fit`` goes on from, with the same data and parameters.
     elastic : bool, default False
         Whether workers that join the cluster take part from the next epoch on.
+    out_of_core : bool, default False
+        Keep the rows in files, on the disks of the workers or of this machine, and not in memory: for data that are
+        more than that. The model is the same to the bit.
 
     Attributes
     ----------
@@ -162,6 +165,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
         resume_from: str | os.PathLike[str] | None = None,
         elastic: bool = False,
+        out_of_core: bool = False,
     ) -> None:
         self.loss = loss
         self.penalty = penalty
@@ -190,6 +194,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self.checkpoint = checkpoint
         self.resume_from = resume_from
         self.elastic = elastic
+        self.out_of_core = out_of_core
 
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None

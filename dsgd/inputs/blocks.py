@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
+from dsgd.local.order import count_visits
 from dsgd.types import AnyArray
 
 __all__ = ["Block", "BlockSummary", "check_summaries", "make_block", "summarise", "widen"]
@@ -39,6 +40,10 @@ class BlockSummary:
         Rows of each of `classes`.
     problem : str
         What is wrong with the block; empty if nothing is.
+    nnz : int
+        Entries stored.
+    visits : int
+        Visits that training pays to its rows in an epoch: one each, or as many as their weights say.
     """
 
     rows: int
@@ -49,6 +54,8 @@ class BlockSummary:
     classes: AnyArray | None = None
     counts: AnyArray | None = None
     problem: str = ""
+    nnz: int = 0
+    visits: int = 0
 
 
 def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
@@ -111,7 +118,11 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True) ->
         except TypeError as error:
             problem = f"y mixes labels that cannot be sorted ({error}); use one type of label"
     dtype = "float32" if X.dtype == np.float32 else "float64"
-    return BlockSummary(X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem)
+    n_visits = X.shape[0] if weights is None or problem else count_visits(np.asarray(weights, np.float64))
+    nnz = int(X.nnz) if sparse else int(X.size)
+    return BlockSummary(
+        X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
+    )
 
 
 def _row_problem(X: Any) -> str:

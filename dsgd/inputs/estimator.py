@@ -20,15 +20,19 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
-from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, summarise
+from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
 from dsgd.inputs.sources import (
+    check_room,
     feature_names,
     is_collection,
     is_distributed,
     scatter_block,
     scatter_rows,
+    settle,
     to_delayed_blocks,
 )
+from dsgd.inputs.spool import look, make_spooled_block
+from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
 
 if TYPE_CHECKING:
@@ -75,6 +79,7 @@ class ClusterBlocks:
         numbered: bool = False,
         on_failure: FailurePolicy = "raise",
         elastic: bool = False,
+        demand: MemoryDemand | None = None,
     ) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`.
 
@@ -111,6 +116,7 @@ class ClusterBlocks:
                 on_failure=on_failure,
                 elastic=elastic,
                 reload=resend,
+                demand=demand,
             )
 
 
@@ -121,6 +127,9 @@ class AbstractClusterEstimator(BaseEstimator):
 
     #: Fitted attributes that tell of the training and stay behind when a model travels to where it predicts.
     _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "fit_report_")
+
+    #: What to do with rows that are more than the memory of the workers.
+    _if_too_large: ClassVar[str] = MemoryDemand.advice
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -142,6 +151,7 @@ class AbstractClusterEstimator(BaseEstimator):
         supervised: bool = True,
         first: bool = True,
         pieces: int = 1,
+        out_of_core: bool = False,
     ) -> Iterator[ClusterBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
@@ -160,11 +170,15 @@ class AbstractClusterEstimator(BaseEstimator):
             Whether the number of features is learned or must be that of before.
         pieces : int, default 1
             Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
+        out_of_core : bool, default False
+            Whether blocks lie on the disks of the workers, and not in their memory.
 
         Raises
         ------
         InvalidDataError
             A block cannot be trained on, or blocks do not fit each other.
+        DiskSpaceError
+            A disk has too little room for the blocks of its worker.
         VersionMismatchError
             A worker, or the scheduler, has no dsgd or another version.
         ClusterError
@@ -179,19 +193,29 @@ class AbstractClusterEstimator(BaseEstimator):
             check_versions(client)
             resend: Callable[[int], Future] | None = None
             if is_distributed(X):
-                futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised))
+                if not out_of_core:
+                    check_room(client, X, self._if_too_large)
+                build = make_spooled_block if out_of_core else make_block
+                futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised, build=build))
             else:
                 rows = check()
-                futures = scatter_rows(client, *rows, n_ranks=n_ranks, ranks_per_worker=ranks_per_worker, pieces=pieces)
+                futures = scatter_rows(
+                    client,
+                    *rows,
+                    n_ranks=n_ranks,
+                    ranks_per_worker=ranks_per_worker,
+                    pieces=pieces,
+                    on_disk=out_of_core,
+                )
                 n_blocks = len(futures)
 
                 def send_again(k: int) -> Future:
-                    held.append(scatter_block(client, *rows, n_blocks, k))
+                    held.append(scatter_block(client, *rows, n_blocks, k, on_disk=out_of_core))
                     return held[-1]
 
                 resend = send_again
             held += futures
-            looks = client.map(summarise, futures, classification=classification, supervised=supervised, pure=False)
+            looks = _looks(client, futures, on_disk=out_of_core, classification=classification, supervised=supervised)
             held += looks
             summaries: list[BlockSummary] = _gathered(client, looks)
             check_summaries(summaries)
@@ -256,6 +280,26 @@ def count_threads(n_jobs: int | None) -> int:
         return 1
     cores = os.cpu_count() or 1
     return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+
+
+def _looks(client: Client, futures: Sequence[Future], *, on_disk: bool, **options: Any) -> list[Future]:
+    """Have a look at each block where it lies."""
+    if not on_disk:
+        return list(client.map(look, futures, **options, pure=False))
+    # Dask takes a block on disk for a small object and would carry it to whichever worker is idle.
+    settle(client, futures)
+    holders = client.who_has(futures)
+    return [
+        client.submit(
+            look,
+            future,
+            **options,
+            workers=list(holders[future.key]) or None,
+            allow_other_workers=bool(holders[future.key]),
+            pure=False,
+        )
+        for future in futures
+    ]
 
 
 def _number(block: Block, first: int) -> tuple[Any, Any, Any, int]:

@@ -7,19 +7,35 @@ workers; nothing passes through the scheduler where the workers can be reached.
 
 from __future__ import annotations
 
+import asyncio
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
-from dsgd.errors import InvalidDataError, PartitionMismatchError
+from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.blocks import make_block
+from dsgd.inputs.spool import spool
+from dsgd.runtime.memory import refuse
 
 if TYPE_CHECKING:
-    from distributed import Client
+    from distributed import Client, Future
 
-__all__ = ["feature_names", "is_collection", "is_distributed", "scatter_block", "scatter_rows", "to_delayed_blocks"]
+# Blocks that are sent to be put on disk.
+_PART_BYTES: Final = 32 << 20
+
+__all__ = [
+    "check_room",
+    "feature_names",
+    "is_collection",
+    "is_distributed",
+    "scatter_block",
+    "scatter_rows",
+    "settle",
+    "to_delayed_blocks",
+]
 
 
 def is_collection(X: Any) -> bool:
@@ -40,7 +56,9 @@ def feature_names(X: Any) -> Any:
     return np.asarray(columns, dtype=object)
 
 
-def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> list[Any]:
+def to_delayed_blocks(
+    X: Any, y: Any, sample_weight: Any, *, supervised: bool = True, build: Callable[..., Any] = make_block
+) -> list[Any]:
     """Return one delayed (X, y, sample_weight) per row block.
 
     Parameters
@@ -51,6 +69,9 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = 
         Cut like X; None where the blocks or files carry them.
     supervised : bool, default True
         Whether a collection needs `y`.
+    build : callable, optional
+        Makes the block of ``(X, y, sample_weight)`` where these are computed: `make_block`, or one that keeps it on
+        disk.
 
     Returns
     -------
@@ -66,7 +87,7 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = 
     """
     import dask
 
-    build = dask.delayed(make_block, pure=False)
+    build = dask.delayed(build, pure=False)
     if is_collection(X):
         if y is None and supervised:
             raise InvalidDataError(
@@ -89,6 +110,43 @@ def to_delayed_blocks(X: Any, y: Any, sample_weight: Any, *, supervised: bool = 
     return [build(block) for block in X]
 
 
+def check_room(client: Client, X: Any, advice: str) -> None:
+    """Refuse rows of known size that cannot fit into the memory of all workers, before one of them is computed.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        The cluster.
+    X : dask collection, list or path
+        The rows; only of a dask array of dense chunks is the size known.
+    advice : str
+        What to do.
+
+    Raises
+    ------
+    MemoryLimitError
+        Gives bytes needed and available.
+    """
+    if not isinstance(getattr(X, "_meta", None), np.ndarray) or _known_rows(X) is None or X.dtype.kind not in "fiub":
+        return
+    needed = X.size * (4 if X.dtype == np.float32 else 8)
+    for is_last in (False, True):
+        workers = client.sync(client.scheduler.identity, n_workers=-1)["workers"].values()
+        limits = [worker["memory_limit"] or 0 for worker in workers]
+        used = sum(worker["metrics"].get("memory", 0) for worker in workers)
+        if not all(limits):
+            return
+        try:
+            who = f"packing X, of shape {X.shape}, on {len(limits)} workers"
+            refuse(who, needed, used=used, memory_limit=sum(limits), advice=advice)
+            return
+        except MemoryLimitError:
+            # What workers use is known from their heartbeats; memory of the last job may be free by now.
+            if is_last:
+                raise
+            time.sleep(1.0)
+
+
 def scatter_rows(
     client: Client,
     X: Any,
@@ -98,6 +156,7 @@ def scatter_rows(
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
     pieces: int = 1,
+    on_disk: bool = False,
 ) -> list[Any]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
@@ -115,23 +174,39 @@ def scatter_rows(
         How many ranks there will be in all, and on a worker; None stands for one per thread.
     pieces : int, default 1
         Blocks per rank.
+    on_disk : bool, default False
+        Whether workers put them on disk; blocks are then small, and one is in memory at a time.
 
     Returns
     -------
     list of Future
         Blocks in row order.
     """
-    workers = sorted(client.nthreads().items())
-    places = [address for address, n in workers for _ in range(min(n, ranks_per_worker or n))]
-    n_blocks = pieces * (n_ranks or len(places))
-    return [
-        scatter_block(client, X, y, sample_weight, n_blocks, k, workers=[places[k * len(places) // n_blocks]])
-        for k in range(n_blocks)
-    ]
+    threads = sorted(client.nthreads().items())
+    places = [address for address, n in threads for _ in range(min(n, ranks_per_worker or n))]
+    n_ranks = n_ranks or len(places)
+    if on_disk:
+        pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
+    n_blocks = pieces * n_ranks
+    futures: list[Any] = []
+    for k in range(n_blocks):
+        workers = [places[k * len(places) // n_blocks]]
+        futures.append(scatter_block(client, X, y, sample_weight, n_blocks, k, workers, on_disk=on_disk))
+        if on_disk:
+            settle(client, futures[-2:-1])
+    return futures
 
 
 def scatter_block(
-    client: Client, X: Any, y: Any, sample_weight: Any, n_blocks: int, k: int, workers: list[str] | None = None
+    client: Client,
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    n_blocks: int,
+    k: int,
+    workers: list[str] | None = None,
+    *,
+    on_disk: bool = False,
 ) -> Any:
     """Send block k of `n_blocks` to one of `workers` (any by default); see `scatter_rows`.
 
@@ -143,7 +218,20 @@ def scatter_block(
     rows = slice(X.shape[0] * k // n_blocks, X.shape[0] * (k + 1) // n_blocks)
     block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
     [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
-    return future
+    return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
+
+
+def settle(client: Client, futures: Sequence[Future]) -> None:
+    """Wait until futures are done, well or not."""
+
+    async def settled() -> None:
+        await asyncio.gather(*(future.exception() for future in futures))
+
+    client.sync(settled)
+
+
+def _nbytes(X: Any) -> int:
+    return int(X.data.nbytes + X.indices.nbytes if hasattr(X, "indptr") else X.nbytes)
 
 
 def _reaches_workers(client: Client) -> bool:

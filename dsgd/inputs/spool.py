@@ -17,11 +17,11 @@ from typing import Any
 
 import scipy.sparse as sp
 
-from dsgd.inputs.blocks import Block
+from dsgd.inputs.blocks import Block, BlockSummary, make_block, summarise
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.types import AnyArray
 
-__all__ = ["SpooledBlock", "scratch_folder", "spool", "visit"]
+__all__ = ["SpooledBlock", "look", "make_spooled_block", "scratch_folder", "spool", "visit"]
 
 
 class SpooledBlock:
@@ -79,6 +79,17 @@ def spool(block: Block, folder: str | None = None) -> Block | SpooledBlock:
     rows = sp.csr_array(tuple(mapped), shape=X.shape) if sp.issparse(X) else mapped[0]
     y, weights = (mapping.put(column) if _is_plain(column) else column for column in (y, weights))
     return SpooledBlock((rows, y, weights), mapping)
+
+
+def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block | SpooledBlock:
+    """Bring a chunk, partition or tuple into the form of a block, on disk; see `make_block`."""
+    return spool(make_block(X, y, sample_weight))
+
+
+def look(block: Block | SpooledBlock, *, classification: bool, supervised: bool = True) -> BlockSummary:
+    """Look at a block; see `summarise`. One on disk takes no memory afterwards."""
+    (summary,) = [summarise(b, classification=classification, supervised=supervised) for b in visit([block])]
+    return summary
 
 
 def visit(blocks: Iterable[Any]) -> Iterator[Block]:

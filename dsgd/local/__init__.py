@@ -7,17 +7,17 @@ from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.sgd import SGD, SGDState, is_finite
-from dsgd.local.shard import Shard, Walk, split
+from dsgd.local.shard import Residency, Shard, split
 
 __all__ = [
     "SGD",
     "AbstractLocalOptimizer",
     "Evaluation",
     "Objective",
+    "Residency",
     "SGDState",
     "Shard",
     "ShardBuilder",
-    "Walk",
     "concat_blocks",
     "evaluate",
     "is_finite",

@@ -10,7 +10,7 @@ from numpy.typing import ArrayLike
 from dsgd.kernels.evaluate import evaluate_rows
 from dsgd.kernels.losses import LOSSES
 from dsgd.local.objective import Objective
-from dsgd.local.shard import Shard
+from dsgd.local.shard import Residency, Shard
 from dsgd.types import FloatVector
 
 __all__ = ["Evaluation", "evaluate"]
@@ -92,20 +92,28 @@ def evaluate(
         The sums.
     """
     sums = np.zeros(7)
-    evaluate_rows(
-        shard.values.reshape(-1),
-        shard.indices,
-        shard.indptr,
-        shard.targets,
-        shard.weights,
-        objective.class_weights(),
-        params,
-        np.zeros(objective.n_outputs, shard.dtype),
-        sums,
-        LOSSES[objective.loss].code,
-        float(objective.epsilon),
-        shard.n_features,
-        start,
-        shard.n_rows if stop is None else stop,
-    )
+    stop = shard.n_rows if stop is None else stop
+    residency = None if shard.mapping is None else Residency(shard, start)
+    # Sums go on where they stopped, so that cuts change no bit of them.
+    step = max(1, stop - start if residency is None else residency.stride)
+    for low in range(start, stop, step):
+        high = min(stop, low + step)
+        evaluate_rows(
+            shard.values.reshape(-1),
+            shard.indices,
+            shard.indptr,
+            shard.targets,
+            shard.weights,
+            objective.class_weights(),
+            params,
+            np.zeros(objective.n_outputs, shard.dtype),
+            sums,
+            LOSSES[objective.loss].code,
+            float(objective.epsilon),
+            shard.n_features,
+            low,
+            high,
+        )
+        if residency is not None:
+            residency.at(high)
     return Evaluation.from_vector(sums)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dsgd.kernels.rng import draw, mix64
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["MAX_COPIES", "Words", "visits", "walking_order", "word_type"]
+__all__ = ["MAX_COPIES", "Words", "count_visits", "visits", "walking_order", "word_type"]
 
 #: A row is visited at most this many times an epoch, whatever its weight.
 MAX_COPIES = 16
@@ -54,6 +54,11 @@ def visits(weights: FloatVector) -> tuple[IntVector, FloatVector] | None:
     has_rest = rest > 0.0
     visit_weights[last_visit[has_rest]] = rest[has_rest]
     return source, visit_weights
+
+
+def count_visits(weights: FloatVector) -> int:
+    """Return how many visits `visits` makes of these weights."""
+    return int(np.ceil(np.minimum(weights, MAX_COPIES)).sum())
 
 
 def walking_order(

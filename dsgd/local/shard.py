@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,7 +12,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
-__all__ = ["Shard", "Walk", "split"]
+__all__ = ["Residency", "Shard", "split"]
 
 
 @dataclass(frozen=True)
@@ -107,29 +108,43 @@ class Shard:
         return [self.values[entries], self.indices[entries], pointers, self.targets[rows], self.weights[rows]]
 
 
-class Walk:
+class Residency:
     """Keeps what a walk over a mapped shard has in memory small: rows behind it are released, those ahead prefetched.
 
     Parameters
     ----------
     shard : Shard
         The rows; nothing is done for those in memory.
+    start : int, default 0
+        Where it begins.
     """
 
-    def __init__(self, shard: Shard) -> None:
+    def __init__(self, shard: Shard, start: int = 0) -> None:
         self._shard = shard
-        self._stride = max(1, STRIDE_BYTES * shard.n_rows // max(1, shard.nbytes))
-        self._left = 0
+        #: Rows that are released at a time.
+        self.stride = max(1, STRIDE_BYTES * shard.n_rows // max(1, shard.nbytes))
+        self._left = start
 
     def at(self, row: int) -> None:
-        """Note that the walk has come to `row`; at the last it starts anew."""
+        """Note that the walk has come to `row`; behind the last row it starts anew."""
         shard = self._shard
-        is_over = row == shard.n_rows
-        if shard.mapping is None or (row - self._left < self._stride and not is_over):
+        if shard.mapping is None or 0 <= row - self._left < min(self.stride, shard.n_rows - self._left):
             return
+        if row < self._left:
+            shard.release(self._left, shard.n_rows)
+            self._left = 0
         shard.release(self._left, row)
-        self._left = 0 if is_over else row
-        shard.prefetch(self._left, self._left + 2 * self._stride)
+        self._left = row % max(1, shard.n_rows)
+        shard.prefetch(self._left, self._left + 2 * self.stride)
+
+    def bound(self, walk: Callable[[int, int], None]) -> Callable[[int, int], None]:
+        """Return a function that walks over rows start..stop, as `walk` does, and notes it."""
+
+        def walk_and_release(start: int, stop: int) -> None:
+            walk(start, stop)
+            self.at(stop)
+
+        return walk_and_release
 
 
 def split(n_rows: int, parts: int, k: int) -> tuple[int, int]:

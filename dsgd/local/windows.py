@@ -25,7 +25,9 @@ from dsgd.types import IntVector
 __all__ = ["WINDOW_BYTES", "Windows"]
 
 #: Rows of a window; of a file of n bytes a block of b bytes is written in pieces of about ``b * WINDOW_BYTES / n``.
-WINDOW_BYTES = 32 << 20
+WINDOW_BYTES = 16 << 20
+# A page that is written to may bring the 2 MiB around it into memory: no more windows are written to before a release.
+_AT_ONCE = 8
 
 
 class Windows:
@@ -65,10 +67,16 @@ class Windows:
         if isinstance(piece, SparsePiece):
             lengths = np.diff(piece.indptr).astype(np.int64)[rows]
             starts, self._filled_entries = _queue(window, lengths, self._filled_entries)
-            piece.place(rows, np.arange(len(rows)), shard.values, shard.indices, starts.astype(np.uint64))
         else:
-            slots, self._filled = _queue(window, np.ones(len(rows), np.int64), self._filled)
-            piece.place(rows, slots, shard.values)
+            starts, self._filled = _queue(window, np.ones(len(rows), np.int64), self._filled)
+        for first, last in pairwise(np.searchsorted(window, range(0, len(self._filled) + _AT_ONCE, _AT_ONCE))):
+            if isinstance(piece, SparsePiece):
+                begins = starts[first:last].astype(np.uint64)
+                piece.place(rows[first:last], np.arange(last - first), shard.values, shard.indices, begins)
+            else:
+                piece.place(rows[first:last], starts[first:last], shard.values)
+            if shard.mapping is not None:
+                shard.mapping.release()
 
     def settle(self, order: IntVector) -> None:
         """Bring the rows of every window into their walking order.

@@ -26,6 +26,7 @@ from distributed.utils_comm import gather_from_workers
 
 from dsgd.comm.base import AbortFlag
 from dsgd.errors import AbortedError, GangTimeoutError
+from dsgd.runtime.memory import KEPT_SHARE
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -34,8 +35,6 @@ __all__ = ["HeldBlocks"]
 
 _SLICE_S: Final = 0.5
 _RETRY_S: Final = 0.1
-# As distributed.worker.memory.transfer.
-_KEPT_SHARE: Final = 0.1
 
 
 class HeldBlocks(Sequence[Any]):
@@ -65,7 +64,7 @@ class HeldBlocks(Sequence[Any]):
         self._timeout_s = timeout_s
         self._kept: dict[int, Any] = {}
         limit = worker.memory_manager.memory_limit
-        self._room = float("inf") if not limit else _KEPT_SHARE * limit
+        self._room = float("inf") if not limit else KEPT_SHARE * limit
 
     def __len__(self) -> int:
         return len(self._keys)

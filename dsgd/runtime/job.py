@@ -12,10 +12,11 @@ import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.errors import ClusterError, GangError, InvalidParameterError
+from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.client import require_cluster
 from dsgd.runtime.member import Cut, MemberOutcome, MemberTask, Pack, run_member
+from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
 from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
@@ -35,6 +36,8 @@ _MAX_PLANS: Final = 3
 # Between two looks for what a lost worker held, and for a worker that takes its place.
 _LOST_S: Final = 0.02
 _REPLAN_S: Final = 0.2
+# Within this time a worker has sent its next heartbeat, on all but very large clusters.
+_HEARTBEAT_S: Final = 1.0
 _SLICE_S: Final = 0.5
 # Ranks go before ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
@@ -60,6 +63,7 @@ def run_on_cluster(
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     block_rows: Sequence[int] | None = None,
     block_nbytes: Sequence[int] | None = None,
+    demand: MemoryDemand | None = None,
     on_failure: FailurePolicy = "raise",
     max_restarts: int = 3,
     elastic: bool = False,
@@ -120,6 +124,8 @@ def run_on_cluster(
         Called in this thread with what rank 0 publishes; what it raises stops the job.
     block_rows, block_nbytes : sequence of int, optional
         Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
+    demand : MemoryDemand, optional
+        What ranks need of the memory of their workers; by default, blocks pack into as much as they are.
     on_failure : {"raise", "restart", "shrink"}, default "raise"
         What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
         ends the job. ``"restart"`` forms the gang anew over all blocks, on the workers that are left or, with
@@ -144,7 +150,9 @@ def run_on_cluster(
     VersionMismatchError
         A worker, or the scheduler, has no dsgd or another version.
     ClusterError
-        The workers have too few threads, or one has too little memory for its share.
+        The workers have too few threads.
+    MemoryLimitError
+        A worker has too little memory for its share.
     WorkerLostError
         A worker left during the job, and `on_failure` or `max_restarts` do not let it go on.
     GangTimeoutError
@@ -179,7 +187,9 @@ def run_on_cluster(
         while outcomes is None:
             plan = None
             try:
-                plan = _admitted(session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, reload)
+                plan = _admitted(
+                    session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, demand, reload
+                )
                 outcomes = _train(session, recovery, plan, blocks, limits, payload, algorithm, wires)
             except GangError as error:
                 recovery.heed(error, plan)
@@ -205,9 +215,12 @@ def _admitted(
     queue_timeout_s: float,
     block_rows: Sequence[int] | None,
     block_nbytes: Sequence[int] | None,
+    demand: MemoryDemand | None,
     reload: Callable[[int], Future] | None,
 ) -> Plan:
     attempt, deadline = 0, time.monotonic() + session.timeout_s
+    looked_again = False
+    packed = None if demand is None else demand.packed
     while attempt < _MAX_PLANS:
         survey = _await_blocks(session, recovery, blocks, reload)
         workers = [WorkerInfo(**worker) for worker in survey["workers"]]
@@ -217,15 +230,21 @@ def _admitted(
                 block["nbytes"] if block_nbytes is None else int(block_nbytes[index]),
                 tuple(block["holders"]),
                 None if block_rows is None else int(block_rows[index]),
+                None if packed is None else packed[index],
             )
             for index, block in enumerate(survey["blocks"])
         ]
         try:
-            plan = recovery.plan(parts, workers, limits)
+            plan = recovery.plan(parts, workers, limits, demand)
         except ClusterError as problem:
             # After a failure the cluster may be too small for a moment: a nanny starts its worker again.
-            if recovery.cause is None:
+            if recovery.cause is None and (looked_again or not isinstance(problem, MemoryLimitError)):
                 raise
+            if recovery.cause is None:
+                # What workers use is known from their heartbeats; memory of the last job may be free by now.
+                looked_again = True
+                time.sleep(_HEARTBEAT_S)
+                continue
             if time.monotonic() >= deadline:
                 recovery.cause.add_note(f"the gang could not be formed anew: {problem}")
                 raise recovery.cause from problem

@@ -20,15 +20,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.runtime.memory import MemoryDemand, needed_bytes, refuse
 
 __all__ = ["Block", "MemberPlan", "Plan", "WorkerInfo", "make_plan"]
 
 # A holder keeps its block up to this many times the mean load: moving a block costs once, imbalance in every round.
 _OVERLOAD = 1.2
-# A member needs its blocks and one packed copy of them in memory at the same time, ...
-_COPIES = 2
-# ... in what a Dask worker may fill before it pauses (distributed.worker.memory.pause is 0.8).
-_USABLE = 0.8
 
 
 @dataclass(frozen=True)
@@ -45,12 +42,20 @@ class Block:
         Addresses of the workers that have it in memory.
     rows : int or None
         How many rows it has, where that is known; reported only.
+    packed : int or None
+        Bytes that a rank needs for it once it is packed; None takes its size.
     """
 
     index: int
     nbytes: int
     holders: tuple[str, ...]
     rows: int | None = None
+    packed: int | None = None
+
+    @property
+    def packed_nbytes(self) -> int:
+        """Bytes that it packs into."""
+        return self.nbytes if self.packed is None else self.packed
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,8 @@ class WorkerInfo:
         How many task threads it has.
     memory_limit : int
         Bytes of memory it may use; 0 where there is no limit.
+    memory_used : int
+        Bytes it uses now.
     busy : bool
         Whether another gang holds it now.
     """
@@ -78,6 +85,7 @@ class WorkerInfo:
     name: str
     nthreads: int = 1
     memory_limit: int = 0
+    memory_used: int = 0
     busy: bool = False
 
 
@@ -145,6 +153,7 @@ def make_plan(
     workers: Sequence[WorkerInfo],
     n_ranks: int | None = None,
     ranks_per_worker: int | None = None,
+    demand: MemoryDemand | None = None,
 ) -> Plan:
     """Give ranks to workers, and blocks to the workers that run them.
 
@@ -162,6 +171,8 @@ def make_plan(
         they can be, those first that are free and hold most bytes.
     ranks_per_worker : int or None, default None
         How many ranks a worker may run at most; None takes one per thread.
+    demand : MemoryDemand or None, default None
+        What ranks need beside their rows, and what to advise where a worker has too little memory.
 
     Returns
     -------
@@ -171,7 +182,9 @@ def make_plan(
     Raises
     ------
     ClusterError
-        There are no workers, they have too few threads for `n_ranks`, or one has too little memory for its share.
+        There are no workers, or they have too few threads for `n_ranks`.
+    MemoryLimitError
+        A worker has too little memory for its share.
     InvalidParameterError
         `n_ranks` or `ranks_per_worker` is less than one.
     """
@@ -190,8 +203,9 @@ def make_plan(
         moved = sum(block.nbytes for block in share if worker.address not in block.holders)
         planned.append(MemberPlan(worker, first, count, indices, sizes, sum(sizes), moved))
         first += count
+    packed = {block.index: block.packed_nbytes for block in blocks}
     for member in planned:
-        _check_memory(member)
+        _check_memory(member, sum(packed[index] for index in member.blocks), demand or MemoryDemand())
     return Plan(tuple(planned))
 
 
@@ -267,17 +281,13 @@ def _ordered(
     return [(*members[k], shares[k]) for k in sorted(range(len(members)), key=place)]
 
 
-def _check_memory(member: MemberPlan) -> None:
+def _check_memory(member: MemberPlan, packed: int, demand: MemoryDemand) -> None:
     worker = member.worker
-    needed = _COPIES * member.nbytes
-    usable = int(_USABLE * worker.memory_limit)
-    if worker.memory_limit and needed > usable:
-        raise ClusterError(
-            f"{member} (host {worker.host}) would need {_gib(needed)} for {len(member.blocks)} blocks and their packed "
-            f"copy, but may use {_gib(usable)} of its limit of {_gib(worker.memory_limit)}. "
-            "Give workers more memory, or use more of them."
-        )
-
-
-def _gib(nbytes: int) -> str:
-    return f"{nbytes / 2**30:.2f} GiB"
+    needed = needed_bytes(demand, packed, member.block_nbytes, member.nbytes_moved, worker.memory_limit, member.n_ranks)
+    refuse(
+        f"{member} (host {worker.host}), with {len(member.blocks)} blocks,",
+        needed,
+        used=worker.memory_used,
+        memory_limit=worker.memory_limit,
+        advice=demand.advice,
+    )

@@ -113,6 +113,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "name": str(ws.name),
                 "nthreads": ws.nthreads,
                 "memory_limit": ws.memory_limit or 0,
+                "memory_used": ws.memory.optimistic,
                 "busy": ws.address in self.registry.leases,
             }
             for ws in self.scheduler.running

@@ -25,6 +25,7 @@ from typing import Any, Final
 
 from dsgd.errors import GangError, PausedError
 from dsgd.runtime.member import kept_blocks, request_pause
+from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.rank import FailurePolicy
 from dsgd.runtime.session import Session
@@ -149,17 +150,24 @@ class Recovery:
         had = self._dropped.union(*self.kept.values())
         return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
 
-    def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo], limits: Limits) -> Plan:
+    def plan(
+        self,
+        blocks: Sequence[Block],
+        workers: Sequence[WorkerInfo],
+        limits: Limits,
+        demand: MemoryDemand | None = None,
+    ) -> Plan:
         """Return the plan of the next gang; see `make_plan` for what it raises."""
         workers = [worker for worker in workers if worker.address not in self._deaf]
         if self._plan is not None and self._policy == "shrink" and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in workers})
-        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits)
+        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits, demand)
 
     def _at_home(self, block: Block) -> Block:
         """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
         owners = tuple(worker for worker, packed in self.kept.items() if block.index in packed)
-        return replace(block, holders=owners) if owners else block
+        # What is packed is in the memory that its worker uses now.
+        return replace(block, holders=owners, packed=0) if owners else block
 
     def _shrunk(self, plan: Plan, workers: Collection[str]) -> Plan:
         left = [member for member in plan.members if member.worker.address in workers]

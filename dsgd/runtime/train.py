@@ -16,7 +16,7 @@ import numpy as np
 
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import Evaluation, SGDState, evaluate, is_finite, split
+from dsgd.local import Evaluation, Residency, SGDState, evaluate, is_finite, split
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
@@ -30,10 +30,14 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.delayed import DelayedMean
 from dsgd.types import FloatVector
 
-__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
+__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "entries_per_call", "train"]
 
 # A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries a second.
-_ENTRIES_PER_CALL: Final = 100_000_000
+_MOST_ENTRIES_PER_CALL: Final = 100_000_000
+# Most end much sooner, so that of rows in a file little is in memory. A call visits every weight once: it must be long
+# beside that. Rows in memory are cut in the same places, so that both give the same model to the bit.
+_ENTRIES_PER_CALL: Final = 2_000_000
+_ENTRIES_PER_WEIGHT: Final = 8
 _PUBLISH_EVERY_S: Final = 0.2
 
 
@@ -71,6 +75,11 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             trainer.delayed.close()
 
 
+def entries_per_call(n_params: int) -> int:
+    """Return the entries of rows that one call of a kernel walks over, for a model of this length."""
+    return min(_MOST_ENTRIES_PER_CALL, max(_ENTRIES_PER_CALL, _ENTRIES_PER_WEIGHT * n_params))
+
+
 class _Trainer:
     """The loop with its buffers, which are made once and reused in every round.
 
@@ -93,9 +102,14 @@ class _Trainer:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
         self.at = TrainState(self.params, self.state)
+        n_outputs = job.optimizer.objective.n_outputs
         entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
-        self.rows_per_call = max(1, _ENTRIES_PER_CALL // (entries_per_row * job.optimizer.objective.n_outputs))
+        entries = entries_per_call(self.params.size)
+        self.rows_per_call = max(1, entries // (entries_per_row * n_outputs))
         self.walk = job.optimizer.bind(self.params, self.shard, self.state)
+        self.residency = None if self.shard.mapping is None else Residency(self.shard)
+        if self.residency is not None:
+            self.walk = self.residency.bound(self.walk)
         self.anytime: AnytimeRounds | None = None
         if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
             parts = self.walk, self.params, self.shard, self.state
@@ -109,8 +123,9 @@ class _Trainer:
         self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
         overlaps = job.strategy.overlap and self.rounds > 1
         self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
-        # Long rounds gain nothing by it, and are cut into several calls.
-        self.fuses = self.fused is not None and max(self.rows) * self.params.size <= _ENTRIES_PER_CALL * self.rounds
+        # Long rounds gain nothing by it, and are cut into several calls; rows in a file wait for the disk in any case.
+        longest = max(self.rows) * (self.params.size + 16 * n_outputs)
+        self.fuses = self.fused is not None and self.residency is None and longest <= entries * self.rounds
 
     def run(self) -> TrainResult:
         at, job = self.at, self.job
@@ -243,6 +258,8 @@ class _Trainer:
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
         ledger, n_local = self.ledger, stop - start
         self.job.optimizer.gradient(self.params, self.shard, start, stop, self.gradient, self.state)
+        if self.residency is not None:
+            self.residency.at(stop)
         if n_local:
             self.gradient /= n_local
         n_round = sum(high - low for low, high in (split(n, self.rounds, number) for n in self.rows))

@@ -1,0 +1,97 @@
+"""Whether a job fits into the memory of its workers; asked before anything moves.
+
+A worker needs, beyond what it uses now (the blocks that Dask holds there included), what its blocks pack into, the
+largest of them once more while it is copied, those that come from other workers up to what is kept of them
+(`dsgd.runtime.fetch`), and what its ranks train with. It may fill its limit to where Dask would pause it.
+
+All of it is known before: rows, entries and types of the blocks from the look that was taken at each, limits and use
+from the workers' heartbeats.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dsgd.errors import MemoryLimitError
+
+__all__ = ["KEPT_SHARE", "USABLE", "MemoryDemand", "needed_bytes", "refuse"]
+
+#: What a Dask worker may fill before it pauses (distributed.worker.memory.pause).
+USABLE: Final = 0.8
+#: Blocks from other workers are kept up to this share of the limit (as distributed.worker.memory.transfer).
+KEPT_SHARE: Final = 0.1
+
+
+@dataclass(frozen=True)
+class MemoryDemand:
+    """What a job needs of the memory of its workers.
+
+    Parameters
+    ----------
+    packed : tuple of int or None, default None
+        Bytes that each block needs once it is packed; None takes the sizes of the blocks.
+    per_worker, per_rank : int, default 0
+        Bytes that every worker, and every rank on it, needs beside rows.
+    advice : str
+        What to do when it is too much.
+    """
+
+    packed: tuple[int, ...] | None = None
+    per_worker: int = 0
+    per_rank: int = 0
+    advice: str = "Give workers more memory, or use more of them."
+
+
+def needed_bytes(
+    demand: MemoryDemand, packed: int, block_nbytes: Sequence[int], moved: int, memory_limit: int, n_ranks: int
+) -> int:
+    """Return the bytes that a worker needs beyond what it uses now.
+
+    Parameters
+    ----------
+    demand : MemoryDemand
+        What is needed beside rows.
+    packed : int
+        What the blocks of the worker pack into.
+    block_nbytes : sequence of int
+        Their sizes.
+    moved : int
+        Bytes of those that come from other workers.
+    memory_limit : int
+        The limit of the worker; 0 for none.
+    n_ranks : int
+        How many ranks it runs.
+    """
+    kept = min(moved, int(KEPT_SHARE * memory_limit)) if memory_limit else moved
+    return packed + max(block_nbytes, default=0) + kept + demand.per_worker + n_ranks * demand.per_rank
+
+
+def refuse(who: str, needed: int, *, used: int, memory_limit: int, advice: str) -> None:
+    """Raise if a worker has less memory left than it needs.
+
+    Parameters
+    ----------
+    who : str
+        The worker, as the error names it.
+    needed, used, memory_limit : int
+        Bytes it needs more, uses now, and may use at most (0: no limit).
+    advice : str
+        What to do.
+
+    Raises
+    ------
+    MemoryLimitError
+        With all numbers.
+    """
+    available = max(0, int(USABLE * memory_limit) - used)
+    if memory_limit and needed > available:
+        raise MemoryLimitError(
+            f"{who} needs {_mib(needed)} ({needed:,} bytes) and has {_mib(available)} ({available:,} bytes) available: "
+            f"{USABLE:.0%} of its limit of {_mib(memory_limit)}, less {_mib(used)} in use. {advice}"
+        )
+
+
+def _mib(nbytes: int) -> str:
+    return f"{nbytes / 2**20:,.0f} MiB" if nbytes < 10 * 2**30 else f"{nbytes / 2**30:,.1f} GiB"
