@@ -34,12 +34,14 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def cluster(folder: Path) -> Iterator[LocalCluster]:
+def cluster(folder: Path, data: Any) -> Iterator[LocalCluster]:
     """Two workers that a nanny kills when they use more than they may."""
-    with (
-        dask.config.set({"temporary-directory": str(folder)}),
-        start_cluster(2, memory_limit=f"{LIMIT_MB}MB") as cluster,
-    ):
+    # Compiling a kernel takes more memory than these workers have to spare: they find all of them on disk.
+    for rows in (data[0], data[0].astype(np.float32), sp.csr_array(data[0])):
+        for sync in (50, MinibatchSGD(batch=64)):
+            SGDClassifier(**OPTIONS, early_stopping=True, n_jobs=2, sync=sync).fit(rows, data[1])
+    settings = {"temporary-directory": str(folder)}
+    with dask.config.set(settings), start_cluster(2, memory_limit=f"{LIMIT_MB}MB") as cluster:
         yield cluster
 
 
