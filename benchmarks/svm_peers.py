@@ -60,6 +60,7 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
     "a9a dense": (real("a9a", sparse=False), 1.0),
     "ijcnn1 dense": (real("ijcnn1", sparse=False), 1.0),
     "w8a csr": (real("w8a", sparse=True), 1.0),
+    "w8a dense": (real("w8a", sparse=False), 1.0),
     "mnist-10k": (mnist, 10.0),
     "generated 60k x 20": (lambda: generated(60_000), 1.0),
 }

@@ -46,7 +46,7 @@ _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
 #: a few times the values of a block, and saves a part of its own square: it must be larger than a block by far.
-_FIRST_BLOCKS = 10
+_FIRST_BLOCKS = 8
 
 
 def solve(
@@ -102,7 +102,7 @@ class _Run:
         self.state = State(dual, matrix)
         self.left_out = LeftOut(self.state, elimination, tol, self.q)
         batches = begin_small(dual, matrix, _FIRST_BLOCKS * self.q) if elimination.waits_for_pressure else []
-        self.growth = Growth(self.state, self.left_out, batches)
+        self.growth = Growth(self.state, self.left_out, batches, self.q)
         self.state.load_active()
 
     def solve(self) -> Solution:

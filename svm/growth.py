@@ -8,8 +8,12 @@ before is looked at each time:
 1. u of the batch is computed in float64, and counts towards the proof (`dsgd.svm.proof`);
 2. of the samples that violate by more than the margin, as much of each sign as the other has goes to its bound at once,
    and that is added to u of all samples, in float64 too: most stay there, and their rows are never needed again. If
-   half of those of the last batch have come back, this is left to the blocks;
+   too many of those of the last batch have come back, this is left to the blocks;
 3. those settled by more than the margin are left out, the others become active.
+
+What the first samples have cost tells what the whole would without this: as much for each pair of samples. Half of that
+is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values each
+time. If the rounds that batches add are not worth this, the rest comes as one batch, of which all become active.
 
 Whatever was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first samples,
 and n values in float64 for each variable that goes to its bound.
@@ -36,6 +40,12 @@ __all__ = ["Growth", "begin_small"]
 _DONE = 0.1
 #: The margin as a share of the gap at the start, which is twice the margin of a classifier.
 _MARGIN = 0.125
+#: Of the variables that went to their bounds this share must have stayed there if more are to be sent: one that comes
+#: back costs its n values a second time.
+_RIGHT = 0.8
+#: What a batch costs in rounds, in cheap kernel values for each value of a block: some twenty of them, in each of which
+#: the steps and the choice of variables take as long as ten times the values.
+_BATCH_ROUNDS = 200
 
 
 def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVector]:
@@ -76,10 +86,15 @@ class Growth:
         What is left out; it must know nothing of the batches.
     batches : list of int64 arrays
         Samples that have not been looked at, by batch.
+    block_size : int
+        Variables of a block.
     """
 
-    def __init__(self, state: State, left_out: LeftOut, batches: list[IntVector]) -> None:
+    def __init__(self, state: State, left_out: LeftOut, batches: list[IntVector], block_size: int) -> None:
         self.state, self.left_out, self.batches = state, left_out, batches
+        self._batch_cost = float(_BATCH_ROUNDS * block_size**2)
+        self._is_first, self._takes_all = True, False
+        self._before = state.matrix.n_evaluations
         self._scale: float | None = None
         self._raised: IntVector = np.empty(0, dtype=np.int64)
         self._raises = True
@@ -97,11 +112,15 @@ class Growth:
 
     def grow(self) -> None:
         """Look at the next batch."""
+        if self._is_first:
+            self._is_first = False
+            self._judge()
         state, left_out, ids = self.state, self.left_out, self.batches.pop(0)
         state.store_active()
         state.u[ids] = state.exact.renew_first(ids, state.beta())
         stays = np.zeros(len(ids), dtype=np.bool_)
-        if np.isfinite(state.least).all() and np.isfinite(state.most).all():  # both kinds of samples are there
+        has_both_sides = bool(np.isfinite(state.least).all() and np.isfinite(state.most).all())
+        if has_both_sides and not self._takes_all:
             stays = left_out.settled_among(ids)
             left_out.add(ids[stays])
             self._raise(ids)
@@ -113,12 +132,22 @@ class Growth:
         state.load_active()
         state.record("grow", state.scan())
 
+    def _judge(self) -> None:
+        """Make one batch of all that are left if batches would cost more than they save."""
+        matrix, alpha = self.state.matrix, self.state.alpha
+        n_at_bound = np.count_nonzero(alpha >= self.state.dual.upper)
+        settled = n_at_bound / max(1, np.count_nonzero(alpha))
+        foretold = (matrix.n_evaluations - self._before) * (matrix.n / (matrix.n - sum(map(len, self.batches)))) ** 2
+        if 0.5 * settled * foretold * matrix.value_cost < len(self.batches) * self._batch_cost:
+            self.batches = [np.sort(np.concatenate(self.batches))]
+            self._takes_all, self.left_out.is_sure = True, False
+
     def _raise(self, ids: IntVector) -> None:
         """Move variables of a new batch that violate by far to their bounds, with y'α as it is."""
         state, dual = self.state, self.state.dual
         if len(self._raised):
             stayed = (state.alpha[:, self._raised] >= dual.upper[:, self._raised]).any(axis=0)
-            self._raises = self._raises and 2 * int(stayed.sum()) >= len(self._raised)
+            self._raises = self._raises and stayed.sum() >= _RIGHT * len(stayed)
         if not self._raises:
             return
         middle = 0.5 * (state.least[0] + state.most[0])

@@ -21,7 +21,7 @@ _MAX_EVENTS = 32
 _LATE_ROUNDS = 50
 #: With a sample that the proof finds wrongly left out those return that are beyond the extremes by less than this share
 #: of the gap: they follow as soon as the first ones move.
-_NEIGHBOURS = 0.5
+_NEIGHBOURS = 0.2
 
 
 class LeftOut:

@@ -42,7 +42,7 @@ class Problem:
     is_real: bool = False
 
 
-IDLE = ("average", "auto")
+IDLE = ("average",)
 
 
 def _real(name: str, n: int, *, dense: bool = False, scale: float = 1.0) -> Callable[[], Any]:

@@ -93,13 +93,6 @@ class Objective:
         """Return the class weights, shape (2, n_outputs), float64: positive rows first."""
         return np.array([self.positive_weights, self.negative_weights], np.float64)
 
-    def penalty_value(self, params: FloatVector, n_features: int) -> float:
-        """Return the penalty of a model, shape (n_params,), alpha included."""
-        weights = params[: n_features * self.n_outputs].astype(np.float64)
-        share = self.l1_share
-        squares, sizes = float(weights @ weights), float(np.abs(weights).sum())
-        return self.strength * ((1.0 - share) * 0.5 * squares + share * sizes)
-
 
 def n_params(n_features: int, n_outputs: int) -> int:
     """Return the length of the parameter vector: weights, then one intercept per output (zero if none is fitted)."""
