@@ -1,0 +1,63 @@
+"""Draw docs/_static/rounds.png from rounds.jsonl, the rows of benchmarks/rounds.py.
+
+python docs/figures/rounds.py
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import matplotlib as mpl
+from matplotlib.figure import Figure
+
+from dsgd.study.drawing import picture
+from dsgd.study.theme import LIGHT, PHASE_COLOURS, PHASES, rc_params
+
+HERE = Path(__file__).parent
+NAMES = {
+    "processes, tcp": "processes\nTCP",
+    "threads, asleep": "threads\nasleep",
+    "processes, shm": "processes\nshared memory\n(default)",
+    "processes, spin": "processes\nspinning",
+    "threads": "threads\n(default)",
+}
+SLEEPING = ["processes, tcp", "threads, asleep", "processes, shm"]
+SPINNING = ["processes, spin", "threads"]
+
+
+def main() -> None:
+    """Draw the figure."""
+    lines = (HERE / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
+    rows = {row["wire"]: row for row in map(json.loads, lines)}
+    with mpl.rc_context(rc_params(LIGHT)):
+        figure = Figure(figsize=(9.0, 3.9), layout="constrained")
+        left, right = figure.subplots(1, 2, width_ratios=[3, 2])
+        bars(left, [rows[name] for name in SLEEPING], "One round by one: ranks sleep while they wait")
+        bars(right, [rows[name] for name in SPINNING], "In one compiled loop: ranks spin")
+        left.set_ylabel("microseconds a round")
+        handles, labels = left.get_legend_handles_labels()
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES))
+        (HERE.parent / "_static" / "rounds.png").write_bytes(picture(figure))
+
+
+def bars(axis: Any, rows: list[dict[str, Any]], title: str) -> None:
+    """Draw a bar of stacked phases for each row."""
+    places = range(len(rows))
+    floors = [0.0] * len(rows)
+    for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
+        heights = [row[f"{phase}_us"] for row in rows]
+        axis.bar(places, heights, bottom=floors, color=colour, width=0.6, label=phase)
+        floors = [floor + height for floor, height in zip(floors, heights, strict=True)]
+    for place, row, top in zip(places, rows, floors, strict=True):
+        text = f"{row['round_us']:.2g}" if top < 10 else f"{row['round_us']:.0f}"
+        axis.annotate(text, (place, top), xytext=(0, 3), textcoords="offset points", ha="center", fontsize=9)
+    axis.set_xticks(list(places), [NAMES[row["wire"]] for row in rows])
+    axis.grid(visible=False, axis="x")
+    axis.set_ylim(0.0, 1.12 * max(floors))
+    axis.set_title(title)
+
+
+if __name__ == "__main__":
+    main()
