@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from dsgd.types import FloatMatrix
+from dsgd.types import FloatMatrix, IntVector
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -116,6 +116,7 @@ class RankLedger:
         "_records",
         "_round_number",
         "_seconds",
+        "_shares",
         "_stride",
         "_total_bytes",
         "_total_messages",
@@ -139,6 +140,7 @@ class RankLedger:
         self._n_timed = 0
         self._last_seconds = [0.0, 0.0, 0.0, 0.0]
         self._seconds = [0.0, 0.0, 0.0, 0.0]
+        self._shares = [1.0, 0.0, 0.0, 0.0]  # of the phases in rounds that were done in one go
         self._bytes = 0
         self._messages = 0
         self._total_seconds = [0.0, 0.0, 0.0, 0.0]
@@ -201,18 +203,10 @@ class RankLedger:
         """Return the seconds of a phase in all rounds that are over."""
         return self._total_seconds[phase]
 
-    @property
-    def rounds_until_timed(self) -> int:
-        """How many synchronisations come before the next one that is timed."""
-        return max(self._next_timed - self.rounds, 0)
-
-    @property
-    def stride(self) -> int:
-        """Every how many synchronisations one is timed, at present."""
-        return self._stride
-
-    def add_rounds(self, n: int, n_bytes: int, messages: int, seconds: FloatMatrix) -> None:
-        """Add n synchronisations that were done in one go, as if they had been opened and closed one by one.
+    def add_rounds(
+        self, n: int, n_bytes: int, messages: int, elapsed_s: float, offsets: IntVector, seconds: FloatMatrix
+    ) -> None:
+        """Add n synchronisations that were done in one go.
 
         Parameters
         ----------
@@ -220,27 +214,29 @@ class RankLedger:
             How many.
         n_bytes, messages : int
             What was sent in each.
+        elapsed_s : float
+            What they took together; the phases share it as they share the rounds that were timed.
+        offsets : array of int, shape (n_timed,)
+            Which of them were timed, from 0.
         seconds : array, shape (n_timed, 4)
-            Compute, encode, wire and wait of those that were due to be timed: the one `rounds_until_timed` from the
-            first, and every `stride`-th from there on.
+            Compute, encode, wire and wait of these. The longest one in a hundred is left out of the shares: a rank that
+            loses its core in the middle of a round of a microsecond would show as a thousand rounds.
         """
-        n_timed = seconds.shape[0]
-        first = self._round_number + self.rounds_until_timed
-        if n_timed:
-            for phase, total in enumerate(seconds.sum(axis=0).tolist()):
-                self._total_seconds[phase] += total * self._stride
-            self._last_seconds = seconds[-1].tolist()
-            for number in range(n_timed):
-                if (self._n_timed + number) % self._keep_every == 0:
-                    self._store((first + number * self._stride, "sync", *seconds[number], n_bytes, messages))
-            self._n_timed += n_timed
-            self._next_timed = max(self._next_timed, self.rounds) + n_timed * self._stride
+        for offset, round_seconds in zip(offsets.tolist(), seconds.tolist(), strict=True):
+            if self._n_timed % self._keep_every == 0:
+                self._store((self._round_number + offset, "sync", *round_seconds, n_bytes, messages))
+            self._n_timed += 1
+        if len(seconds):
+            spent = seconds.sum(axis=1)
+            usual = seconds[spent <= np.quantile(spent, 0.99)].sum(axis=0)
+            self._shares = (usual / usual.sum()).tolist() if usual.sum() > 0 else self._shares
+        for phase, share in enumerate(self._shares):
+            self._total_seconds[phase] += elapsed_s * share
         self.rounds += n
+        self._next_timed += n  # they were timed apart: none of the others stands for them
         self._round_number += n
         self._total_bytes += n * n_bytes
         self._total_messages += n * messages
-        if n_timed:
-            self._choose_stride(float(np.median(seconds.sum(axis=1))))
 
     def records(self) -> RankRecords:
         """Return the account so far."""

@@ -207,3 +207,31 @@ def test_records_pickle() -> None:
     ledger.end_round()
     job = pickle.loads(pickle.dumps(Ledger([ledger.records()], elapsed_s=1.0)))
     assert job.totals()["bytes_sent"] == 7
+
+
+def test_rounds_in_one_go_share_what_they_took() -> None:
+    """Time, bytes and rounds done in one go are exact; phases share the time as the usual ones of the samples do."""
+    ledger = RankLedger(0)
+    samples = np.tile([3.0, 1.0, 0.0, 4.0], (200, 1)) * 1e-7
+    samples[7, 0] = 0.5  # lost its core
+    ledger.add_rounds(10_000, 30, 2, 0.004, np.arange(25, 10_025, 50), samples)
+    ledger.add_rounds(5, 30, 2, 0.004, np.arange(0), samples[:0])
+    records = ledger.records()
+    assert records.totals["rounds"] == 10_005
+    assert records.totals["bytes_sent"] == 10_005 * 30
+    assert records.totals["messages"] == 2 * 10_005
+    seconds = [records.totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")]
+    np.testing.assert_allclose(seconds, 0.008 * np.array([3.0, 1.0, 0.0, 4.0]) / 8.0)
+    assert records.records["round"].tolist() == list(range(25, 10_025, 50))
+
+
+def test_rounds_in_one_go_leave_the_sampling_of_others_alone() -> None:
+    """The ordinary round after thousands in one go stands for itself."""
+    clock = FakeClock()
+    ledger = RankLedger(0, clock)
+    ledger.add_rounds(10_000, 0, 0, 0.0, np.arange(0), np.zeros((0, 4)))
+    ledger.begin_round("sync")
+    assert ledger.timing
+    ledger.charge(COMPUTE, 0.5)
+    ledger.end_round()
+    assert ledger.records().totals["compute_s"] == 0.5

@@ -249,10 +249,10 @@ def test_samples_stand_for_all_rounds(calls: dict[int, list[int]]) -> None:
         for transport in transports:
             records = transport.ledger.records()
             spent = sum(records.totals[f"{name}_s"] for name in ("compute", "encode", "wire", "wait"))
-            assert 0.0 < spent < 5 * elapsed_s
+            assert 0.0 < spent < 2 * elapsed_s
             assert records.totals["rounds"] == 40 * 400
             numbers = records.records["round"]
-            assert len(numbers) < 10_000
+            assert len(numbers) > 40
             assert (np.diff(numbers) > 0).all()
 
 

@@ -32,6 +32,10 @@ __all__ = ["CALL_S", "FusedRounds", "window_for"]
 CALL_S: Final = 0.05
 _MAX_GROWTH: Final = 4
 _N_SAMPLES: Final = 256
+# What a timed round costs beyond another one, five clock reads, and the share of a round that this may take.
+_TIMING_COST_S: Final = 1.5e-7
+_TIMING_SHARE: Final = 0.01
+_MAX_STRIDE: Final = 64
 
 
 def window_for(rank: Rank, strategy: AbstractStrategy, params: FloatVector) -> Window | None:
@@ -69,6 +73,7 @@ class FusedRounds:
         self._rank = rank
         self._window = window
         self._n_rounds = 1
+        self._stride = 1
         self._places = np.zeros(kernels.N_PLACES, dtype=np.int64)
         self._places[kernels.RANK] = rank.number
         self._samples = np.zeros((_N_SAMPLES, 4))
@@ -112,27 +117,32 @@ class FusedRounds:
         places[kernels.NUMBER] = number
         places[kernels.STOP] = stop
         places[kernels.LAST] = min(number + n_rounds, stop)
-        begin = idle_since = time.monotonic()
+        places[kernels.STRIDE] = self._stride
+        # Not the first: it finds the caches as Python left them.
+        places[kernels.NEXT_TIMED] = number + self._stride // 2
+        begin = idle_since = settled_at = time.monotonic()
         settled, published = number, -1
         code = kernels.LATE
         while code != kernels.DONE:
-            places[kernels.NEXT_TIMED] = settled + ledger.rounds_until_timed
-            places[kernels.STRIDE] = ledger.stride
-            places[kernels.N_SAMPLES] = 0
             code = kernels.run_rounds(*self._steps, rounds, weight, *self._sums)
             window.published = int(places[kernels.PUBLISHED])
-            reached = int(places[kernels.NUMBER])
-            samples = self._samples[: places[kernels.N_SAMPLES]]
-            ledger.add_rounds(reached - settled, self._cost.n_bytes, self._cost.messages, samples)
-            settled = reached
-            if code == kernels.LATE:
+            if code in (kernels.DONE, kernels.FULL):
+                reached, now = int(places[kernels.NUMBER]), time.monotonic()
+                n_samples = int(places[kernels.N_SAMPLES])
+                last = int(places[kernels.NEXT_TIMED]) - settled
+                offsets = np.arange(last - n_samples * self._stride, last, self._stride)
+                cost, samples = self._cost, self._samples[:n_samples]
+                ledger.add_rounds(reached - settled, cost.n_bytes, cost.messages, now - settled_at, offsets, samples)
+                settled, settled_at = reached, now
+                places[kernels.N_SAMPLES] = 0
+            elif code == kernels.LATE:
                 if published != window.published:
                     published, idle_since = window.published, time.monotonic()
                 window.wait(int(places[kernels.LATE_RANK]), idle_since, self._rank.group.transport.deadline_s)
-            elif code != kernels.DONE:
+            else:
                 window.refuse(code, int(places[kernels.LATE_RANK]))
-        elapsed_s = max(time.monotonic() - begin, 1e-9)
+        round_s = max(settled_at - begin, 1e-9) / max(settled - number, 1)
+        self._stride = min(int(_TIMING_COST_S / (_TIMING_SHARE * round_s)) + 1, _MAX_STRIDE)
         # A call that the end of an epoch cut short must not make the next one short.
-        fitting = int((settled - number) * CALL_S / elapsed_s)
-        self._n_rounds = max(1, min(fitting, _MAX_GROWTH * self._n_rounds))
+        self._n_rounds = max(1, min(int(CALL_S / round_s), _MAX_GROWTH * self._n_rounds))
         return settled
