@@ -24,7 +24,7 @@ def _say_nothing(event: Mapping[str, Any]) -> None:
 
 @dataclass(frozen=True)
 class Rank:
-    """One member of a gang, as its program sees it.
+    """One rank of a gang, as its program sees it.
 
     Parameters
     ----------
