@@ -80,6 +80,21 @@ def fit(
             rich_help_panel=_PLACE,
         ),
     ] = "auto",
+    on_failure: Annotated[
+        str,
+        typer.Option(
+            help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left.",
+            rich_help_panel=_PLACE,
+        ),
+    ] = "raise",
+    checkpoint: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL that gets the state of training twice a minute.", rich_help_panel=_TRAINING),
+    ] = None,
+    resume_from: Annotated[
+        str | None,
+        typer.Option(help="Folder or URL of checkpoints to go on from.", rich_help_panel=_TRAINING),
+    ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -102,6 +117,9 @@ def fit(
         "n_jobs": None if workers or scheduler else jobs,
         "sync": parse_sync(sync),
         "transport": transport,
+        "on_failure": on_failure,
+        "checkpoint": checkpoint,
+        "resume_from": resume_from,
     }
     parameters |= {
         name: value for name, value in (("learning_rate", learning_rate), ("eta0", eta0)) if value is not None

@@ -130,6 +130,7 @@ class _Trainer:
     def run(self) -> TrainResult:
         at, job = self.at, self.job
         keeping, note = self._recall()
+        resumed = note is not None
         published = time.perf_counter()
         while at.epoch < job.max_iter and not at.stop_rule.stopped:
             if at.round == 0:
@@ -139,6 +140,11 @@ class _Trainer:
                 stop = self.rounds if self.delayed is not None else keeping.next_look(at.round)
                 self._run_rounds(at.epoch, at.round, stop)
                 at.round = stop
+                if resumed and self.rank.number == 0:
+                    text = f"training goes on in epoch {at.epoch + 1}, round {stop} done"
+                    event = {"phase": "resumed", "resumed_epoch": at.epoch + 1, "resumed_round": stop, "text": text}
+                    self.rank.publish(event)
+                resumed = False
                 if stop < self.rounds:
                     self._keep(keeping)
             record = self._end_epoch(keeping)
@@ -166,10 +172,6 @@ class _Trainer:
         keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
         note = keeping.recall(self.at)
         self.ledger.end_round()
-        if note is not None and self.rank.number == 0:
-            epoch, number = self.at.position
-            text = f"training goes on from epoch {epoch + 1}, round {number}"
-            self.rank.publish({"phase": "resumed", "resumed_epoch": epoch + 1, "resumed_round": number, "text": text})
         return keeping, note
 
     def _keep(self, keeping: StateKeeping) -> None:
