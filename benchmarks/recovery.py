@@ -72,7 +72,7 @@ def cluster() -> Iterator[Client]:
 
 def whole(client: Client) -> dict[str, int]:
     """Wait until all workers are there; return the process of each, by address."""
-    client.wait_for_workers(N_WORKERS, timeout=60)
+    client.wait_for_workers(N_WORKERS, timeout=300)
     return dict(client.run(os.getpid))
 
 
