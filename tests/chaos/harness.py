@@ -125,6 +125,12 @@ class Fit:
                 return any(message[0] == kind for message in self._said)
         return True
 
+    def has_ended(self) -> bool:
+        """Return whether the client has said how its fit ended."""
+        while not self._ended() and self._pipe.poll() and self._hear(0.0):
+            pass
+        return self._ended()
+
     def reaches(self, step: str, n_visits: int, timeout_s: float = _START_S) -> list[Visit]:
         """Wait until `n_visits` have come to a step, or the fit has ended; return who has."""
         deadline = time.monotonic() + timeout_s
