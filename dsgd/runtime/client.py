@@ -68,7 +68,8 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
     n_workers : int or None, default None
         Worker processes of a cluster started here; None takes one per core.
     threads_per_worker : int, default 1
-        Task threads of each of them.
+        Task threads of each of them. One by default: a cluster is started here for files and lazy collections, and the
+        Python that reads and prepares their rows runs side by side in processes only.
 
     Yields
     ------
