@@ -194,7 +194,7 @@ def main() -> None:
     if arguments.only != "cluster":
         walk(rows, (128 if arguments.quick else 1024) << 20, arguments.folder)
     if arguments.only != "walk":
-        cluster(rows, 500 if arguments.quick else 800, arguments.folder)
+        cluster(rows, 650 if arguments.quick else 1000, arguments.folder)
 
 
 if __name__ == "__main__":

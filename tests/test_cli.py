@@ -268,7 +268,8 @@ def test_fit_on_worker_processes(files: Path, tmp_path: Path) -> None:
     """A real run on two workers prints clean JSON and writes a model that loads without a cluster."""
     path = tmp_path / "model.joblib"
     data = [str(files / "part-1.svm"), str(files / "part-2.svm.bz2")]
-    options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--transport", "tcp", "--json"]
+    options = ["--sync", "64", "--max-iter", "3", "--tol", "0", "--workers", "2", "--transport", "tcp", "--out-of-core"]
+    options.append("--json")
     outcome = subprocess.run(
         [sys.executable, "-m", "dsgd", "fit", "--data", *data, "--model", str(path), *options],
         capture_output=True,

@@ -95,6 +95,10 @@ def fit(
         str | None,
         typer.Option(help="Folder or URL of checkpoints to go on from.", rich_help_panel=_TRAINING),
     ] = None,
+    out_of_core: Annotated[
+        bool,
+        typer.Option("--out-of-core", help="Keep rows on disk: for more than fit into memory.", rich_help_panel=_PLACE),
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
 ) -> None:
@@ -120,6 +124,7 @@ def fit(
         "on_failure": on_failure,
         "checkpoint": checkpoint,
         "resume_from": resume_from,
+        "out_of_core": out_of_core,
     }
     parameters |= {
         name: value for name, value in (("learning_rate", learning_rate), ("eta0", eta0)) if value is not None

@@ -225,7 +225,7 @@ def settle(client: Client, futures: Sequence[Future]) -> None:
     """Wait until futures are done, well or not."""
 
     async def settled() -> None:
-        await asyncio.gather(*(future.exception() for future in futures))
+        await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
 
     client.sync(settled)
 
