@@ -118,6 +118,7 @@ def make_block(k: int, n: int, d: int) -> tuple[Any, Any]:
 def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
     """Train on twice the memory of a cluster."""
     import dask
+    import dask.array as da
     from distributed import Client, LocalCluster
 
     from dsgd import SGDClassifier
@@ -143,17 +144,14 @@ def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
         print(f"two workers of {limit_mb} MiB; with all libraries loaded they use", end=" ")
         print(", ".join(f"{s['now'] / 2**20:.0f} MiB" for s in client.run(status).values()))
         print(f"data: {n_blocks} blocks of 16 MiB, {n_blocks * 16} MiB in all")
-        X = dask.array.concatenate(
+        X = da.concatenate(
             [
-                dask.array.from_delayed(dask.delayed(make_block, pure=False)(k, n, d)[0], (n, d), np.float32)
+                da.from_delayed(dask.delayed(make_block, pure=False)(k, n, d)[0], (n, d), np.float32)
                 for k in range(n_blocks)
             ]
         )
-        y = dask.array.concatenate(
-            [
-                dask.array.from_delayed(dask.delayed(make_block, pure=False)(k, n, d)[1], (n,), np.int8)
-                for k in range(n_blocks)
-            ]
+        y = da.concatenate(
+            [da.from_delayed(dask.delayed(make_block, pure=False)(k, n, d)[1], (n,), np.int8) for k in range(n_blocks)]
         )
         try:
             SGDClassifier(client=client, **options).fit(X, y)
