@@ -135,8 +135,8 @@ class Growth:
     def _judge(self) -> None:
         """Make one batch of all that are left if batches would cost more than they save."""
         matrix, alpha = self.state.matrix, self.state.alpha
-        n_at_bound = np.count_nonzero(alpha >= self.state.dual.upper)
-        settled = n_at_bound / max(1, np.count_nonzero(alpha))
+        n_at_bound = int(np.count_nonzero(alpha >= self.state.dual.upper))
+        settled = n_at_bound / max(1, int(np.count_nonzero(alpha)))
         foretold = (matrix.n_evaluations - self._before) * (matrix.n / (matrix.n - sum(map(len, self.batches)))) ** 2
         if 0.5 * settled * foretold * matrix.value_cost < len(self.batches) * self._batch_cost:
             self.batches = [np.sort(np.concatenate(self.batches))]
@@ -146,7 +146,7 @@ class Growth:
         """Move variables of a new batch that violate by far to their bounds, with y'α as it is."""
         state, dual = self.state, self.state.dual
         if len(self._raised):
-            stayed = (state.alpha[:, self._raised] >= dual.upper[:, self._raised]).any(axis=0)
+            stayed = np.asarray((state.alpha[:, self._raised] >= dual.upper[:, self._raised]).any(axis=0))
             self._raises = self._raises and stayed.sum() >= _RIGHT * len(stayed)
         if not self._raises:
             return
