@@ -84,21 +84,21 @@ def describe(model: SGDClassifier) -> dict[str, Any]:
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--rows", type=int, default=200_000, help="rows of each worker")
+    parser.add_argument("--rows", type=int, default=500_000, help="rows of each worker")
     parser.add_argument("--features", type=int, default=64)
-    parser.add_argument("--epochs", type=int, default=30)
+    parser.add_argument("--epochs", type=int, default=8)
     parser.add_argument("--repeats", type=int, default=3)
     parser.add_argument("--share", type=float, default=0.25, help="time that the slow worker has")
-    parser.add_argument("--period", type=float, default=0.004, help="seconds from one stop to the next")
+    parser.add_argument("--period", type=float, default=0.02, help="seconds from one stop to the next")
     parser.add_argument("--quick", action="store_true", help="a tenth of the rows, few epochs, one repeat")
     parser.add_argument("--out", help="append rows to this file, one JSON object per line")
     options = parser.parse_args()
     if options.quick:
         options.rows, options.repeats, options.epochs = options.rows // 10, 1, 4
     strategies = {
-        "LocalSGD": LocalSGD(every=20_000),
+        "LocalSGD": LocalSGD(every=50_000),
         "EpochAveraging": EpochAveraging(),
-        "AnytimeSGD": AnytimeSGD(seconds=0.01),
+        "AnytimeSGD": AnytimeSGD(seconds=0.05),
     }
     rows = Rows("stragglers", options.out)
     runs: dict[tuple[str, bool], list[dict[str, Any]]] = {(name, slow): [] for name in strategies for slow in (0, 1)}
