@@ -95,6 +95,7 @@ def join_mesh(
     connector = _Connector(credentials, abort, deadline, opened, wrap, detour)
     try:
         for peer in range(credentials.rank):
+            listener.look(wrap, credentials.job, credentials.epoch)  # strangers do not wait until it is their turn
             links[peer] = connector.join(peer, addresses[peer])
         _accept(listener, credentials, abort, deadline, opened, links, wrap)
         abort.check()
