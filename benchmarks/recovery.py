@@ -131,10 +131,11 @@ def main() -> None:
             for case, taken in seconds.items():
                 policy, kind = case.split(":")
                 taken.append(fit(client, inputs[kind], policy, float(rng.uniform(0.3, 1.0)))[0])
+                rows.add(case=case, seconds=taken[-1])
         for case, taken in seconds.items():
             middle, worst = statistics.median(taken), max(taken)
             print(f"{case:16} {n_kills} kills: median {middle:.2f} s, worst {worst:.2f} s")
-            rows.add(case=case, kills=n_kills, median_s=middle, worst_s=worst, seconds=taken)
+            rows.add(case=case, kills=n_kills, median_s=middle, worst_s=worst)
         for policy in ("raise", "restart", "shrink") if n_fits else ():
             scores = []
             for _ in range(n_fits):
