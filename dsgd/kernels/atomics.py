@@ -18,6 +18,9 @@ from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
 
+from dsgd.kernels.jit import scalar
+from dsgd.types import AnyArray
+
 __all__ = ["barrier", "copy_bytes", "load", "pointer_like", "store", "yield_core"]
 
 #: ``memcpy(target, source, n_bytes)`` of the C library.
@@ -27,9 +30,7 @@ yield_core = types.ExternalFunction("sched_yield", types.int32())
 
 
 @intrinsic
-def load(context: Any, address: Any) -> Any:
-    """Read a 64-bit word after which later reads happen later."""
-
+def _load(context: Any, address: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
         return builder.load_atomic(pointer, ordering="acquire", align=8)
@@ -38,9 +39,7 @@ def load(context: Any, address: Any) -> Any:
 
 
 @intrinsic
-def store(context: Any, address: Any, value: Any) -> Any:
-    """Write a 64-bit word after all earlier writes."""
-
+def _store(context: Any, address: Any, value: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         pointer = builder.inttoptr(arguments[0], ir.IntType(64).as_pointer())
         builder.store_atomic(arguments[1], pointer, ordering="release", align=8)
@@ -50,9 +49,7 @@ def store(context: Any, address: Any, value: Any) -> Any:
 
 
 @intrinsic
-def barrier(context: Any) -> Any:
-    """Let no read pass an earlier write."""
-
+def _barrier(context: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         builder.fence("seq_cst")
         return target.get_dummy_value()
@@ -61,10 +58,32 @@ def barrier(context: Any) -> Any:
 
 
 @intrinsic
-def pointer_like(context: Any, address: Any, array: Any) -> Any:
-    """Return a pointer to entries of the dtype of `array`, for ``numba.carray``."""
-
+def _pointer_like(context: Any, address: Any, array: Any) -> Any:
     def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         return builder.inttoptr(arguments[0], target.get_value_type(signature.return_type))
 
     return types.CPointer(array.dtype)(types.int64, array), generate
+
+
+@scalar
+def load(address: int) -> Any:
+    """Read a 64-bit word after which later reads happen later."""
+    return _load(address)
+
+
+@scalar
+def store(address: int, value: int) -> None:
+    """Write a 64-bit word after all earlier writes."""
+    _store(address, value)
+
+
+@scalar
+def barrier() -> None:
+    """Let no read pass an earlier write."""
+    _barrier()
+
+
+@scalar
+def pointer_like(address: int, array: AnyArray) -> Any:
+    """Return a pointer to entries of the dtype of `array`, for ``numba.carray``."""
+    return _pointer_like(address, array)
