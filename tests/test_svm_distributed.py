@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
 import dsgd.svm.left_out as left_out_module
+from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
 from dsgd.svm.block import solve
@@ -164,19 +166,24 @@ def test_two_variables_per_sample_and_sums_by_sign():
         np.testing.assert_allclose(three.thresholds, one.thresholds, atol=1e-4)
 
 
+class BreaksSoon(AbortFlag):
+    """A flag that raises when it is read for the third time."""
+
+    n_read = 0
+
+    def check(self) -> None:
+        """Count, and raise."""
+        self.n_read += 1
+        if self.n_read == 3:
+            raise AbortedError("enough")
+
+
 def test_a_rank_that_fails_stops_all():
     """What one rank raises in the middle of a solution is raised, and no rank waits for it."""
     X, y = problem(sparse=False)
-    seen = []
 
     def breaks(rank, data, *args):
-        def check():
-            seen.append(rank.number)
-            if rank.number == 1 and seen.count(1) == 3:
-                raise AbortedError("enough")
-
-        object.__setattr__(rank.abort, "check", check)
-        return program(rank, data, *args)
+        return program(replace(rank, abort=BreaksSoon()) if rank.number == 1 else rank, data, *args)
 
     with pytest.raises(AbortedError, match="enough"):
         run_on_threads(breaks, [None] * 2, (X, dual_of(y), np.arange(len(y)) % 2, {}), timeout_s=20.0)
