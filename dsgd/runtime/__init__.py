@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.rank import FailurePolicy, GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Checkpoint",
+    "FailurePolicy",
     "GangResult",
     "Rank",
     "RankProgram",
