@@ -19,12 +19,12 @@ from typing import Final, Protocol
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials, receive_exactly
-from dsgd.comm.link import Link
+from dsgd.comm.link import Link, charge_exchange
 from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import join_mesh
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
-from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "tell_all"]
@@ -107,10 +107,7 @@ class CarriedTransport(AbstractTransport):
         except OSError as error:
             self._mesh.raise_for(error, at, inn)
         if clock:
-            elapsed_s = clock() - start
-            wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
-            ledger.charge(WAIT, wait_s)
-            ledger.charge(WIRE, elapsed_s - wait_s)
+            charge_exchange(ledger, start, arrived_at, inn)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""

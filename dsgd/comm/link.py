@@ -10,7 +10,6 @@ add a ``poll`` before every call. A frame goes out with one ``sendmsg`` of heade
 
 from __future__ import annotations
 
-import select
 import socket
 import struct
 from collections.abc import Callable
@@ -21,6 +20,7 @@ import numpy as np
 
 from dsgd.comm.wire import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
 from dsgd.errors import ProtocolError
+from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
 
 __all__ = [
@@ -31,9 +31,7 @@ __all__ = [
     "PeerGoneError",
     "PeerLateError",
     "as_bytes",
-    "duplex",
-    "receive_some",
-    "send_some",
+    "charge_exchange",
     "shut_down",
 ]
 
@@ -51,7 +49,6 @@ _LOCAL_LOOKS: Final = 24
 _MAX_REST: Final = 64
 _KEEPALIVE_IDLE_S: Final = 10
 _KEEPALIVE_INTERVAL_S: Final = 5
-_BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
 
 class PeerGoneError(OSError):
@@ -271,149 +268,30 @@ def shut_down(sock: socket.socket) -> None:
         socket.socket.shutdown(sock, socket.SHUT_RDWR)
 
 
-def duplex(
-    out: Link,
-    outgoing: memoryview,
-    sent: int,
-    source: Link,
-    incoming: memoryview,
-    timeout_s: float,
-    clock: Callable[[], float] | None,
-) -> float:
-    """Move two frames at once, each as fast as its peer lets it.
-
-    Parameters
-    ----------
-    out, source : Link
-        Where the frames go and come from; may be the same.
-    outgoing, incoming : memoryview of bytes
-        The payloads, as `as_bytes` makes them.
-    sent : int
-        Bytes of the outgoing frame already sent.
-    timeout_s : float
-        Longest time without progress in either direction, in seconds.
-    clock : callable, optional
-        Returns seconds.
-
-    Returns
-    -------
-    float
-        What `clock` showed when the first bytes of the incoming frame were there; zero without one.
-
-    Raises
-    ------
-    ProtocolError
-        The frame that came is not the one due.
-    PeerGoneError
-        A connection broke; says which.
-    PeerLateError
-        Neither frame moved in time.
-    """
-    got, arrived_at = 0, 0.0
-    out_total, in_total = HEADER_BYTES + outgoing.nbytes, HEADER_BYTES + incoming.nbytes
-    out_fd, in_fd = out.sock.fileno(), source.sock.fileno()
-    poller = select.poll()
-    watched: tuple[bool, bool] | None = None
-    while sent < out_total or got < in_total:
-        sending, receiving = sent < out_total, got < in_total
-        if watched != (sending, receiving):
-            watched = (sending, receiving)
-            for fd in {out_fd, in_fd}:
-                wanted = (select.POLLOUT if sending and fd == out_fd else 0) | (
-                    select.POLLIN if receiving and fd == in_fd else 0
-                )
-                if wanted:
-                    poller.register(fd, wanted)
-                else:
-                    with suppress(KeyError):
-                        poller.unregister(fd)
-        pending = receiving and source.has_pending
-        events = dict(poller.poll(0 if pending else timeout_s * 1000))
-        if not events and not pending:
-            raise PeerLateError("made no progress", source if receiving else out)
-        if receiving and (pending or events.get(in_fd, 0) & (select.POLLIN | _BROKEN)):
-            if got == 0 and clock is not None:
-                arrived_at = clock()
-            got += receive_some(source, incoming, got)
-        if sending and events.get(out_fd, 0) & (select.POLLOUT | _BROKEN):
-            sent += send_some(out, outgoing, sent)
-    return arrived_at
-
-
-def receive_some(link: Link, payload: memoryview, got: int) -> int:
-    """Receive what is there of a frame from byte `got` on; returns the bytes received, zero if nothing is there."""
-    if not link.is_plain:
-        return _receive_stream(link, payload, got)
-    try:
-        if got < HEADER_BYTES:
-            buffers = (memoryview(link.header_in)[got:], payload[:SEGMENT_BYTES])
-            more = link.sock.recvmsg_into(buffers, 0, socket.MSG_DONTWAIT)[0]
-        else:
-            start = got - HEADER_BYTES
-            more = link.sock.recv_into(payload[start : start + SEGMENT_BYTES], 0, socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return 0
-    except OSError as error:
-        raise PeerGoneError(str(error), link) from error
-    if not more:
-        raise PeerGoneError("it closed the connection", link)
-    if got < HEADER_BYTES <= got + more:
-        link.check_header()
-    return more
-
-
-def send_some(link: Link, payload: memoryview, sent: int) -> int:
-    """Send what the socket takes of a frame from byte `sent` on; returns the bytes sent, zero if it takes nothing."""
-    if not link.is_plain:
-        return _send_stream(link, payload, sent)
-    try:
-        if sent < HEADER_BYTES:
-            buffers = (memoryview(link.header_out)[sent:], payload[:SEGMENT_BYTES])
-            return link.sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
-        start = sent - HEADER_BYTES
-        return link.sock.send(payload[start : start + SEGMENT_BYTES], socket.MSG_DONTWAIT)
-    except BlockingIOError:
-        return 0
-    except OSError as error:
-        raise PeerGoneError(str(error), link) from error
-
-
-def _receive_stream(link: Link, payload: memoryview, got: int) -> int:
-    # A wrapped socket knows no MSG_DONTWAIT: it is asked only when it has something.
-    if not link.has_pending and not _is_ready(link.sock, select.POLLIN):
-        return 0
-    start = got - HEADER_BYTES
-    buffer = memoryview(link.header_in)[got:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
-    try:
-        more = link.sock.recv_into(buffer)
-    except OSError as error:
-        raise PeerGoneError(str(error), link) from error
-    if not more:
-        raise PeerGoneError("it closed the connection", link)
-    if got < HEADER_BYTES <= got + more:
-        link.check_header()
-    return more
-
-
-def _send_stream(link: Link, payload: memoryview, sent: int) -> int:
-    if not _is_ready(link.sock, select.POLLOUT):
-        return 0
-    start = sent - HEADER_BYTES
-    buffer = memoryview(link.header_out)[sent:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
-    try:
-        link.sock.sendall(buffer)
-    except OSError as error:
-        raise PeerGoneError(str(error), link) from error
-    return len(buffer)
-
-
-def _is_ready(sock: socket.socket, event: int) -> bool:
-    poller = select.poll()
-    poller.register(sock, event)
-    return bool(poller.poll(0))
-
-
 def as_bytes(array: AnyArray) -> memoryview:
     """Return the bytes of a C-contiguous array, without a copy."""
     # memoryview.cast refuses arrays without elements, hence the view.
     return array.reshape(-1).view(np.uint8).data
+
+
+def charge_exchange(ledger: RankLedger, start: float, arrived_at: float, source: Link | None) -> None:
+    """Charge the seconds of an exchange that has just ended.
+
+    What passed until the first bytes came, beyond the time that they travel, was spent on a peer that was not there
+    yet; the rest on the wire.
+
+    Parameters
+    ----------
+    ledger : RankLedger
+        Whose round is timed.
+    start : float
+        What its clock showed when the exchange began.
+    arrived_at : float
+        What it showed when the first bytes of the incoming frame were there.
+    source : Link or None
+        Where that frame came from; None where none was due.
+    """
+    elapsed_s = ledger.clock() - start
+    wait_s = 0.0 if source is None else max(arrived_at - start - source.latency_s, 0.0)
+    ledger.charge(WAIT, wait_s)
+    ledger.charge(WIRE, elapsed_s - wait_s)

@@ -24,23 +24,22 @@ their ranks always poll.
 from __future__ import annotations
 
 import select
-import socket
 import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, get_args
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
 from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes, receive_some, send_some, shut_down
+from dsgd.comm.link import LOOKS, Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
 from dsgd.comm.listener import Listener, Wrap
 from dsgd.comm.mesh import Detour, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
-from dsgd.comm.ring import BAD_HEADER, BAD_OUT, DONE, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
+from dsgd.comm.passage import Passage, drain
+from dsgd.comm.ring import DONE, pump
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.comm.window import Window
-from dsgd.comm.wire import HEADER_BYTES
-from dsgd.errors import InvalidParameterError, ProtocolError
-from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.errors import InvalidParameterError
+from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait", "connect"]
@@ -55,8 +54,6 @@ RING_BYTES: Final = 512 * 1024
 SPIN_S: Final = 0.01
 _POLLS: Final = 500
 _SPIN_POLLS: Final = 1000
-_BELL_BYTES: Final = 4096
-_NO_BYTES: Final = memoryview(bytearray())
 
 
 class SharedTransport(AbstractTransport):
@@ -123,7 +120,7 @@ class SharedTransport(AbstractTransport):
             code = pump(ring_out, ring_in, self._n_polls)
             if code == DONE:
                 return
-        passage = _Passage(out, ring_out, outgoing, inn, ring_in, incoming)
+        passage = Passage(out, ring_out, outgoing, inn, ring_in, incoming)
         passage.check(code)
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
@@ -133,10 +130,7 @@ class SharedTransport(AbstractTransport):
         except OSError as error:
             self._mesh.raise_for(error, out, inn)
         if clock:
-            elapsed_s = clock() - start
-            wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
-            ledger.charge(WAIT, wait_s)
-            ledger.charge(WIRE, elapsed_s - wait_s)
+            charge_exchange(ledger, start, arrived_at, inn)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""
@@ -152,7 +146,7 @@ class SharedTransport(AbstractTransport):
         for ring in rings.values():
             ring.close()
 
-    def _move(self, passage: _Passage, clock: Callable[[], float] | None) -> float:
+    def _move(self, passage: Passage, clock: Callable[[], float] | None) -> float:
         """Move frames until both are through; returns what the clock showed when the first bytes came."""
         arrived_at, last, n_looks = 0.0, time.monotonic(), 0
         gone: Link | None = None
@@ -201,164 +195,13 @@ class SharedTransport(AbstractTransport):
             poller.register(bell, select.POLLIN)
         for bell, _ in poller.poll(limit_s * 1000):
             peer = rings[bell]
-            if not _drain(self._rings[peer].bell):
+            if not drain(self._rings[peer].bell):
                 return peer
         return None
 
     def _wake(self) -> None:
         for ring in list(self._rings.values()):
             shut_down(ring.bell)
-
-
-class _Passage:
-    """Two frames on their way, each over a socket, through memory, or its header over the one and its array the other.
-
-    Nothing here blocks but `sleep`.
-    """
-
-    __slots__ = (
-        "_got",
-        "_in_bytes",
-        "_out_bytes",
-        "_payload_in",
-        "_payload_out",
-        "_sent",
-        "link_in",
-        "link_out",
-        "ring_in",
-        "ring_out",
-    )
-
-    def __init__(
-        self,
-        out: Link | None,
-        ring_out: Ring | None,
-        outgoing: AnyArray | None,
-        source: Link | None,
-        ring_in: Ring | None,
-        incoming: AnyArray | None,
-    ) -> None:
-        self.link_out, self.ring_out, self.link_in, self.ring_in = out, ring_out, source, ring_in
-        # What goes over sockets (all, the header or nothing of a frame), and how much of it is through.
-        self._payload_out = self._payload_in = _NO_BYTES
-        self._out_bytes = self._in_bytes = self._sent = self._got = 0
-        if out is not None and outgoing is not None:
-            self._out_bytes = HEADER_BYTES
-            if ring_out is None:
-                self._payload_out = as_bytes(outgoing)
-                self._out_bytes += outgoing.nbytes
-            elif ring_out.carries_headers:
-                self._out_bytes = 0
-        if source is not None and incoming is not None:
-            self._in_bytes = HEADER_BYTES
-            if ring_in is None:
-                self._payload_in = as_bytes(incoming)
-                self._in_bytes += incoming.nbytes
-            elif ring_in.carries_headers:
-                self._in_bytes = 0
-
-    @property
-    def moved(self) -> int:
-        """Bytes moved so far, in either direction."""
-        n_bytes = self._sent + self._got
-        if self.ring_out is not None:
-            n_bytes += self.ring_out.state[OUT_AT]
-        if self.ring_in is not None:
-            n_bytes += self.ring_in.state[IN_AT]
-        return int(n_bytes)
-
-    @property
-    def has_arrived(self) -> bool:
-        """Whether the first bytes of the incoming frame are there."""
-        return self._got > 0 or (self.ring_in is not None and self.ring_in.state[IN_AT] > 0)
-
-    @property
-    def only_rings(self) -> bool:
-        """Whether nothing is left to be moved over sockets."""
-        return self._sent == self._out_bytes and self._got == self._in_bytes
-
-    @property
-    def is_over(self) -> bool:
-        """Whether both frames are through."""
-        return not (not self.only_rings or _open_out(self.ring_out) or _open_in(self.ring_in))
-
-    @property
-    def awaited(self) -> Link:
-        """The peer that something is still due from, or else to."""
-        link = self.link_in if self._got < self._in_bytes or _open_in(self.ring_in) else self.link_out
-        link = link or self.link_out or self.link_in
-        assert link is not None  # one of the two frames is never None
-        return link
-
-    def step_sockets(self) -> None:
-        """Send and receive what the sockets take and have."""
-        if self._sent < self._out_bytes and self.link_out is not None:
-            self._sent += send_some(self.link_out, self._payload_out, self._sent)
-        if self._got < self._in_bytes and self.link_in is not None:
-            self._got += receive_some(self.link_in, self._payload_in, self._got)
-
-    def step_rings(self, n_polls: int, *, until_arrived: bool) -> None:
-        """Write and read what the rings take and have; look `n_polls` times where there is nothing else to look at."""
-        ring_in = self.ring_in
-        if not self.only_rings:
-            n_polls = 0
-            if self._got < self._in_bytes:
-                # An array is read only after its header has shown that it is the one due.
-                ring_in = None
-        code = pump(self.ring_out, ring_in, n_polls, until_arrived=until_arrived and not self.has_arrived)
-        self.check(code)
-
-    def sleep(self, limit_s: float) -> Link | None:
-        """Wait until a socket or a bell has something; returns a peer that is found to have gone."""
-        poller = select.poll()
-        if self._sent < self._out_bytes and self.link_out is not None:
-            poller.register(self.link_out.sock, select.POLLOUT)
-        if self._got < self._in_bytes and self.link_in is not None:
-            if self.link_in.has_pending:
-                return None
-            fd = self.link_in.sock.fileno()
-            both = self._sent < self._out_bytes and self.link_in is self.link_out
-            poller.register(fd, select.POLLIN | select.POLLOUT if both else select.POLLIN)
-        # Only those that something is due from: a peer that has done its part may leave.
-        due = [(self.ring_out, _open_out), (self.ring_in, _open_in)]
-        rings = {ring.bell.fileno(): ring for ring, is_open in due if ring is not None and is_open(ring)}
-        for bell in rings:
-            poller.register(bell, select.POLLIN)
-        ready = {fd for fd, _ in poller.poll(limit_s * 1000)}
-        for bell in ready & rings.keys():
-            if not _drain(rings[bell].bell):
-                return rings[bell].link
-        return None
-
-    def check(self, code: int) -> None:
-        """Raise `ProtocolError` if `pump` has found something wrong."""
-        link = self.link_out if code == BAD_OUT else self.link_in
-        if code < BAD_HEADER or link is None:
-            return
-        if code == BAD_HEADER:
-            link.check_header()
-        raise ProtocolError(
-            f"rank {link.rank} at {link.address} has written into the shared memory that it moved a number of bytes "
-            "that it cannot have moved."
-        )
-
-
-def _open_out(ring: Ring | None) -> bool:
-    return ring is not None and bool(ring.state[OUT_AT] < ring.state[OUT_END])
-
-
-def _open_in(ring: Ring | None) -> bool:
-    return ring is not None and bool(ring.state[IN_AT] < ring.state[IN_END])
-
-
-def _drain(bell: socket.socket) -> bool:
-    """Take the bytes out of a bell; returns whether it is still connected."""
-    try:
-        return bool(bell.recv(_BELL_BYTES, socket.MSG_DONTWAIT))
-    except BlockingIOError:
-        return True
-    except OSError:
-        return False
 
 
 def connect(

@@ -21,6 +21,7 @@ from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.duplex import duplex
 from dsgd.comm.handshake import Credentials
 from dsgd.comm.link import (
     SEGMENT_BYTES,
@@ -29,14 +30,14 @@ from dsgd.comm.link import (
     PeerGoneError,
     PeerLateError,
     as_bytes,
-    duplex,
+    charge_exchange,
     shut_down,
 )
 from dsgd.comm.listener import Listener, Wrap
 from dsgd.comm.mesh import Detour, join_mesh
 from dsgd.comm.wire import HEADER_BYTES, check_array
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
-from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["Detour", "Listener", "TCPTransport", "Wrap", "connect"]
@@ -90,10 +91,7 @@ class TCPTransport(AbstractTransport):
         clock = ledger.clock
         start = clock()
         arrived_at = move(out, outgoing, inn, incoming, clock)
-        elapsed_s = clock() - start
-        wait_s = 0.0 if inn is None else max(arrived_at - start - inn.latency_s, 0.0)
-        ledger.charge(WAIT, wait_s)
-        ledger.charge(WIRE, elapsed_s - wait_s)
+        charge_exchange(ledger, start, arrived_at, inn)
 
     def announce(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int
