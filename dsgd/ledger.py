@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -94,6 +94,8 @@ class RankLedger:
         The rank that keeps this ledger.
     clock : callable, default time.perf_counter
         Returns seconds. A simulated cluster passes its virtual clock.
+    timing_cost_s : float
+        What it costs to time a round; a clock that costs nothing has all rounds timed.
 
     Attributes
     ----------
@@ -118,6 +120,7 @@ class RankLedger:
         "_seconds",
         "_shares",
         "_stride",
+        "_timing_cost_s",
         "_total_bytes",
         "_total_messages",
         "_total_seconds",
@@ -127,9 +130,12 @@ class RankLedger:
         "timing",
     )
 
-    def __init__(self, rank: int, clock: Any = time.perf_counter) -> None:
+    def __init__(
+        self, rank: int, clock: Callable[[], float] = time.perf_counter, timing_cost_s: float = _TIMING_COST_S
+    ) -> None:
         self.rank = rank
         self.clock = clock
+        self._timing_cost_s = timing_cost_s
         self.timing = True
         self.rounds = 0
         self._op = ""
@@ -149,6 +155,11 @@ class RankLedger:
         self._records = np.zeros(256, dtype=RECORD_DTYPE)
         self._n_records = 0
         self._keep_every = 1
+
+    @property
+    def round_number(self) -> int:
+        """Number of the present round, of whatever kind, from 0."""
+        return self._round_number
 
     def begin_round(self, op: str) -> None:
         """Open a round.
@@ -251,7 +262,7 @@ class RankLedger:
 
     def _choose_stride(self, round_s: float) -> None:
         # Only ever move by one power of two, so that one slow or fast round does not decide.
-        wanted = _TIMING_COST_S / (_TIMING_SHARE * max(round_s, 1e-9))
+        wanted = self._timing_cost_s / (_TIMING_SHARE * max(round_s, 1e-9))
         if wanted > self._stride and self._stride < _MAX_STRIDE and self.rounds >= 2 * self._stride:
             self._stride *= 2
         elif self._stride > 1 and wanted < self._stride / 4:
@@ -277,7 +288,8 @@ class Ledger:
     ranks : sequence of RankRecords
         One entry per rank, in rank order.
     elapsed_s : float
-        Wall-clock seconds of the job as the client saw it, data placement included.
+        Wall-clock seconds of the job as the client saw it, data placement included; on a simulated cluster the virtual
+        seconds until the last rank had ended.
     workers : sequence of str
         The worker of each rank, where ranks run on workers; several threads of one are several ranks.
 

@@ -161,6 +161,7 @@ class _Subset(AbstractTransport):
         self.ledger = whole.ledger
         self.hosts = tuple(whole.hosts[member] for member in members)
         self.wire = whole.wire
+        self.is_virtual = whole.is_virtual
         self.deadline_s = whole.deadline_s
         self._whole = whole
         self._members = members
@@ -177,6 +178,10 @@ class _Subset(AbstractTransport):
             incoming,
             op,
         )
+
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+        """See `AbstractTransport.worked`."""
+        self._whole.worked(rows=rows, entries=entries, params=params, n_bytes=n_bytes)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change it for the whole; see `AbstractTransport.set_deadline`."""

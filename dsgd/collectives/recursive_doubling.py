@@ -57,6 +57,7 @@ def recursive_doubling(
         number = rank // 2
         exchange(None, None, rank + 1, scratch, OP_ALLREDUCE)
         combine(vector, scratch, out=vector)
+        transport.worked(n_bytes=vector.nbytes)
     distance = 1
     while distance < core:
         other = number ^ distance
@@ -66,6 +67,7 @@ def recursive_doubling(
             combine(vector, scratch, out=vector)
         else:
             combine(scratch, vector, out=vector)
+        transport.worked(n_bytes=vector.nbytes)
         distance *= 2
     if folds:
         exchange(rank + 1, vector, None, None, OP_ALLREDUCE)

@@ -53,6 +53,7 @@ def ring_allreduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyA
         arrived = scratch[: mine.shape[0]]
         transport.exchange(after, chunks[(rank - step) % size], before, arrived, OP_ALLREDUCE)
         np.add(arrived, mine, mine)
+        transport.worked(n_bytes=mine.nbytes)
     for step in range(size - 1):
         transport.exchange(after, chunks[(rank + 1 - step) % size], before, chunks[(rank - step) % size], OP_ALLREDUCE)
 

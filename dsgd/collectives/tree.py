@@ -62,6 +62,7 @@ def binomial_reduce(transport: AbstractTransport, vector: AnyArray, scratch: Any
         if rank + distance < size:
             transport.exchange(None, None, rank + distance, scratch, OP_ALLREDUCE)
             combine(vector, scratch, out=vector)
+            transport.worked(n_bytes=vector.nbytes)
         distance *= 2
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Literal, final
 
 from dsgd.errors import AbortedError, InvalidParameterError
@@ -102,6 +103,8 @@ class AbstractTransport(ABC):
         What frames travel over: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
     deadline_s : float
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
+    is_virtual : bool
+        Whether the clock of the ledger only moves when `exchange` and `worked` are called.
     window : Window or None
         Memory in which every rank sees the vectors of all others, for ranks that may keep their cores while they wait.
     """
@@ -113,6 +116,7 @@ class AbstractTransport(ABC):
     processes: tuple[int, ...] = ()
     wire: str
     deadline_s: float
+    is_virtual: bool = False
     window: Window | None = None
 
     @abstractmethod
@@ -160,6 +164,26 @@ class AbstractTransport(ABC):
     @abstractmethod
     def close(self) -> None:
         """Let go of sockets and buffers; may be called more than once."""
+
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+        """Say that this rank has done work; real ranks do nothing, since their clocks have moved by themselves.
+
+        A simulated rank is charged virtual seconds for it (`dsgd.sim`). Whoever calls a kernel says so afterwards.
+
+        Parameters
+        ----------
+        rows, entries : int, default 0
+            Rows that a kernel has visited, and entries of these rows, once for each output.
+        params : int, default 0
+            Parameters of a model that were passed over: a step, an average, an entry each time it is coded.
+        n_bytes : int, default 0
+            Bytes of vectors that have arrived and were added up.
+        """
+        del rows, entries, params, n_bytes
+
+    def helper(self, name: str) -> Executor:
+        """Return what runs one exchange at a time beside the work of this rank; whoever asks for it shuts it down."""
+        return ThreadPoolExecutor(1, thread_name_prefix=name)
 
     @final
     def send(self, to: int, outgoing: AnyArray, op: int = 0) -> None:

@@ -86,6 +86,12 @@ class Shard:
         targets, weights = self.targets[start:stop], self.weights[start:stop]
         return Shard(values, self.indices, indptr, targets, weights, self.n_features, self.mapping)
 
+    def entries(self, start: int, stop: int) -> int:
+        """Return how many entries rows start..stop have."""
+        if self.indptr is None:
+            return (stop - start) * self.n_features
+        return int(self.indptr[stop] - self.indptr[start])
+
     def release(self, start: int, stop: int) -> None:
         """Let rows start..stop of a mapped shard take no memory; they stay where they are, on disk."""
         if self.mapping is not None:

@@ -12,7 +12,6 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
-import time
 import zlib
 from collections.abc import Mapping
 from typing import Any, Final
@@ -61,7 +60,8 @@ class StateKeeping:
     def __init__(self, rank: Rank, job: TrainJob, shard: Shard, rows: list[int], rounds: int) -> None:
         self._rank, self._rows, self._rounds = rank, rows, rounds
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
-        self._began = self._looked = self._copied = self._written = time.perf_counter()
+        self._clock = rank.ledger.clock
+        self._began = self._looked = self._copied = self._written = self._clock()
         self._stride = 1
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
@@ -77,7 +77,7 @@ class StateKeeping:
     @property
     def elapsed_s(self) -> float:
         """Seconds of training, those before it was interrupted among them."""
-        return time.perf_counter() - self._began
+        return self._clock() - self._began
 
     def next_look(self, number: int) -> int:
         """Return the round before which ranks look next, coming from round `number`; the same on all ranks."""
@@ -119,7 +119,8 @@ class StateKeeping:
 
     def look(self, at: TrainState, *, same_model: bool) -> None:
         """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""
-        now, gap_s = time.perf_counter(), time.perf_counter() - self._looked
+        now = self._clock()
+        gap_s = now - self._looked
         if gap_s < _LOOK_S / 2:
             self._stride *= 2
         elif gap_s > 2 * _LOOK_S:
@@ -134,7 +135,7 @@ class StateKeeping:
         wishes = np.zeros(N_WISHES)
         wishes[_PAUSE] = self._keeper is not None and self._keeper.pause_requested
         if self._rank.number == 0:
-            now = time.perf_counter()
+            now = self._clock()
             wishes[_COPY] = self._keeper is not None and now - self._copied >= _COPY_S
             wishes[_WRITE] = self._target is not None and now - self._written >= self._target.every_s
             wishes[_STRIDE] = self._stride
@@ -162,7 +163,7 @@ class StateKeeping:
         pause = agreed[_PAUSE] > 0 and not is_last
         agreed[_COPY] = (agreed[_COPY] or pause) and not is_last
         agreed[_WRITE] = (agreed[_WRITE] or is_last) and self._target is not None
-        self._looked = time.perf_counter()
+        self._looked = self._clock()
         counters = None
         if agreed[_COPY] or agreed[_WRITE]:
             counters = self._rank.group.allgather(at.optimizer.counters)
@@ -178,13 +179,13 @@ class StateKeeping:
         if agreed[_COPY] and self._keeper is not None:
             has_rows = self._rows[self._rank.number] > 0
             self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, preferred=has_rows)
-            self._copied = time.perf_counter()
+            self._copied = self._clock()
         if agreed[_WRITE] and self._target is not None:
             vectors = at.gathered(self._rank.group, same_model=same_model)
             if self._rank.number == 0:
                 arrays = {**common, **vectors, "digests": self._digests}
                 write(self._target, SavedState(at.position, self._rank.size, self._configuration, arrays))
-            self._written = time.perf_counter()
+            self._written = self._clock()
 
     def _check_rows(self, saved: SavedState) -> None:
         before, now = saved.arrays["rows"].tolist(), self._rows

@@ -62,6 +62,15 @@ class Rank:
         """The ledger of this rank."""
         return self.group.ledger
 
+    @property
+    def is_virtual(self) -> bool:
+        """Whether its clock only moves by what it says that it has `worked`, and by what it exchanges."""
+        return self.group.transport.is_virtual
+
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0) -> None:
+        """Say that a kernel has run, for the clock of a simulated rank; see `AbstractTransport.worked`."""
+        self.group.transport.worked(rows=rows, entries=entries, params=params)
+
     def check(self) -> None:
         """Raise `AbortedError` if the job has stopped."""
         self.abort.check()

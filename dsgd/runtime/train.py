@@ -10,13 +10,14 @@ decision to stop; none can be left waiting for a round that a peer does not begi
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from typing import Final
 
 import numpy as np
 
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import Evaluation, Residency, SGDState, evaluate, is_finite, split
+from dsgd.local import Evaluation, Residency, SGDState, Shard, evaluate, is_finite, split
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
@@ -90,8 +91,9 @@ class _Trainer:
         self.rank, self.data, self.job = rank, data, job
         self.ledger = rank.ledger
         self.deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
-        self.exchanged_at = time.perf_counter()
-        self.watch = StragglerWatch(rank.number, rank.size, rank.ledger)
+        self.clock = rank.ledger.clock
+        self.exchanged_at = self.clock()
+        self.watch = StragglerWatch(rank.number, rank.size, rank.ledger, self.clock)
         self.shard = data.shard
         self.params: FloatVector = np.array(job.initial, dtype=self.shard.dtype)
         self.gradient = np.zeros_like(self.params)
@@ -110,6 +112,8 @@ class _Trainer:
         self.residency = None if self.shard.mapping is None else Residency(self.shard)
         if self.residency is not None:
             self.walk = self.residency.bound(self.walk)
+        if rank.is_virtual:
+            self.walk = self._charged(self.walk)
         self.anytime: AnytimeRounds | None = None
         if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
             parts = self.walk, self.params, self.shard, self.state
@@ -209,14 +213,14 @@ class _Trainer:
         if self.anytime is not None:
             # An epoch of them is one round here: only the ranks together find out when it is over.
             self.n_rounds = self.anytime.run_epoch(self.n_total, self.before_sync, self.deadlines)
-            self.exchanged_at = time.perf_counter()
+            self.exchanged_at = self.clock()
             return
         # The last of an epoch is always an ordinary round: it notes how far the models were apart.
         while self.fused is not None and self.fuses and number < min(stop, self.rounds - 1):
             self.rank.check()
-            begin, before = time.perf_counter(), number
+            begin, before = self.clock(), number
             number = self.fused.run(number, min(stop, self.rounds - 1), self.rounds, self.weight)
-            self.deadlines.add(time.perf_counter() - begin, number - before)
+            self.deadlines.add(self.clock() - begin, number - before)
             self.deadlines.expect("round")
         while number < stop:
             self._round(epoch, number)
@@ -254,7 +258,7 @@ class _Trainer:
             self.deadlines.add(ledger.clock() - begin)
         ledger.end_round()
         if ends_epoch and due:
-            self.exchanged_at = time.perf_counter()
+            self.exchanged_at = self.clock()
 
     def _gradient_round(self, number: int, start: int, stop: int, begin: float) -> None:
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
@@ -264,12 +268,14 @@ class _Trainer:
             self.residency.at(stop)
         if n_local:
             self.gradient /= n_local
+        self._charge(self.shard, start, stop)
         n_round = sum(high - low for low, high in (split(n, self.rounds, number) for n in self.rows))
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
         self.job.strategy.sync(self.rank.group, self.gradient, n_local / n_round if n_round else 0.0)
         begin = ledger.clock() if ledger.timing else 0.0
         self.job.optimizer.step(self.params, self.gradient, n_round, self.state)
+        self.rank.worked(params=self.params.size)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
 
@@ -331,14 +337,31 @@ class _Trainer:
             return Evaluation()
         averaged = self.state.averaged
         params = self.params if averaged is None or not self.state.n_averaged else averaged
-        return evaluate(params, held_out, self.job.optimizer.objective)
+        found = evaluate(params, held_out, self.job.optimizer.objective)
+        self._charge(held_out, 0, held_out.n_rows)
+        return found
+
+    def _charged(self, walk: Callable[[int, int], object]) -> Callable[[int, int], None]:
+        """Return `walk`, which moves a virtual clock too."""
+
+        def walk_and_charge(start: int, stop: int) -> None:
+            walk(start, stop)
+            self._charge(self.shard, start, stop)
+
+        return walk_and_charge
+
+    def _charge(self, shard: Shard, start: int, stop: int) -> None:
+        """Charge a rank with a virtual clock for a kernel that has visited rows start..stop, and the model once."""
+        if self.rank.is_virtual and stop > start:
+            entries = shard.entries(start, stop) * self.job.optimizer.objective.n_outputs
+            self.rank.worked(rows=stop - start, entries=entries, params=self.params.size)
 
     def _sum_over_ranks(self, message: FloatVector) -> None:
         self.deadlines.expect("edge")
         self.ledger.begin_round("control")
         self.rank.group.allreduce(message)
         self.ledger.end_round()
-        now = time.perf_counter()
+        now = self.clock()
         self.deadlines.add(now - self.exchanged_at)
         self.exchanged_at = now
 

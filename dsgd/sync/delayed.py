@@ -20,7 +20,7 @@ place of gradients); Wang, Liang and Joshi 2020 (overlap local SGD) pull towards
 
 from __future__ import annotations
 
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 
 import numpy as np
 
@@ -53,7 +53,7 @@ class DelayedMean:
         self._held = np.empty_like(params)
         self._mean = np.empty_like(params)
         self._is_held = False
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="dsgd-mean")
+        self._thread = group.transport.helper("dsgd-mean")
         self._running: Future[None] | None = None
 
     def hold(self, params: FloatVector) -> None:
