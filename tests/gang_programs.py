@@ -16,7 +16,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.sync import AbstractStrategy, LocalSGD, RoundClock
+from dsgd.sync import AbstractStrategy, EveryRows, LocalSGD, NoState
 from dsgd.sync.base import Exchange
 
 
@@ -204,7 +204,7 @@ def train_unevenly(rank: Rank, data: Any, strategy: AbstractStrategy | None = No
 
 
 @dataclass(frozen=True)
-class SlowRounds(AbstractStrategy):
+class SlowRounds(AbstractStrategy[NoState]):
     """Averages models as local SGD does, but later, most so on a single rank: training that can be disturbed."""
 
     every: int = 64
@@ -212,18 +212,22 @@ class SlowRounds(AbstractStrategy):
     alone_s: float = 0.01
     exchanges: ClassVar[Exchange] = "model"
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return what local SGD does."""
-        return LocalSGD(every=self.every).rounds_per_epoch(rows)
+    @property
+    def period(self) -> EveryRows:
+        """That of local SGD."""
+        return EveryRows(self.every)
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true."""
-        return True
+    def init(self, group: Group, params: np.ndarray, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: np.ndarray, weight: float) -> None:
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: NoState) -> None:
         """Wait, and average."""
         time.sleep(self.alone_s if group.size == 1 else self.pause_s)
-        LocalSGD(every=self.every).sync(group, vector, weight)
+        LocalSGD(every=self.every).sync(group, vector, weight, state)
+
+    def collect(self, group: Group, params: np.ndarray, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""
 
 
 def count_starts(rank: Rank, data: Any, seconds: float) -> int:

@@ -49,10 +49,10 @@ def test_every_strategy_is_a_value(strategy: AbstractStrategy) -> None:
 @given(rows=rows_of_ranks, n_epochs=st.integers(1, 4))
 def test_training_ends_in_an_exchange(strategy: AbstractStrategy, rows: list[int], n_epochs: int) -> None:
     """Whatever the shards, an epoch has a round, and the last round of training is due."""
-    n_rounds = strategy.rounds_per_epoch(rows)
+    n_rounds = strategy.period.rounds_per_epoch(rows)
     assert n_rounds >= 1
     due = [
-        strategy.is_due(RoundClock(epoch, number, n_rounds, epoch == n_epochs - 1 and number == n_rounds - 1))
+        strategy.period.is_due(RoundClock(epoch, number, n_rounds, epoch == n_epochs - 1 and number == n_rounds - 1))
         for epoch in range(n_epochs)
         for number in range(n_rounds)
     ]
@@ -66,7 +66,7 @@ def test_training_ends_in_an_exchange(strategy: AbstractStrategy, rows: list[int
 @given(rows=rows_of_ranks, every=st.integers(1, 600))
 def test_local_sgd_never_lets_a_rank_run_further_than_its_period(rows: list[int], every: int) -> None:
     """No rank works on more than `every` samples between averages, and fewer rounds would break that."""
-    n_rounds = LocalSGD(every=every).rounds_per_epoch(rows)
+    n_rounds = LocalSGD(every=every).period.rounds_per_epoch(rows)
     longest = max(n * (k + 1) // n_rounds - n * k // n_rounds for n in rows for k in range(n_rounds))
     assert longest <= every
     if n_rounds > 1:
@@ -76,7 +76,7 @@ def test_local_sgd_never_lets_a_rank_run_further_than_its_period(rows: list[int]
 @given(rows=rows_of_ranks, batch=st.integers(1, 600))
 def test_a_minibatch_spreads_over_the_ranks(rows: list[int], batch: int) -> None:
     """Every row is used once per epoch, in the fewest batches that keep within the size asked on average."""
-    n_rounds = MinibatchSGD(batch=batch).rounds_per_epoch(rows)
+    n_rounds = MinibatchSGD(batch=batch).period.rounds_per_epoch(rows)
     assert n_rounds == max(1, -(-sum(rows) // batch))
 
 
@@ -93,7 +93,8 @@ def test_the_mean_is_weighted_by_rows(kind: str, strategy: AbstractStrategy, siz
     def program(group: Group) -> tuple[np.ndarray, dict[str, float]]:
         mine = vectors[group.rank].copy()
         group.ledger.begin_round("sync")
-        strategy.sync(group, mine, rows[group.rank] / rows.sum())
+        weight = rows[group.rank] / rows.sum()
+        strategy.sync(group, mine, weight, strategy.init(group, mine, weight))
         group.ledger.end_round()
         return mine, group.ledger.records().totals
 
@@ -115,7 +116,7 @@ def test_one_rank_is_plain_sgd(strategy: AbstractStrategy, dtype: Any) -> None:
 
     def program(group: Group) -> bytes:
         mine = vector.copy()
-        strategy.sync(group, mine, 1.0)
+        strategy.sync(group, mine, 1.0, strategy.init(group, mine, 1.0))
         return mine.tobytes()
 
     assert run_gang("inproc", 1, program) == [vector.tobytes()]

@@ -21,7 +21,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, Shard
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
-from dsgd.sync import AnytimeSGD
+from dsgd.sync import AnytimeSGD, NoState
 from dsgd.types import FloatVector
 
 __all__ = ["AnytimeRounds"]
@@ -100,7 +100,7 @@ class AnytimeRounds:
             n_visited += n_round
             if n_visited >= n_total:
                 before_last[:] = self._params
-            self._strategy.sync(group, self._params, n_own / n_round if n_round else 1.0 / group.size)
+            self._strategy.sync(group, self._params, n_own / n_round if n_round else 1.0 / group.size, NoState())
             deadlines.add(ledger.clock() - begin)
             deadlines.expect("round")
             ledger.end_round()

@@ -14,7 +14,7 @@ Cost per round on two cores: see `benchmarks/rounds.py`.
 from __future__ import annotations
 
 import time
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -38,7 +38,7 @@ _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 
 
-def window_for(rank: Rank, strategy: AbstractStrategy, params: FloatVector) -> Window | None:
+def window_for(rank: Rank, strategy: AbstractStrategy[Any], params: FloatVector) -> Window | None:
     """Return the memory through which rounds of a strategy can be fused, or None; the same on every rank."""
     window = rank.group.transport.window
     if window is None or not strategy.fuses or strategy.overlap or params.nbytes > window.slot_bytes:

@@ -123,7 +123,8 @@ class _Trainer:
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
         alone = rank.size == 1 and job.strategy.exchanges == "model"
-        self.rounds = 1 if alone else job.strategy.rounds_per_epoch(self.rows)
+        self.period = job.strategy.period
+        self.rounds = 1 if alone else self.period.rounds_per_epoch(self.rows)
         self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
         overlaps = job.strategy.overlap and self.rounds > 1
         self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
@@ -173,6 +174,7 @@ class _Trainer:
     def _recall(self) -> tuple[StateKeeping, str | None]:
         """Return what keeps the state, after it has brought back what was kept before."""
         self.ledger.begin_round("setup")
+        self.at.strategy = self.job.strategy.init(self.rank.group, self.params, self.weight)
         keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
         note = keeping.recall(self.at)
         self.ledger.end_round()
@@ -188,7 +190,8 @@ class _Trainer:
 
     def _ends_equal(self, clock: RoundClock) -> bool:
         """Return whether all ranks have the same model after a round."""
-        return self.job.strategy.exchanges == "gradient" or self.job.strategy.is_due(clock)
+        strategy = self.job.strategy
+        return strategy.exchanges == "gradient" or (strategy.ends_equal and self.period.is_due(clock))
 
     def _set_up(self) -> list[int]:
         """Load the kernels and meet the other ranks; return the rows of each."""
@@ -231,7 +234,7 @@ class _Trainer:
         strategy, ledger = self.job.strategy, self.ledger
         ends_epoch = number == self.rounds - 1
         clock = RoundClock(epoch, number, self.rounds, is_last=ends_epoch and epoch == self.job.max_iter - 1)
-        due = strategy.is_due(clock)
+        due = self.period.is_due(clock)
         start, stop = split(self.shard.n_rows, self.rounds, number)
         ledger.begin_round("sync" if due else "local")
         begin = ledger.clock() if ledger.timing else 0.0
@@ -251,7 +254,7 @@ class _Trainer:
             if self.delayed is not None and not ends_epoch:
                 self.delayed.hold(self.params)
             elif due:
-                strategy.sync(self.rank.group, self.params, self.weight)
+                strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
         else:
             self._gradient_round(number, start, stop, begin)
         if ledger.timing and due:
@@ -272,7 +275,8 @@ class _Trainer:
         n_round = sum(high - low for low, high in (split(n, self.rounds, number) for n in self.rows))
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
-        self.job.strategy.sync(self.rank.group, self.gradient, n_local / n_round if n_round else 0.0)
+        weight = n_local / n_round if n_round else 0.0
+        self.job.strategy.sync(self.rank.group, self.gradient, weight, self.at.strategy)
         begin = ledger.clock() if ledger.timing else 0.0
         self.job.optimizer.step(self.params, self.gradient, n_round, self.state)
         self.rank.worked(params=self.params.size)
@@ -284,7 +288,7 @@ class _Trainer:
         at, job = self.at, self.job
         is_last = at.epoch == job.max_iter - 1
         clock = RoundClock(at.epoch, self.rounds - 1, self.rounds, is_last=is_last)
-        measured = job.strategy.exchanges == "model" and job.strategy.is_due(clock)
+        measured = job.strategy.exchanges == "model" and self._ends_equal(clock)
         dispersion = self._distance_from_mean() if measured else np.nan
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self.params)
@@ -371,10 +375,14 @@ class _Trainer:
         if strategy.exchanges == "model" and converged:
             # Training ended before the last round that was planned: a strategy that waits for it has yet to average.
             early = RoundClock(0, self.rounds - 1, self.rounds, is_last=False)
-            if not strategy.is_due(early):
+            if not self.period.is_due(early):
                 self.ledger.begin_round("sync")
-                strategy.sync(self.rank.group, self.params, self.weight)
+                strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
                 self.ledger.end_round()
+        if not strategy.ends_equal:
+            self.ledger.begin_round("collect")
+            strategy.collect(self.rank.group, self.params, self.weight, self.at.strategy)
+            self.ledger.end_round()
         if self.state.averaged is None:
             return None, 0
         n_averaged = self.state.n_averaged

@@ -84,7 +84,7 @@ class TrainJob:
     """
 
     optimizer: SGD
-    strategy: AbstractStrategy
+    strategy: AbstractStrategy[Any]
     initial: FloatVector
     max_iter: int
     tol: float | None

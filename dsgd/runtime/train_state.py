@@ -1,13 +1,15 @@
 """Where training stands on a rank between two rounds, and how it travels: to a keeper, to a file, to another gang.
 
 A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
-counters, the average of its iterates, the L1 penalty its weights have received) is one row per rank. A snapshot in the
+counters, the average of its iterates, the L1 penalty its weights have received, what its strategy remembers) is one row
+per rank. A snapshot in the
 memory of a rank holds the counters of all ranks but of the rest only its own row; a checkpoint holds every row.
 
 Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
 happened. Otherwise (another number of ranks, or rows dealt anew) they all start from the mean, weighted by rows:
 
 - the model, where ranks had different ones, and the averaged model;
+- what the strategy remembers: of floats the mean, of everything else that of the first rank;
 - the step counter t, so that step sizes go on where they were;
 - the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before.
 
@@ -19,6 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
+from typing import Any, Final
 
 import numpy as np
 
@@ -27,9 +30,13 @@ from dsgd.kernels import sgd as kernels
 from dsgd.local import SGDState
 from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import EpochRecord
+from dsgd.sync.base import NoState, state_arrays
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["TrainState", "adapted", "is_exact"]
+
+# What comes before the name of an array that the strategy remembers.
+_STRATEGY: Final = "strategy."
 
 
 @dataclass
@@ -52,6 +59,8 @@ class TrainState:
         What the stopping rule remembers.
     history : list of EpochRecord
         One record per complete epoch.
+    strategy : dataclass of arrays
+        What the strategy remembers; see `dsgd.sync.AbstractStrategy.init`.
     """
 
     params: FloatVector
@@ -62,6 +71,7 @@ class TrainState:
     elapsed_s: float = 0.0
     stop_rule: StopRule = field(default_factory=StopRule)
     history: list[EpochRecord] = field(default_factory=list)
+    strategy: Any = field(default_factory=NoState)
 
     @property
     def position(self) -> tuple[int, int]:
@@ -92,12 +102,13 @@ class TrainState:
             "counters": counters,
         }
 
-    def own(self) -> dict[str, FloatVector]:
+    def own(self) -> dict[str, AnyArray]:
         """Return the vectors that this rank has; where they are empty, no rank has one."""
-        vectors = {
+        vectors: dict[str, AnyArray] = {
             "params": self.params,
             "averaged": self.optimizer.auxiliary,
             "received": self.optimizer.received,
+            **{_STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
         }
         return {name: vector for name, vector in vectors.items() if vector.size}
 
@@ -170,17 +181,17 @@ def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[st
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
-    for name in ("params", "averaged", "received"):
-        if name not in saved:
-            continue
+    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(_STRATEGY)]:
         table = saved[name]
         if name == "received" and not (exact and len(table) == n_before):
             # One rank's account of the penalty is no other's: without everybody's, all of them start a new one.
             del arrays[name]
         elif len(table) > 1 and exact:
             per_rank.append(name)
-        elif len(table) > 1:
+        elif len(table) > 1 and table.dtype.kind == "f":
             arrays[name] = (_weights(saved) @ table)[None].astype(table.dtype)
+        elif len(table) > 1:
+            arrays[name] = table[:1]
     return arrays, per_rank
 
 

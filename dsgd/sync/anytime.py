@@ -24,7 +24,8 @@ from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import EveryEpoch
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -32,7 +33,7 @@ __all__ = ["AnytimeSGD"]
 
 
 @dataclass(frozen=True)
-class AnytimeSGD(AbstractStrategy):
+class AnytimeSGD(AbstractStrategy[NoState]):
     """Let ranks do what they can in some seconds, then average their models by the rows that each has visited.
 
     Parameters
@@ -53,14 +54,18 @@ class AnytimeSGD(AbstractStrategy):
         """Refuse a time in which nothing can be done."""
         check_number("AnytimeSGD(seconds=...)", self.seconds, low=0.0, open_low=True)
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return one, all that can be planned: how many there are is known when an epoch is over."""
-        return 1
+    @property
+    def period(self) -> EveryEpoch:
+        """All that can be planned: how many rounds there are is known when an epoch is over."""
+        return EveryEpoch()
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true: every round ends in an average."""
-        return True
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
         weighted_mean(group, vector, weight)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""

@@ -9,43 +9,25 @@ step that a peer does not have, and averages are weighted by rows.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Any, ClassVar, Generic, Literal, TypeVar
 
 from dsgd.collectives.group import Group
-from dsgd.types import FloatVector
+from dsgd.sync.period import AbstractPeriod
+from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractStrategy", "Exchange", "RoundClock"]
+__all__ = ["AbstractStrategy", "Exchange", "NoState", "state_arrays"]
 
 Exchange = Literal["model", "gradient"]
+StateT = TypeVar("StateT")
 
 
-class RoundClock(NamedTuple):
-    """Where a rank is in training, when it asks its strategy whether a synchronisation is due.
-
-    Parameters
-    ----------
-    epoch : int
-        Epoch, from 0.
-    round : int
-        Round inside the epoch, from 0.
-    rounds : int
-        Rounds in an epoch.
-    is_last : bool
-        Whether this is the last round of the whole training.
-    """
-
-    epoch: int
-    round: int
-    rounds: int
-    is_last: bool
-
-    @property
-    def ends_epoch(self) -> bool:
-        """Whether this is the last round of its epoch."""
-        return self.round == self.rounds - 1
+@dataclass
+class NoState:
+    """The record of a strategy that remembers nothing from one synchronisation to the next."""
 
 
-class AbstractStrategy(ABC):
+class AbstractStrategy(ABC, Generic[StateT]):
     """When ranks talk, and what they say.
 
     Attributes
@@ -53,34 +35,53 @@ class AbstractStrategy(ABC):
     exchanges : {"model", "gradient"}
         ``"model"``: ranks step on their own and the strategy mixes their models.
         ``"gradient"``: ranks compute a gradient, the strategy mixes gradients and every rank takes the same step.
+    ends_equal : bool
+        Whether all ranks have the same model, to the bit, after a synchronisation. Where they have not, `collect` is
+        called at the end of training.
     fuses : bool
         Whether every round ends in the weighted mean of all models and in nothing else, so that several of them may
         run inside one kernel (`dsgd.runtime.fused`).
     overlap : bool
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
         (`dsgd.sync.delayed`).
+    n_servers : int
+        Ranks without rows, at the end of the gang, that serve the others.
     """
 
     exchanges: ClassVar[Exchange]
+    ends_equal: ClassVar[bool] = True
     fuses: ClassVar[bool] = False
+    n_servers: ClassVar[int] = 0
     overlap: bool = False
 
+    @property
     @abstractmethod
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return into how many rounds an epoch is cut.
+    def period(self) -> AbstractPeriod:
+        """When ranks synchronise."""
+
+    @abstractmethod
+    def init(self, group: Group, params: FloatVector, weight: float) -> StateT:
+        """Return what the strategy remembers, as it is before the first step; called by all ranks.
 
         Parameters
         ----------
-        rows : list of int, length world size
-            Rows of each rank.
+        group : Group
+            The ranks of the gang.
+        params : array, shape (n_params,)
+            The model to start from, equal on all ranks; to be copied where it is kept.
+        weight : float
+            Share of this rank in the mean: its rows over the rows of all; the weights of a gang add up to one.
+
+        Returns
+        -------
+        StateT
+            A dataclass whose every field is an array of at least one dimension, or such a dataclass again. It is kept
+            in snapshots and checkpoints, one row per rank. Ranks that other rows or other ranks take over start from
+            the mean of the rows of floats, and from the first row of everything else.
         """
 
     @abstractmethod
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return whether the ranks synchronise at the end of this round; the same on every rank."""
-
-    @abstractmethod
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: StateT) -> None:
         """Mix `vector` over the ranks, in place.
 
         Parameters
@@ -91,4 +92,25 @@ class AbstractStrategy(ABC):
             The model or the gradient, as `exchanges` says.
         weight : float
             Share of this rank in the mean: its rows over the rows of all; the weights of a gang add up to one.
+        state : StateT
+            What `init` returned; updated in place.
         """
+
+    @abstractmethod
+    def collect(self, group: Group, params: FloatVector, weight: float, state: StateT) -> None:
+        """Leave on every rank, bitwise equal, the model that training returns; called by all ranks at the end.
+
+        Not called where `ends_equal` says that the ranks have equal models anyway. Parameters are those of `sync`.
+        """
+
+
+def state_arrays(state: Any) -> dict[str, AnyArray]:
+    """Return the arrays of a state record by name; those of a record inside it as ``"outer.inner"``."""
+    arrays: dict[str, AnyArray] = {}
+    for field in fields(state):
+        value = getattr(state, field.name)
+        if is_dataclass(value):
+            arrays |= {f"{field.name}.{name}": array for name, array in state_arrays(value).items()}
+        else:
+            arrays[field.name] = value
+    return arrays

@@ -16,26 +16,31 @@ from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import EveryEpoch
 from dsgd.types import FloatVector
 
 __all__ = ["EpochAveraging"]
 
 
 @dataclass(frozen=True)
-class EpochAveraging(AbstractStrategy):
+class EpochAveraging(AbstractStrategy[NoState]):
     """Average the models at the end of every epoch."""
 
     exchanges: ClassVar[Exchange] = "model"
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return one: an epoch is one round."""
-        return 1
+    @property
+    def period(self) -> EveryEpoch:
+        """At the end of every epoch."""
+        return EveryEpoch()
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true: every round is an epoch."""
-        return True
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
         weighted_mean(group, vector, weight)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""

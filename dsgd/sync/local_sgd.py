@@ -23,14 +23,15 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
 
 __all__ = ["LocalSGD"]
 
 
 @dataclass(frozen=True)
-class LocalSGD(AbstractStrategy):
+class LocalSGD(AbstractStrategy[NoState]):
     """Average the models every `every` samples.
 
     Parameters
@@ -62,14 +63,18 @@ class LocalSGD(AbstractStrategy):
         if not isinstance(self.overlap, (bool, np.bool_)):
             raise InvalidParameterError(f"LocalSGD(overlap=...) must be True or False. Got {self.overlap!r}.")
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return ``ceil(max(rows) / every)``, at least one."""
-        return max(1, -(-max(rows) // int(self.every)))
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true: every round ends in an average, the last of an epoch too."""
-        return True
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
         weighted_mean(group, vector, weight)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""

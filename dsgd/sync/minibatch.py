@@ -21,14 +21,15 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import EveryBatch
 from dsgd.types import FloatVector
 
 __all__ = ["MinibatchSGD"]
 
 
 @dataclass(frozen=True)
-class MinibatchSGD(AbstractStrategy):
+class MinibatchSGD(AbstractStrategy[NoState]):
     """Take one step per batch, with the gradient of the whole batch.
 
     Parameters
@@ -52,14 +53,18 @@ class MinibatchSGD(AbstractStrategy):
                 f"MinibatchSGD(batch=...) must be a positive number of rows. Got {self.batch!r}."
             )
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return ``ceil(sum(rows) / batch)``, at least one."""
-        return max(1, -(-sum(rows) // int(self.batch)))
+    @property
+    def period(self) -> EveryBatch:
+        """After every batch."""
+        return EveryBatch(self.batch)
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true: every round is a step."""
-        return True
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Replace the gradient by the weighted mean of all gradients; see `AbstractStrategy.sync`."""
         weighted_mean(group, vector, weight)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""

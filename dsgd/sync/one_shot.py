@@ -17,26 +17,31 @@ from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, RoundClock
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import Once
 from dsgd.types import FloatVector
 
 __all__ = ["OneShotAveraging"]
 
 
 @dataclass(frozen=True)
-class OneShotAveraging(AbstractStrategy):
+class OneShotAveraging(AbstractStrategy[NoState]):
     """Average the models once, after the last epoch."""
 
     exchanges: ClassVar[Exchange] = "model"
 
-    def rounds_per_epoch(self, rows: list[int]) -> int:
-        """Return one: an epoch is one round."""
-        return 1
+    @property
+    def period(self) -> Once:
+        """At the end of training."""
+        return Once()
 
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return whether training ends with this round."""
-        return clock.is_last
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
 
-    def sync(self, group: Group, vector: FloatVector, weight: float) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
         weighted_mean(group, vector, weight)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: the ranks have equal models."""

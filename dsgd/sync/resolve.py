@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
@@ -13,7 +15,7 @@ from dsgd.sync.one_shot import OneShotAveraging
 __all__ = ["resolve"]
 
 
-def resolve(sync: AbstractStrategy | int | str | None) -> AbstractStrategy:
+def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
     """Return the strategy that `sync` means.
 
     Parameters

@@ -1,0 +1,143 @@
+"""When ranks talk: into how many rounds an epoch is cut, and which of them end in a synchronisation.
+
+A period is a pure function of the rows of all ranks and of the place in training. All ranks ask it the same and so
+agree without a message.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from dsgd.validation import check_number
+
+__all__ = ["AbstractPeriod", "EveryBatch", "EveryEpoch", "EveryRows", "Once", "RoundClock"]
+
+
+class RoundClock(NamedTuple):
+    """Where a rank is in training, when it asks whether a synchronisation is due.
+
+    Parameters
+    ----------
+    epoch : int
+        Epoch, from 0.
+    round : int
+        Round inside the epoch, from 0.
+    rounds : int
+        Rounds in an epoch.
+    is_last : bool
+        Whether this is the last round of the whole training.
+    """
+
+    epoch: int
+    round: int
+    rounds: int
+    is_last: bool
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether this is the last round of its epoch."""
+        return self.round == self.rounds - 1
+
+
+class AbstractPeriod(ABC):
+    """When ranks talk."""
+
+    @abstractmethod
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return into how many rounds an epoch is cut.
+
+        Parameters
+        ----------
+        rows : list of int, length world size
+            Rows of each rank.
+        """
+
+    @abstractmethod
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return whether the ranks synchronise at the end of this round; the same on every rank."""
+
+
+@dataclass(frozen=True)
+class EveryRows(AbstractPeriod):
+    """After every n rows of the rank with the most rows, and at the end of an epoch.
+
+    Parameters
+    ----------
+    n : int, default 1024
+        Rows; a number beyond those of all ranks means once per epoch.
+
+    Raises
+    ------
+    InvalidParameterError
+        `n` is not a positive integer.
+    """
+
+    n: int = 1024
+
+    def __post_init__(self) -> None:
+        check_number("EveryRows(n=...)", self.n, low=1, integer=True)
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return ``ceil(max(rows) / n)``, at least one."""
+        return max(1, -(-max(rows) // int(self.n)))
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true."""
+        return True
+
+
+@dataclass(frozen=True)
+class EveryBatch(AbstractPeriod):
+    """After every n rows of all ranks together.
+
+    Parameters
+    ----------
+    n : int, default 32
+        Rows of a batch.
+
+    Raises
+    ------
+    InvalidParameterError
+        `n` is not a positive integer.
+    """
+
+    n: int = 32
+
+    def __post_init__(self) -> None:
+        check_number("EveryBatch(n=...)", self.n, low=1, integer=True)
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return ``ceil(sum(rows) / n)``, at least one."""
+        return max(1, -(-sum(rows) // int(self.n)))
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true."""
+        return True
+
+
+@dataclass(frozen=True)
+class EveryEpoch(AbstractPeriod):
+    """At the end of every epoch."""
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return one."""
+        return 1
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true."""
+        return True
+
+
+@dataclass(frozen=True)
+class Once(AbstractPeriod):
+    """At the end of training."""
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return one."""
+        return 1
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return whether training ends with this round."""
+        return clock.is_last
