@@ -11,6 +11,7 @@ from dsgd.collectives.cost import (
     choose_algorithm,
     gather_cost,
 )
+from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
 
 __all__ = [
@@ -24,4 +25,7 @@ __all__ = [
     "broadcast_cost",
     "choose_algorithm",
     "gather_cost",
+    "gossip_cost",
+    "neighbour_mean",
+    "push_sum",
 ]

@@ -40,6 +40,7 @@ __all__ = [
     "OP_BARRIER",
     "OP_BROADCAST",
     "OP_GATHER",
+    "OP_GOSSIP",
     "OP_NAMES",
     "OP_SCATTER",
     "OP_SEND",
@@ -77,6 +78,7 @@ OP_ALLGATHER: Final = 3
 OP_BARRIER: Final = 4
 OP_GATHER: Final = 5
 OP_SCATTER: Final = 6
+OP_GOSSIP: Final = 7
 OP_NAMES: Final = {
     OP_SEND: "send",
     OP_ALLREDUCE: "allreduce",
@@ -85,6 +87,7 @@ OP_NAMES: Final = {
     OP_BARRIER: "barrier",
     OP_GATHER: "gather",
     OP_SCATTER: "scatter",
+    OP_GOSSIP: "gossip",
 }
 
 

@@ -1,0 +1,168 @@
+"""Mixing with the neighbours of a graph instead of with everybody.
+
+Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and its price grows with the
+number of ranks. A rank that only talks to a few peers pays for those alone.
+
+Update, for the graph of round k:
+
+- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.weights`. Where W is doubly
+  stochastic the mean over ranks stays and everybody converges to it.
+- `push_sum`: every rank cuts its mass (w z, w), a vector and a weight, into equal parts, keeps one, sends one to each
+  of its out-peers and adds what comes in. The sums of both over ranks stay whatever the graph is, so that the ratio z
+  converges to the mean where plain mixing would converge to something else.
+
+Cost per rank and round: one message of the vector (and, for `push_sum`, of one more element) per peer;
+`gossip_cost`. It does not depend on the number of ranks.
+
+What comes in is added in the order of `dsgd.comm.matching.exchange_steps`, which is that of the graph alone: the same
+bits on every wire.
+
+Source: Kempe, Dobra and Gehrke 2003 (push-sum); Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP).
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from dsgd.collectives.cost import Cost
+from dsgd.collectives.group import Group
+from dsgd.comm.matching import Step, exchange_steps
+from dsgd.comm.topology import AbstractTopology, shares, weights
+from dsgd.comm.wire import HEADER_BYTES, OP_GOSSIP
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.types import FloatMatrix, FloatVector
+
+__all__ = ["check_gossip", "gossip_cost", "neighbour_mean", "push_sum"]
+
+
+# Infinities are mixed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
+@np.errstate(over="ignore", invalid="ignore")
+def neighbour_mean(
+    group: Group, vector: FloatVector, topology: AbstractTopology, round_number: int, scratch: FloatMatrix
+) -> None:
+    """Replace `vector` by the weighted mean over this rank and those it hears from in a round.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks; each can reach its peers.
+    vector : array, shape (n,)
+        Mixed in place.
+    topology : AbstractTopology
+        Who hears from whom.
+    round_number : int
+        The round, the same on every rank.
+    scratch : array, shape (2, n), dtype of `vector`
+        Overwritten.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        Ranks are threads of different processes, so that not every rank can reach every other one.
+    InvalidParameterError
+        `scratch` has another shape or dtype.
+    AbortedError, GangTimeoutError, ProtocolError
+        See `AbstractTransport.exchange`.
+    """
+    check_gossip(group, topology)
+    _check_scratch(vector, scratch)
+    plan = _plan(topology, group.rank, group.size, round_number % topology.period(group.size))
+    mixed, arrived = scratch
+    np.multiply(vector, vector.dtype.type(plan.own), out=mixed)
+    for step, weight in zip(plan.steps, plan.weights, strict=True):
+        _exchange(group, step, vector, arrived)
+        if step.source is not None:
+            arrived *= vector.dtype.type(weight)
+            mixed += arrived
+    vector[:] = mixed
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def push_sum(
+    group: Group, mass: FloatVector, topology: AbstractTopology, round_number: int, scratch: FloatMatrix
+) -> None:
+    """Share out a vector and its weight, and take in what others share.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks; each can reach its peers.
+    mass : array, shape (n + 1,)
+        ``mass[:n]`` is the vector times its weight and ``mass[n]`` the weight, which starts as 1; both change in place.
+        The estimate of the mean is ``mass[:n] / mass[n]``.
+    topology : AbstractTopology
+        Who sends to whom.
+    round_number : int
+        The round, the same on every rank.
+    scratch : array, shape (2, n + 1), dtype of `mass`
+        Overwritten.
+
+    Raises
+    ------
+    IncompatiblePartsError, InvalidParameterError, AbortedError, GangTimeoutError, ProtocolError
+        As `neighbour_mean` does.
+    """
+    check_gossip(group, topology)
+    _check_scratch(mass, scratch)
+    plan = _plan(topology, group.rank, group.size, round_number % topology.period(group.size))
+    part, arrived = scratch
+    np.multiply(mass, mass.dtype.type(plan.share), out=part)
+    mass[:] = part
+    for step in plan.steps:
+        _exchange(group, step, part, arrived)
+        if step.source is not None:
+            mass += arrived
+
+
+def check_gossip(group: Group, topology: AbstractTopology) -> None:
+    """Raise `IncompatiblePartsError` if a rank could not reach all of its peers."""
+    if group.transport.processes:
+        raise IncompatiblePartsError(
+            f"{topology} needs ranks that reach each other one by one, and the ranks here are threads of several "
+            "processes, of which only the first threads do. Start workers with one thread each, or train on the "
+            "threads of one process."
+        )
+
+
+def gossip_cost(topology: AbstractTopology, rank: int, size: int, n: int, itemsize: int, round_number: int = 0) -> Cost:
+    """Return what `rank` sends in a round of gossip about n elements; for `push_sum` the weight is one of them."""
+    messages = len(topology.out_peers(rank, size, round_number))
+    return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
+
+
+class _Plan(NamedTuple):
+    """What a rank does in a round: its steps, the weights of what comes in each, its own weight, and its share."""
+
+    steps: tuple[Step, ...]
+    weights: tuple[float, ...]
+    own: float
+    share: float
+
+
+@lru_cache(maxsize=1024)
+def _plan(topology: AbstractTopology, rank: int, size: int, round_number: int) -> _Plan:
+    steps = exchange_steps(topology, rank, size, round_number)
+    own, of = weights(topology, rank, size, round_number)
+    arriving = tuple(0.0 if step.source is None else of[step.source] for step in steps)
+    return _Plan(steps, arriving, own, shares(topology, rank, size, round_number))
+
+
+def _exchange(group: Group, step: Step, outgoing: FloatVector, incoming: FloatVector) -> None:
+    group.transport.exchange(
+        step.to,
+        None if step.to is None else outgoing,
+        step.source,
+        None if step.source is None else incoming,
+        OP_GOSSIP,
+    )
+
+
+def _check_scratch(vector: FloatVector, scratch: FloatMatrix) -> None:
+    if scratch.shape != (2, *vector.shape) or scratch.dtype != vector.dtype:
+        raise InvalidParameterError(
+            f"scratch=... must have shape {2, *vector.shape} and dtype {vector.dtype}. Got {scratch.shape} and "
+            f"{scratch.dtype}."
+        )

@@ -1,0 +1,446 @@
+"""Who talks to whom in a round, as pure functions of the rank, the number of ranks and the round.
+
+Problem: methods that mix models between neighbours instead of over everybody need a graph. It must be the same on every
+rank without a word being said, and known before there is a connection, so that it can be drawn, simulated and tested.
+
+Update: with ``W[i, j]`` the weight with which rank i takes in what rank j has, one round of mixing is ``x <- W x``. Two
+weightings make the mean survive it:
+
+- Metropolis, for graphs in which every edge goes both ways: ``W[i, j] = 1 / (1 + max(d_i, d_j))`` between neighbours of
+  degrees d, and the rest of each row on the diagonal. W is symmetric and doubly stochastic whatever the degrees are.
+- uniform: rank j cuts what it has into ``1 + d_j`` equal parts, keeps one and sends the others. W is column stochastic:
+  the sum over ranks survives, and doubly stochastic where all ranks send and receive equally much.
+
+How fast ranks agree is set by the spectral gap 1 - |lambda_2(W)|: of order P^-2 on a ring of P ranks, P^-1 on a square
+grid, independent of P on random regular graphs, and 1, all at once, if everybody talks to everybody.
+
+Cost per round: a rank sends one message per peer it sends to, in the order of `dsgd.comm.matching`.
+
+Source: Xiao and Boyd 2004 (Metropolis weights); Assran, Loizou, Ballas and Rabbat 2019 (exponential graph); Lian,
+Zhang, Zhang and Liu 2018 (bipartite pairs).
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, final
+
+import numpy as np
+
+from dsgd.comm.regular import random_regular_graph
+from dsgd.errors import InvalidParameterError
+from dsgd.types import FloatMatrix
+
+__all__ = [
+    "AbstractTopology",
+    "Bipartite",
+    "Complete",
+    "Exponential",
+    "Grid",
+    "Groups",
+    "RandomRegular",
+    "Ring",
+    "Star",
+    "Weighting",
+    "grid_shape",
+    "mixing_matrix",
+    "shares",
+    "spectral_gap",
+    "weights",
+]
+
+Weighting = Literal["metropolis", "uniform"]
+
+
+class AbstractTopology(ABC):
+    """A graph over ranks that may change from round to round.
+
+    Peers are listed without repetition and never include the rank itself; the numbers of ranks and rounds start at 0.
+
+    Attributes
+    ----------
+    symmetric : bool
+        Whether every edge goes both ways.
+    """
+
+    symmetric: ClassVar[bool] = True
+
+    @abstractmethod
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """Return the ranks that `rank` of `size` sends to in a round."""
+
+    @abstractmethod
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """Return the ranks that `rank` of `size` receives from in a round."""
+
+    @abstractmethod
+    def period(self, size: int) -> int:
+        """Return the number of rounds after which the graph repeats, at least 1."""
+
+
+@final
+@dataclass(frozen=True)
+class Ring(AbstractTopology):
+    """Every rank talks to the one before it and the one after it."""
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        return _others(rank, [(rank + 1) % size, (rank - 1) % size])
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """Return 1: the graph stays."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Grid(AbstractTopology):
+    """Ranks in rows and columns as nearly equal in number as divisors of the world size allow; a prime is a line.
+
+    Parameters
+    ----------
+    wraps : bool, default False
+        Whether the ends of rows and columns are joined: a torus.
+    """
+
+    wraps: bool = False
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        rows, columns = grid_shape(size)
+        row, column = divmod(rank, columns)
+        found = []
+        for down, right in ((0, 1), (0, -1), (1, 0), (-1, 0)):
+            y, x = row + down, column + right
+            if self.wraps or (0 <= y < rows and 0 <= x < columns):
+                found.append(y % rows * columns + x % columns)
+        return _others(rank, found)
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """Return 1: the graph stays."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Complete(AbstractTopology):
+    """Everybody talks to everybody."""
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        return tuple((rank + hop) % size for hop in range(1, size))
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return tuple((rank - hop) % size for hop in range(1, size))
+
+    def period(self, size: int) -> int:
+        """Return 1: the graph stays."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Star(AbstractTopology):
+    """One rank, the hub, talks to all others, and they only to it.
+
+    Parameters
+    ----------
+    hub : int, default 0
+        That rank; counted modulo the world size.
+    """
+
+    hub: int = 0
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        hub = self.hub % size
+        return _others(rank, range(size)) if rank == hub else (hub,)
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """Return 1: the graph stays."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Exponential(AbstractTopology):
+    """Every rank sends ahead by powers of ``peers + 1``: all hear of all in the fewest rounds.
+
+    In round k rank r sends to ``r + j (q + 1)^(k mod L)`` mod P for j = 1..q, with q peers, P ranks and
+    ``L = ceil(log_{q+1} P)``. If P is a power of q + 1, L rounds of uniform mixing average exactly; otherwise they
+    never do, they only converge.
+
+    Parameters
+    ----------
+    peers : int, default 1
+        Ranks that each rank sends to in a round.
+
+    Raises
+    ------
+    InvalidParameterError
+        `peers` is not a positive integer.
+    """
+
+    peers: int = 1
+    symmetric: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse a number of peers that cannot be."""
+        _check_count("Exponential", "peers", self.peers, 1)
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        return _others(rank, [(rank + hop) % size for hop in self._hops(size, round_number)])
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return _others(rank, [(rank - hop) % size for hop in self._hops(size, round_number)])
+
+    def period(self, size: int) -> int:
+        """Return ``ceil(log_{peers + 1}(size))``."""
+        rounds, reached = 1, self.peers + 1
+        while reached < size:
+            rounds, reached = rounds + 1, reached * (self.peers + 1)
+        return rounds
+
+    def _hops(self, size: int, round_number: int) -> list[int]:
+        stride = (self.peers + 1) ** (round_number % self.period(size))
+        return [j * stride for j in range(1, self.peers + 1)]
+
+
+@final
+@dataclass(frozen=True)
+class Bipartite(AbstractTopology):
+    """Pairs of an even and an odd rank; every even rank meets every odd one in turn.
+
+    In round k even rank 2 a talks to odd rank 2 b + 1 with ``b = (a + k) mod ceil(P / 2)``; if P is odd, one even rank
+    in turn talks to nobody.
+    """
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        n_even = (size + 1) // 2
+        half, odd = divmod(rank, 2)
+        if odd:
+            return (2 * ((half - round_number) % n_even),)
+        peer = 2 * ((half + round_number) % n_even) + 1
+        return (peer,) if peer < size else ()
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size, round_number)
+
+    def period(self, size: int) -> int:
+        """Return ``ceil(size / 2)``."""
+        return (size + 1) // 2
+
+
+@final
+@dataclass(frozen=True)
+class RandomRegular(AbstractTopology):
+    """A connected graph in which every rank has `degree` neighbours, drawn once per seed and world size.
+
+    Where no such graph exists it is the nearest one: of an odd number of odd degrees one is smaller by one, and with
+    `degree` or fewer ranks everybody talks to everybody. Of degree 1 it is a set of pairs, not connected.
+
+    Parameters
+    ----------
+    degree : int, default 3
+        Neighbours of each rank.
+    seed : int, default 0
+        Which of the graphs.
+
+    Raises
+    ------
+    InvalidParameterError
+        `degree` is not a positive integer or `seed` is negative.
+    """
+
+    degree: int = 3
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse a degree or seed that cannot be."""
+        _check_count("RandomRegular", "degree", self.degree, 1)
+        _check_count("RandomRegular", "seed", self.seed, 0)
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        return random_regular_graph(self.degree, self.seed, size)[rank]
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """Return 1: the graph stays."""
+        return 1
+
+
+@final
+@dataclass(frozen=True)
+class Groups(AbstractTopology):
+    """Consecutive ranks in groups as nearly equal as possible; everybody talks to all of the own group.
+
+    Parameters
+    ----------
+    n_groups : int
+        How many; with fewer ranks every rank is a group.
+
+    Raises
+    ------
+    InvalidParameterError
+        `n_groups` is not a positive integer.
+    """
+
+    n_groups: int
+
+    def __post_init__(self) -> None:
+        """Refuse a number of groups that cannot be."""
+        _check_count("Groups", "n_groups", self.n_groups, 1)
+
+    def members(self, rank: int, size: int) -> range:
+        """Return the ranks of the group of `rank`, itself among them."""
+        n = min(self.n_groups, size)
+        # Group g holds the ranks from ceil(g size / n) to ceil((g + 1) size / n).
+        group = rank * n // size
+        return range(-(-group * size // n), -(-(group + 1) * size // n))
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.out_peers`."""
+        return _others(rank, self.members(rank, size))
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """See `AbstractTopology.in_peers`."""
+        return self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """Return 1: the groups stay."""
+        return 1
+
+
+def grid_shape(size: int) -> tuple[int, int]:
+    """Return the numbers of rows and columns of a grid of `size` ranks: the rows the largest divisor up to its root."""
+    rows = next(d for d in range(math.isqrt(size), 0, -1) if size % d == 0)
+    return rows, size // rows
+
+
+def shares(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> float:
+    """Return which part of what it has `rank` keeps, and sends to each of its out-peers, under uniform weights."""
+    return 1.0 / (1 + len(topology.out_peers(rank, size, round_number)))
+
+
+def weights(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> tuple[float, dict[int, float]]:
+    """Return the weights of one round of averaging with neighbours.
+
+    Metropolis weights where every edge goes both ways, uniform ones of the senders otherwise.
+
+    Parameters
+    ----------
+    topology : AbstractTopology
+        The graph.
+    rank, size, round_number : int
+        The rank, how many there are, and the round.
+
+    Returns
+    -------
+    own : float
+        Weight of what the rank has itself.
+    of : dict of int to float
+        Weight of what comes from each in-peer.
+    """
+    sources = topology.in_peers(rank, size, round_number)
+    if topology.symmetric:
+        degree = len(sources)
+        degrees = [len(topology.out_peers(source, size, round_number)) for source in sources]
+        of = {source: 1.0 / (1 + max(degree, d)) for source, d in zip(sources, degrees, strict=True)}
+        return 1.0 - math.fsum(of.values()), of
+    return (
+        shares(topology, rank, size, round_number),
+        {source: shares(topology, source, size, round_number) for source in sources},
+    )
+
+
+def mixing_matrix(
+    topology: AbstractTopology, size: int, round_number: int = 0, weighting: Weighting | None = None
+) -> FloatMatrix:
+    """Return W, with ``x <- W x`` one round of mixing.
+
+    Parameters
+    ----------
+    topology : AbstractTopology
+        The graph.
+    size : int
+        How many ranks.
+    round_number : int, default 0
+        The round.
+    weighting : {"metropolis", "uniform"}, optional
+        See the module. By default Metropolis where every edge goes both ways, else uniform: what `weights` returns.
+
+    Returns
+    -------
+    array, shape (size, size), float64
+        Row i holds the weights of rank i's new value; columns add up to one, and under Metropolis weights rows do too.
+
+    Raises
+    ------
+    InvalidParameterError
+        Metropolis weights are asked for where edges go one way.
+    """
+    if weighting == "metropolis" and not topology.symmetric:
+        raise InvalidParameterError(
+            f"mixing_matrix(weighting='metropolis') needs edges that go both ways; those of {topology} do not. "
+            "Take weighting='uniform'."
+        )
+    matrix = np.zeros((size, size))
+    for rank in range(size):
+        if weighting == "uniform":
+            share = shares(topology, rank, size, round_number)
+            matrix[[rank, *topology.out_peers(rank, size, round_number)], rank] = share
+        else:
+            own, of = weights(topology, rank, size, round_number)
+            matrix[rank, rank] = own
+            matrix[rank, list(of)] = list(of.values())
+    return matrix
+
+
+def spectral_gap(matrix: FloatMatrix) -> float:
+    """Return 1 - |lambda_2|, with lambda_2 the second largest eigenvalue of a mixing matrix by modulus; 1 for one rank.
+
+    Parameters
+    ----------
+    matrix : array, shape (size, size)
+        Column stochastic. Of a graph that changes, the product of the matrices of a period.
+    """
+    if matrix.shape[0] == 1:
+        return 1.0
+    symmetric = np.array_equal(matrix, matrix.T)
+    values = np.abs(np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix))
+    # Rounding may leave the modulus a little above one.
+    return max(0.0, 1.0 - float(np.sort(values)[-2]))
+
+
+def _others(rank: int, peers: Sequence[int]) -> tuple[int, ...]:
+    # Without repetition: on few ranks several hops lead to the same one.
+    return tuple(peer for peer in dict.fromkeys(peers) if peer != rank)
+
+
+def _check_count(owner: str, name: str, value: int, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, (int, np.integer)) or value < least:
+        raise InvalidParameterError(f"{owner}({name}=...) must be an integer of {least} or more. Got {value!r}.")
