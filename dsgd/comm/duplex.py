@@ -20,7 +20,7 @@ from typing import Final
 from dsgd.comm.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError, PeerLateError
 from dsgd.comm.wire import HEADER_BYTES
 
-__all__ = ["duplex", "receive_some", "send_some"]
+__all__ = ["duplex", "receive_some", "send_bytes", "send_some"]
 
 _BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
 
@@ -126,6 +126,23 @@ def send_some(link: Link, payload: memoryview, sent: int) -> int:
             return link.sock.sendmsg(buffers, (), socket.MSG_DONTWAIT)
         start = sent - HEADER_BYTES
         return link.sock.send(payload[start : start + SEGMENT_BYTES], socket.MSG_DONTWAIT)
+    except BlockingIOError:
+        return 0
+    except OSError as error:
+        raise PeerGoneError(str(error), link) from error
+
+
+def send_bytes(link: Link, data: memoryview) -> int:
+    """Send what the socket takes of some bytes, header and all; returns how many, zero if it takes nothing."""
+    try:
+        if link.is_plain:
+            return link.sock.send(data, socket.MSG_DONTWAIT)
+        sent = 0
+        while sent < len(data) and _is_ready(link.sock, select.POLLOUT):
+            piece = data[sent : sent + STREAM_SEGMENT_BYTES]
+            link.sock.sendall(piece)
+            sent += len(piece)
+        return sent
     except BlockingIOError:
         return 0
     except OSError as error:

@@ -16,6 +16,7 @@ over the RPC of `distributed` and 13-28 ms as a round of tasks (`benchmarks/tran
 from __future__ import annotations
 
 import errno
+import select
 import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
@@ -118,6 +119,18 @@ class TCPTransport(AbstractTransport):
     def latency_s(self, peer: int) -> float:
         """Return half of the shortest round trip to `peer` seen when connecting, in seconds."""
         return self._links[peer].latency_s
+
+    def heard_from(self, peers: Sequence[int], limit_s: float) -> list[int]:
+        """Return those of `peers` of which something can be read, or that went away; waits at most `limit_s`."""
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and hears nobody.")
+        links = {self._links[peer].sock.fileno(): self._links[peer] for peer in peers}
+        if pending := [link.rank for link in links.values() if link.has_pending]:
+            return pending
+        poller = select.poll()
+        for fd in links:
+            poller.register(fd, select.POLLIN)
+        return [links[fd].rank for fd, _ in poller.poll(max(limit_s, 0.0) * 1000)]
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""
