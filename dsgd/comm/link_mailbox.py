@@ -1,0 +1,224 @@
+"""The mailboxes of ranks that have a connection to each other; see `dsgd.comm.mailbox`.
+
+The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. A frame goes
+to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is left to a
+thread that is started when it is needed for the first time.
+
+Cost per frame: one copy of the array more than `dsgd.comm.tcp`, and one system call to look.
+"""
+
+from __future__ import annotations
+
+import select
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final, final
+
+from dsgd.comm import tcp
+from dsgd.comm.base import AbortFlag
+from dsgd.comm.duplex import receive_some, send_bytes
+from dsgd.comm.link import Link, PeerLateError, as_bytes, charge_exchange
+from dsgd.comm.listener import Listener
+from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
+from dsgd.comm.tcp import TCPTransport
+from dsgd.comm.wire import HEADER_BYTES, OP_SEND
+from dsgd.ledger import WAIT, WIRE
+from dsgd.types import AnyArray
+
+__all__ = ["LinkMailbox", "connect"]
+
+# How often a thread that waits for a peer to read looks at the abort flag.
+_SLICE_S: Final = 0.5
+
+
+class _Parcel:
+    """A frame of which the kernel has not taken all."""
+
+    __slots__ = ("data", "link", "sent")
+
+    def __init__(self, link: Link, data: memoryview, sent: int) -> None:
+        self.link, self.data, self.sent = link, data, sent
+
+
+@final
+class LinkMailbox(AbstractMailbox):
+    """The mailbox of a rank that has a connection to each other one.
+
+    Parameters
+    ----------
+    mesh : TCPTransport
+        The connections, made for this mailbox; it closes them.
+    abort : AbortFlag
+        The one that `mesh` was made with.
+    """
+
+    def __init__(self, mesh: TCPTransport, abort: AbortFlag) -> None:
+        self.rank = mesh.rank
+        self.size = mesh.size
+        self.ledger = mesh.ledger
+        self.deadline_s = mesh.deadline_s
+        self._mesh = mesh
+        self._abort = abort
+        self._last = -1
+        # What the thread and its owner share; also held while a socket under TLS is read or written, whose two
+        # directions have one state.
+        self._changed = threading.Condition()
+        self._parcels: dict[int, deque[_Parcel]] = {}
+        self._thread: threading.Thread | None = None
+        self._is_closing = False
+        self._broken: dict[int, OSError] = {}
+        abort.on_set(self._wake)
+
+    def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
+        """Give the kernel what it takes, and keep a copy of the rest; see `AbstractMailbox.post`."""
+        self._check_peer(to)
+        ledger = self.ledger
+        clock = ledger.clock if ledger.timing else None
+        start = clock() if clock else 0.0
+        waited_s = self._await_room(to)
+        link, _ = self._mesh.announce(to, array, None, None, op)
+        assert link is not None  # announce returns one for each array
+        try:
+            with self._changed:
+                if error := self._broken.get(to):
+                    raise error
+                parcels = self._parcels.setdefault(to, deque())
+                data = memoryview(b"".join((link.header_out, as_bytes(array))))
+                sent = 0 if parcels else send_bytes(link, data)
+                if sent < data.nbytes:
+                    parcels.append(_Parcel(link, data, sent))
+                    self._start()
+                    self._changed.notify_all()
+        except OSError as error:
+            self._mesh.raise_for(error, link, None)
+        if clock:
+            ledger.charge(WAIT, waited_s)
+            ledger.charge(WIRE, clock() - start - waited_s)
+
+    def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
+        """Look, or wait; see `AbstractMailbox.ready`."""
+        self._abort.check()
+        found = next_after(self._last, self._mesh.heard_from(sources, limit_s), self.size)
+        self._abort.check()
+        self._last = self._last if found is None else found
+        return found
+
+    def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
+        """Receive the oldest frame of a rank; see `AbstractMailbox.take`."""
+        self._check_peer(source)
+        _, link = self._mesh.announce(None, None, source, out, op)
+        assert link is not None  # announce returns one for each array
+        ledger = self.ledger
+        clock = ledger.clock if ledger.timing else None
+        start = clock() if clock else 0.0
+        arrived_at, got, payload = start, 0, as_bytes(out)
+        total = HEADER_BYTES + payload.nbytes
+        last = time.monotonic()
+        try:
+            while got < total:
+                with self._changed:
+                    more = receive_some(link, payload, got)
+                if more:
+                    if clock and not got:
+                        arrived_at = clock()
+                    got, last = got + more, time.monotonic()
+                elif not self._mesh.heard_from((source,), left_s := last + self.deadline_s - time.monotonic()):
+                    self._abort.check()
+                    if left_s <= 0.0:
+                        raise PeerLateError("made no progress", link)
+        except OSError as error:
+            self._mesh.raise_for(error, link, None)
+        if clock:
+            charge_exchange(ledger, start, arrived_at, link)
+
+    def close(self) -> None:
+        """Wait until the peers have read what was posted to them, then close the connections."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify_all()
+        if self._thread is not None:
+            self._thread.join()
+        self._mesh.close()
+
+    def _await_room(self, to: int) -> float:
+        """Wait until one more frame may wait for a peer; return how long it took, in seconds."""
+        parcels = self._parcels.get(to, ())
+        if len(parcels) < MAX_OUTSTANDING:
+            return 0.0
+        start = time.monotonic()
+        with self._changed:
+            while len(parcels) >= MAX_OUTSTANDING and to not in self._broken:
+                self._abort.check()
+                left_s = start + self.deadline_s - time.monotonic()
+                if left_s <= 0.0:
+                    raise no_room(self.rank, to, self.deadline_s)
+                self._changed.wait(min(left_s, _SLICE_S))
+        return time.monotonic() - start
+
+    def _start(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._send, name=f"dsgd-post-{self.rank}", daemon=True)
+            self._thread.start()
+
+    def _send(self) -> None:
+        """Send what the kernel did not take at once, until the mailbox closes."""
+        last = time.monotonic()
+        while True:
+            with self._changed:
+                first = [parcels[0] for parcels in self._parcels.values() if parcels]
+                if not first:
+                    if self._is_closing:
+                        return
+                    self._changed.wait()
+                    last = time.monotonic()
+                    continue
+                # Nobody hears this thread: that a peer reads nothing is said to whoever waits for room.
+                if self._abort.is_set or (self._is_closing and time.monotonic() - last > self.deadline_s):
+                    return
+                moved = [self._push(parcel) for parcel in first]
+                if any(moved):
+                    last = time.monotonic()
+                    self._changed.notify_all()
+                    continue
+            poller = select.poll()
+            for parcel in first:
+                poller.register(parcel.link.sock, select.POLLOUT)
+            poller.poll(_SLICE_S * 1000)
+
+    def _push(self, parcel: _Parcel) -> bool:
+        """Send some of a parcel; return whether anything has changed."""
+        peer = parcel.link.rank
+        try:
+            n_bytes = send_bytes(parcel.link, parcel.data[parcel.sent :])
+        except OSError as error:
+            # The next frame to this peer raises it.
+            self._broken[peer] = error
+            self._parcels[peer].clear()
+            return True
+        parcel.sent += n_bytes
+        if parcel.sent == parcel.data.nbytes:
+            self._parcels[peer].popleft()
+        return n_bytes > 0
+
+    def _wake(self) -> None:
+        with self._changed:
+            self._changed.notify_all()
+
+
+def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings: Any) -> LinkMailbox:
+    """Return the mailbox of a rank that is connected with all others, once it is.
+
+    Parameters
+    ----------
+    listener : Listener
+        This rank's own; the caller closes it.
+    rank : int
+        This rank.
+    addresses : sequence of str, length size
+        Where each rank listens.
+    **settings
+        Those of `dsgd.comm.tcp.connect`, whose errors it raises; `abort` must be among them.
+    """
+    return LinkMailbox(tcp.connect(listener, rank, addresses, **settings), settings["abort"])
