@@ -15,11 +15,13 @@ import pytest
 import scipy.sparse as sp
 from distributed import Client, LocalCluster
 
+import gang_programs as programs
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import DiskSpaceError, MemoryLimitError
 from dsgd.inputs.spool import SpooledBlock, spool, visit
+from dsgd.runtime import run_on_cluster
 from dsgd.sync import MinibatchSGD
-from gang_cluster import assert_clean, start_cluster, wait_until
+from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 
@@ -130,6 +132,31 @@ def test_more_rows_than_memory_are_refused_in_memory(client: Client) -> None:
     blocks = [dask.delayed(make_rows, pure=False)(k) for k in range(25)]
     with pytest.raises(MemoryLimitError, match=r"rank 0 on worker tcp://.*, with 25 blocks, needs .* out_of_core=True"):
         SGDClassifier(**OPTIONS, client=client, n_jobs=1).fit(blocks)
+
+
+def test_workers_that_dask_has_paused_are_named(client: Client) -> None:
+    """Where Dask has paused all workers, the error says that memory is full, and not that there are none."""
+    blocks = put_blocks(client, 2)
+    client.run(set_pause_fraction, 0.01)
+    try:
+        wait_until(lambda: [state for state in states_of_workers(client) if state != "paused"])
+        with pytest.raises(MemoryLimitError, match="Dask has paused all 2 workers"):
+            run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep)
+    finally:
+        client.run(set_pause_fraction, 0.8)
+        wait_until(lambda: [state for state in states_of_workers(client) if state != "running"])
+    assert run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep).value.size
+
+
+def set_pause_fraction(fraction: float, dask_worker: Any) -> None:
+    dask_worker.memory_manager.memory_pause_fraction = fraction
+
+
+def states_of_workers(client: Client) -> list[str]:
+    states: list[str] = client.run_on_scheduler(
+        lambda dask_scheduler: [w.status.name for w in dask_scheduler.workers.values()]
+    )
+    return states
 
 
 def files_of_workers(client: Client) -> list[str]:

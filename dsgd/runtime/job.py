@@ -223,7 +223,8 @@ def _admitted(
     packed = None if demand is None else demand.packed
     while attempt < _MAX_PLANS:
         survey = _await_blocks(session, recovery, blocks, reload)
-        workers = [WorkerInfo(**worker) for worker in survey["workers"]]
+        # Paused workers start no tasks: they are planned with to tell what they lack, and for nothing else.
+        workers = [WorkerInfo(**worker) for worker in survey["workers"] or survey["paused"]]
         parts = [
             Block(
                 index,
@@ -236,6 +237,10 @@ def _admitted(
         ]
         try:
             plan = recovery.plan(parts, workers, limits, demand)
+            if not survey["workers"]:
+                raise MemoryLimitError(
+                    f"Dask has paused all {len(workers)} workers of the cluster: their memory is full."
+                )
         except ClusterError as problem:
             # After a failure the cluster may be too small for a moment: a nanny starts its worker again.
             if recovery.cause is None and (looked_again or not isinstance(problem, MemoryLimitError)):

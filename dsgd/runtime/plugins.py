@@ -97,7 +97,9 @@ class GangSchedulerPlugin(SchedulerPlugin):
     # ---- asked by the client
 
     async def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
-        """Return the running workers, and of each block its size, its holders, and whether it can still be had.
+        """Return the workers, and of each block its size, its holders, and whether it can still be had.
+
+        Workers are those that run and, apart, those that Dask has paused because their memory is full.
 
         Workers that have just registered are waited for a little: a job right after the start of a cluster would
         otherwise run on the few that were first.
@@ -106,25 +108,13 @@ class GangSchedulerPlugin(SchedulerPlugin):
             if all(ws.status != Status.init for ws in self.scheduler.workers.values()):
                 break
             await asyncio.sleep(_SETTLE_STEP_S)
-        workers = [
-            {
-                "address": ws.address,
-                "host": ws.host,
-                "name": str(ws.name),
-                "nthreads": ws.nthreads,
-                "memory_limit": ws.memory_limit or 0,
-                "memory_used": ws.memory.optimistic,
-                "busy": ws.address in self.registry.leases,
-            }
-            for ws in self.scheduler.running
-        ]
         blocks = []
         for key in keys:
             task = self.scheduler.tasks.get(key)
             holders = [ws.address for ws in task.who_has or ()] if task is not None else []
             nbytes = max(task.nbytes, 0) if task is not None else 0
             blocks.append({"nbytes": nbytes, "holders": holders, "known": task is not None})
-        return {"workers": workers, "blocks": blocks}
+        return {"workers": self._workers(Status.running), "paused": self._workers(Status.paused), "blocks": blocks}
 
     def admit(
         self,
@@ -208,6 +198,21 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry.stop_all("the scheduler is closing")
 
     # ---- inside
+
+    def _workers(self, status: Status) -> list[dict[str, Any]]:
+        return [
+            {
+                "address": ws.address,
+                "host": ws.host,
+                "name": str(ws.name),
+                "nthreads": ws.nthreads,
+                "memory_limit": ws.memory_limit or 0,
+                "memory_used": ws.memory.optimistic,
+                "busy": ws.address in self.registry.leases,
+            }
+            for ws in self.scheduler.workers.values()
+            if ws.status == status
+        ]
 
     def _give_way(self, scheduler: Scheduler) -> None:
         """Refuse to run beside the jobs of another version; one that has none is taken off."""
