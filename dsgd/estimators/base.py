@@ -30,7 +30,7 @@ from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.local import SGD, Objective, pack, unpack
+from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import FailurePolicy, GangResult
 from dsgd.runtime.threads import run_on_threads
@@ -80,6 +80,7 @@ class AbstractSGD(AbstractClusterEstimator):
     warm_start: bool
     average: bool | int
     sync: Any
+    optimizer: AbstractRule | None
     transport: TransportName
     on_failure: FailurePolicy
     checkpoint: Checkpoint | str | os.PathLike[str] | None
@@ -192,6 +193,7 @@ class AbstractSGD(AbstractClusterEstimator):
             eta0=float(self.eta0),
             power_t=float(self.power_t),
             average=int(self.average),
+            rule=self.optimizer,
         )
 
         def flat(coef: Any, intercept: Any) -> FloatVector:

@@ -19,7 +19,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, lazy
-from dsgd.local import Objective
+from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import FailurePolicy
 from dsgd.types import AnyArray
@@ -95,6 +95,10 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     sync : int, {"epoch", "one-shot"}, strategy or None, default None
         When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. None
         averages every 1024 samples. Of no effect on a single rank.
+    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
+        How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
+        `learning_rate`, with t counted in steps; most of these rules want ``learning_rate="constant"`` or
+        ``"invscaling"``.
     client : distributed.Client or None, default None
         The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
         a local cluster that is closed afterwards.
@@ -177,6 +181,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         warm_start: bool = False,
         average: bool | int = False,
         sync: Any = None,
+        optimizer: AbstractRule | None = None,
         client: Any = None,
         transport: TransportName = "auto",
         on_failure: FailurePolicy = "raise",
@@ -207,6 +212,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         self.warm_start = warm_start
         self.average = average
         self.sync = sync
+        self.optimizer = optimizer
         self.client = client
         self.transport = transport
         self.on_failure = on_failure

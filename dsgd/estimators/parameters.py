@@ -10,9 +10,10 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
+from dsgd.local import AbstractRule
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import FailurePolicy
-from dsgd.sync import resolve
+from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
 
@@ -70,7 +71,12 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "
             "by it. Got 0."
         )
-    resolve(estimator.sync)
+    if not isinstance(estimator.optimizer, (AbstractRule, type(None))):
+        raise InvalidParameterError(
+            f"{name}(optimizer=...) must be None or a rule of dsgd.local (Momentum, Adagrad, Adam, LARS). "
+            f"Got {estimator.optimizer!r}."
+        )
+    check_combination(resolve(estimator.sync), estimator.optimizer)
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -31,13 +31,14 @@ __all__ = [
     "COUNTERS",
     "all_finite",
     "gradient_rows",
+    "rate_sum",
     "run_rows",
     "step_all",
 ]
 
 # What changes: places in the vector `counters` (float64).
-T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD = range(8)
-COUNTERS = 8
+T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
+COUNTERS = 9
 # What does not: places in the vectors `constants` (float64) and `codes` (int64).
 ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE = range(8)
 CONSTANTS = 8
@@ -78,6 +79,7 @@ def rate_now(counters: FloatVector, constants: FloatVector, codes: IntVector, t:
         constants[POWER_T],
         constants[T0],
     )
+    rate *= counters[RATE_FACTOR]
     return rate
 
 
@@ -414,6 +416,16 @@ def step_all(
         for j in range(n_params):
             average[j] += params.dtype.type((params[j] - average[j]) / counters[N_AVERAGED])
     counters[T] = t + 1.0
+
+
+@kernel
+def rate_sum(counters: FloatVector, constants: FloatVector, codes: IntVector, t_start: float) -> float:
+    """Return the sum of the rates of the steps from `t_start` up to that which comes next."""
+    total, t = 0.0, t_start
+    while t < counters[T]:
+        total += rate_now(counters, constants, codes, t)
+        t += 1.0
+    return total
 
 
 @kernel

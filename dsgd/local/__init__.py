@@ -6,13 +6,19 @@ from dsgd.local.base import AbstractLocalOptimizer
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
+from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum
 from dsgd.local.sgd import SGD, SGDState, is_finite
 from dsgd.local.shard import Residency, Shard, split
 
 __all__ = [
+    "LARS",
     "SGD",
     "AbstractLocalOptimizer",
+    "AbstractRule",
+    "Adagrad",
+    "Adam",
     "Evaluation",
+    "Momentum",
     "Objective",
     "Residency",
     "SGDState",

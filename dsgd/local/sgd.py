@@ -1,4 +1,4 @@
-"""SGD, one row at a time, and its minibatch steps; the arithmetic is in `dsgd.kernels.sgd`."""
+"""SGD, by rows or by minibatches; the arithmetic is in `dsgd.kernels.sgd` and `dsgd.kernels.rules`."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from typing import Any, overload
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.schedules import SCHEDULES, optimal_t0
 from dsgd.local.base import AbstractLocalOptimizer
 from dsgd.local.objective import Objective, n_params
+from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState
 from dsgd.local.shard import Shard
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
@@ -62,6 +64,8 @@ class SGDState:
         L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
     factors : array, shape (n_outputs,)
         Scratch.
+    rule : RuleState or None
+        What the rule of minibatch steps remembers, if there is one.
     """
 
     counters: FloatVector
@@ -71,12 +75,14 @@ class SGDState:
     auxiliary: FloatVector
     received: FloatVector
     factors: FloatVector = field(repr=False)
+    rule: RuleState | None = None
 
     t = _Counter(kernels.T, "Step that comes next, from 1.")
     eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
     loss_sum = _Counter(
         kernels.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty."
     )
+    rate_factor = _Counter(kernels.RATE_FACTOR, "Factor of the rate of every schedule, 1 at first.")
     n_averaged = _Counter(kernels.N_AVERAGED, "Models in the average.")
 
     @property
@@ -112,7 +118,7 @@ class SGDState:
 
 @dataclass(frozen=True)
 class SGD(AbstractLocalOptimizer[SGDState]):
-    """Stochastic gradient descent, one row at a time.
+    """Stochastic gradient descent: a step per row, or with a rule a step per minibatch.
 
     Parameters
     ----------
@@ -126,6 +132,9 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         Exponent of invscaling.
     average : int, default=0
         0: no averaging. n: the average of the models from step n on is kept beside the model.
+    rule : AbstractRule or None, default=None
+        None takes a plain step per row. A rule takes one per minibatch of the size that it says; and where gradients
+        are exchanged, along what it makes of them.
 
     Raises
     ------
@@ -138,6 +147,7 @@ class SGD(AbstractLocalOptimizer[SGDState]):
     eta0: float = 0.01
     power_t: float = 0.5
     average: int = 0
+    rule: AbstractRule | None = None
 
     def __post_init__(self) -> None:
         if self.schedule not in SCHEDULES:
@@ -163,7 +173,7 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse else 1.0
         counters = np.zeros(kernels.COUNTERS)
         counters[kernels.T] = 1.0
-        counters[kernels.ETA_SCALE] = 1.0
+        counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
         constants = np.zeros(kernels.CONSTANTS)
         constants[kernels.ALPHA] = objective.alpha
         constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
@@ -179,6 +189,11 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         codes[kernels.N_OUTPUTS] = k
         codes[kernels.N_FEATURES] = d
         codes[kernels.AVERAGE] = self.average
+        rule = None
+        if self.rule is not None:
+            model = np.zeros(n_params(d, k), shard.dtype)
+            batch = self.rule.batch or DEFAULT_BATCH
+            rule = self.rule.init(model, constants, sparse=shard.is_sparse, batch=batch)
         return SGDState(
             counters=counters,
             constants=constants,
@@ -187,10 +202,11 @@ class SGD(AbstractLocalOptimizer[SGDState]):
             auxiliary=np.zeros(n_params(d, k) if self.average else 0, shard.dtype),
             received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
             factors=np.zeros(k, shard.dtype),
+            rule=rule,
         )
 
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
-        """Take one step on each of the rows start..stop, in order, in one call of a kernel that releases the lock.
+        """Take one step on each of the rows start..stop, or of their minibatches, in order, in one call of a kernel.
 
         Parameters
         ----------
@@ -207,7 +223,11 @@ class SGD(AbstractLocalOptimizer[SGDState]):
 
     def bind(self, params: FloatVector, shard: Shard, state: SGDState) -> Callable[[int, int], None]:
         """Return `run` for this model, these rows and this state, to be called with start and stop only."""
-        return partial(kernels.run_rows, *self.arguments(params, shard, state))
+        arguments, rule = self.arguments(params, shard, state), state.rule
+        if rule is None:
+            return partial(kernels.run_rows, *arguments)
+        of_rule = rule.gradient, rule.velocity, rule.second, rule.steps, rule.step_constants, rule.rule
+        return partial(rule_kernels.run_batches, *arguments, *of_rule)
 
     def arguments(self, params: FloatVector, shard: Shard, state: SGDState) -> tuple[Any, ...]:
         """Return what `dsgd.kernels.sgd.run_rows` takes before the rows, for callers of a kernel that calls it."""
@@ -226,6 +246,10 @@ class SGD(AbstractLocalOptimizer[SGDState]):
             state.constants,
             state.codes,
         )
+
+    def rate_sum(self, t_start: float, state: SGDState) -> float:
+        """Return the sum of the rates of steps t_start..t, the last left out."""
+        return float(kernels.rate_sum(state.counters, state.constants, state.codes, t_start))
 
     def gradient(
         self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState
@@ -270,13 +294,28 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         params : array, shape (n_params,)
             The model, updated in place.
         mean_gradient : array, shape (n_params,)
-            Sum of the gradients of all ranks over `n_rows`.
+            Sum of the gradients of all ranks over `n_rows`. A rule overwrites it.
         n_rows : int
             Rows the mean is of; with none there is no gradient and no step.
         state : SGDState
             Updated in place.
         """
-        if n_rows > 0:
+        if n_rows > 0 and state.rule is not None:
+            rule_kernels.step_rule(
+                params,
+                mean_gradient,
+                state.auxiliary,
+                state.received,
+                state.rule.velocity,
+                state.rule.second,
+                state.rule.steps,
+                state.counters,
+                state.constants,
+                state.rule.step_constants,
+                state.codes,
+                state.rule.rule,
+            )
+        elif n_rows > 0:
             kernels.step_all(
                 params,
                 mean_gradient,

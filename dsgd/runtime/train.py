@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import AnytimeSGD, RoundClock
+from dsgd.sync import AbstractLocalTerm, AnytimeSGD, LocalSteps, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.delayed import DelayedMean
 from dsgd.types import FloatVector
@@ -114,6 +114,10 @@ class _Trainer:
             self.walk = self.residency.bound(self.walk)
         if rank.is_virtual:
             self.walk = self._charged(self.walk)
+        if isinstance(job.strategy, AbstractLocalTerm) and rank.size > 1:
+            rule = self.state.rule
+            self.rows_per_call = min(self.rows_per_call, job.strategy.stretch if rule is None else rule.batch)
+            self.walk = self._corrected(self.walk, job.strategy)
         self.anytime: AnytimeRounds | None = None
         if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
             parts = self.walk, self.params, self.shard, self.state
@@ -198,7 +202,7 @@ class _Trainer:
         # On no rows: a rank that has yet to compile must not keep its peers waiting in the first round.
         self.ledger.begin_round("setup")
         self.fused: FusedRounds | None = None
-        window = window_for(self.rank, self.job.strategy, self.params)
+        window = window_for(self.rank, self.job.strategy, self.params) if self.job.optimizer.rule is None else None
         if window is not None:
             self.fused = FusedRounds(self.rank, window, self.job.optimizer, self.params, self.shard, self.state)
         if self.job.strategy.exchanges == "model":
@@ -255,7 +259,12 @@ class _Trainer:
                 self.delayed.hold(self.params)
             elif due:
                 strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
+                if self.state.rule is not None:
+                    memory = self.state.rule.memory().values()
+                    carry_over(strategy.momentum, self.rank.group, memory, self.weight)
         else:
+            if isinstance(strategy, MinibatchSGD):
+                self.state.rate_factor = strategy.rate_factor(clock)
             self._gradient_round(number, start, stop, begin)
         if ledger.timing and due:
             self.deadlines.add(ledger.clock() - begin)
@@ -344,6 +353,22 @@ class _Trainer:
         found = evaluate(params, held_out, self.job.optimizer.objective)
         self._charge(held_out, 0, held_out.n_rows)
         return found
+
+    def _corrected(
+        self, walk: Callable[[int, int], object], term: AbstractLocalTerm[Any]
+    ) -> Callable[[int, int], None]:
+        """Return `walk`, which applies the local term of the strategy too."""
+        state = self.state
+
+        def walk_and_correct(start: int, stop: int) -> None:
+            t_start, loss_sum = state.t, state.loss_sum
+            walk(start, stop)
+            if stop > start:
+                rate_sum = self.job.optimizer.rate_sum(t_start, state)
+                steps = LocalSteps(rate_sum, state.loss_sum - loss_sum, stop - start)
+                term.correct(self.params, steps, self.at.strategy)
+
+        return walk_and_correct
 
     def _charged(self, walk: Callable[[int, int], object]) -> Callable[[int, int], None]:
         """Return `walk`, which moves a virtual clock too."""

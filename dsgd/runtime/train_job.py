@@ -9,7 +9,7 @@ from typing import Any, Literal
 from dsgd.local import SGD, Shard, split
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.stragglers import Straggler
-from dsgd.sync import AbstractStrategy
+from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
@@ -81,6 +81,11 @@ class TrainJob:
         Path or URL of checkpoints to go on from.
     source : mapping
         Plain values that say how the rows came about; a checkpoint of another source is refused.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The strategy and the rule of the optimiser do not go together.
     """
 
     optimizer: SGD
@@ -97,6 +102,9 @@ class TrainJob:
     checkpoint: Checkpoint | None = None
     resume_from: str | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_combination(self.strategy, self.optimizer.rule)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ Ranks that own the same rows as before take up their own row, and training goes 
 happened. Otherwise (another number of ranks, or rows dealt anew) they all start from the mean, weighted by rows:
 
 - the model, where ranks had different ones, and the averaged model;
-- what the strategy remembers: of floats the mean, of everything else that of the first rank;
+- what the optimiser and the strategy remember: of floats the mean, of everything else that of the first rank;
 - the step counter t, so that step sizes go on where they were;
 - the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before.
 
@@ -35,7 +35,8 @@ from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["TrainState", "adapted", "is_exact"]
 
-# What comes before the name of an array that the strategy remembers.
+# What comes before the name of an array that the rule of minibatch steps, or the strategy, remembers.
+_RULE: Final = "rule."
 _STRATEGY: Final = "strategy."
 
 
@@ -104,10 +105,12 @@ class TrainState:
 
     def own(self) -> dict[str, AnyArray]:
         """Return the vectors that this rank has; where they are empty, no rank has one."""
+        rule = self.optimizer.rule
         vectors: dict[str, AnyArray] = {
             "params": self.params,
             "averaged": self.optimizer.auxiliary,
             "received": self.optimizer.received,
+            **{_RULE + name: array for name, array in (rule.memory() if rule is not None else {}).items()},
             **{_STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
         }
         return {name: vector for name, vector in vectors.items() if vector.size}
@@ -181,7 +184,7 @@ def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[st
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
-    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(_STRATEGY)]:
+    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith((_RULE, _STRATEGY))]:
         table = saved[name]
         if name == "received" and not (exact and len(table) == n_before):
             # One rank's account of the penalty is no other's: without everybody's, all of them start a new one.

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Any, ClassVar, Generic, Literal, TypeVar
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from dsgd.collectives.group import Group
+from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractStrategy", "Exchange", "NoState", "state_arrays"]
+__all__ = ["AbstractLocalTerm", "AbstractStrategy", "Exchange", "LocalSteps", "NoState", "state_arrays"]
 
 Exchange = Literal["model", "gradient"]
 StateT = TypeVar("StateT")
@@ -44,6 +45,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
     overlap : bool
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
         (`dsgd.sync.delayed`).
+    momentum : {"keep", "zero", "average"}
+        What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others.
     """
@@ -53,6 +56,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     fuses: ClassVar[bool] = False
     n_servers: ClassVar[int] = 0
     overlap: bool = False
+    momentum: MomentumPolicy = "keep"
 
     @property
     @abstractmethod
@@ -101,6 +105,54 @@ class AbstractStrategy(ABC, Generic[StateT]):
         """Leave on every rank, bitwise equal, the model that training returns; called by all ranks at the end.
 
         Not called where `ends_equal` says that the ranks have equal models anyway. Parameters are those of `sync`.
+        """
+
+
+class LocalSteps(NamedTuple):
+    """What a rank has done since it was last asked.
+
+    Parameters
+    ----------
+    rate_sum : float
+        Sum of the rates of its steps.
+    loss_sum : float
+        Sum of the losses of its rows, each before its step.
+    n_rows : int
+        Rows.
+    """
+
+    rate_sum: float
+    loss_sum: float
+    n_rows: int
+
+
+class AbstractLocalTerm(ABC, Generic[StateT]):
+    """What a strategy adds to local steps: a pull, a correction of their drift, or nothing but a look at their losses.
+
+    A step on a sparse row costs as much as the row has entries, but a term changes every weight. So it is applied after
+    every `stretch` rows, with the sum of the rates since the last time: that is the term at every step, to first order
+    in the rate. With a local rule it is applied after every minibatch.
+
+    Attributes
+    ----------
+    stretch : int
+        Rows between two applications.
+    """
+
+    stretch: int
+
+    @abstractmethod
+    def correct(self, params: FloatVector, steps: LocalSteps, state: StateT) -> None:
+        """Apply the term to the model, in place.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model after the steps.
+        steps : LocalSteps
+            What has been done since the last time.
+        state : StateT
+            What `AbstractStrategy.init` returned; updated in place.
         """
 
 

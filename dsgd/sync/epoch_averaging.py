@@ -17,6 +17,7 @@ from typing import ClassVar
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch
 from dsgd.types import FloatVector
 
@@ -25,9 +26,24 @@ __all__ = ["EpochAveraging"]
 
 @dataclass(frozen=True)
 class EpochAveraging(AbstractStrategy[NoState]):
-    """Average the models at the end of every epoch."""
+    """Average the models at the end of every epoch.
 
+    Parameters
+    ----------
+    momentum : {"keep", "zero", "average"}, default "keep"
+        What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such policy.
+    """
+
+    momentum: MomentumPolicy = "keep"
     exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        check_momentum("EpochAveraging(momentum=...)", self.momentum)
 
     @property
     def period(self) -> EveryEpoch:

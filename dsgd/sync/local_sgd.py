@@ -24,6 +24,7 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
 
@@ -42,15 +43,18 @@ class LocalSGD(AbstractStrategy[NoState]):
     overlap : bool, default False
         Whether the models of a round are exchanged while the ranks work on the next one: worth it where the wire takes
         as long as the work. The last average of an epoch is waited for.
+    momentum : {"keep", "zero", "average"}, default "keep"
+        What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
 
     Raises
     ------
     InvalidParameterError
-        `every` is not a positive integer, or `overlap` is not a bool.
+        `every` is not a positive integer, `overlap` is not a bool, or momentum is carried over while averages overlap.
     """
 
     every: int = 1024
     overlap: bool = False
+    momentum: MomentumPolicy = "keep"
     exchanges: ClassVar[Exchange] = "model"
     fuses: ClassVar[bool] = True
 
@@ -62,6 +66,11 @@ class LocalSGD(AbstractStrategy[NoState]):
             )
         if not isinstance(self.overlap, (bool, np.bool_)):
             raise InvalidParameterError(f"LocalSGD(overlap=...) must be True or False. Got {self.overlap!r}.")
+        check_momentum("LocalSGD(momentum=...)", self.momentum)
+        if self.overlap and self.momentum != "keep":
+            raise InvalidParameterError(
+                f"LocalSGD(overlap=True) goes with momentum='keep' only: an average is late. Got {self.momentum!r}."
+            )
 
     @property
     def period(self) -> EveryRows:

@@ -5,10 +5,13 @@ Problem: local models drift apart; here there is only one model at any time, at 
 Update: with B rows over all ranks in a batch and B_p of them on rank p, ``g <- sum_p (B_p / B) g_p`` where ``g_p`` is
 the mean gradient of rank p's rows; then every rank takes the same step with ``g``.
 
+The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
+after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step.
+
 Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
 epoch.
 
-Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012.
+Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal et al. 2017, sections 2.1 and 2.2.
 """
 
 from __future__ import annotations
@@ -22,8 +25,9 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
-from dsgd.sync.period import EveryBatch
+from dsgd.sync.period import EveryBatch, RoundClock
 from dsgd.types import FloatVector
+from dsgd.validation import check_number
 
 __all__ = ["MinibatchSGD"]
 
@@ -36,14 +40,20 @@ class MinibatchSGD(AbstractStrategy[NoState]):
     ----------
     batch : int, default 32
         Rows of a batch, over all ranks together.
+    base_batch : int or None, default None
+        The batch that the learning rate is meant for; None is `batch` itself, a factor of one.
+    warmup : float, default 0
+        Epochs until the rate has its whole factor. The source takes 5.
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer.
+        `batch` or `base_batch` is not a positive integer, or `warmup` is negative or has no factor to grow to.
     """
 
     batch: int = 32
+    base_batch: int | None = None
+    warmup: float = 0.0
     exchanges: ClassVar[Exchange] = "gradient"
 
     def __post_init__(self) -> None:
@@ -52,11 +62,24 @@ class MinibatchSGD(AbstractStrategy[NoState]):
             raise InvalidParameterError(
                 f"MinibatchSGD(batch=...) must be a positive number of rows. Got {self.batch!r}."
             )
+        if self.base_batch is not None:
+            check_number("MinibatchSGD(base_batch=...)", self.base_batch, low=1, integer=True)
+        check_number("MinibatchSGD(warmup=...)", self.warmup, low=0)
+        if self.warmup > 0 and self.base_batch is None:
+            raise InvalidParameterError(
+                f"MinibatchSGD(warmup=...) needs a factor to grow to: pass base_batch too. Got {self.warmup!r}."
+            )
 
     @property
     def period(self) -> EveryBatch:
         """After every batch."""
         return EveryBatch(self.batch)
+
+    def rate_factor(self, clock: RoundClock) -> float:
+        """Return the factor of the learning rate in a round."""
+        kappa = self.batch / (self.base_batch or self.batch)
+        progress = clock.epoch + (clock.round + 1) / clock.rounds
+        return 1.0 + (kappa - 1.0) * (min(1.0, progress / self.warmup) if self.warmup > 0.0 else 1.0)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
         """Return an empty record."""

@@ -36,7 +36,7 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     Examples
     --------
     >>> resolve(256)
-    LocalSGD(every=256, overlap=False)
+    LocalSGD(every=256, overlap=False, momentum='keep')
     """
     if isinstance(sync, AbstractStrategy):
         return sync

@@ -1,0 +1,225 @@
+"""Update rules of local minibatch steps: what becomes of a mean gradient before a step is taken along it.
+
+With g the mean gradient of a batch, w the weights, mu, b1, b2, c, e constants of the rule, and eta the rate of
+`dsgd.kernels.schedules`; the step is ``w <- w - eta d``. A penalty ``s ||w||^2 / 2`` adds ``s w`` to g, or, decoupled,
+``eta s w`` to the step.
+
+=========== ======================================================================= ====================================
+rule        direction d                                                             source
+=========== ======================================================================= ====================================
+heavy ball  u <- mu u + g;  d = u                                                   Polyak 1964
+Nesterov    u <- mu u + g;  d = g + mu u                                            Nesterov 1983; Sutskever et al. 2013
+Adagrad     v <- v + g^2;  d = g / (sqrt(v) + e)                                    Duchi, Hazan and Singer 2011
+Adam        u <- b1 u + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;                      Kingma and Ba 2015;
+            d = u / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + e)                         (decoupled) Loshchilov, Hutter 2019
+LARS        u <- mu u + eta r g;  d = u / eta;  r = c ||w|| / (||g|| + s ||w||)     You, Gitman and Ginsburg 2017
+            per slice, an output's weights; 1 where a norm is zero, and for intercepts
+=========== ======================================================================= ====================================
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.sgd import (
+    INTERCEPT_RATE,
+    N_FEATURES,
+    N_OUTPUTS,
+    SHRINK_RATE,
+    gradient_rows,
+    rate_now,
+    step_all,
+)
+from dsgd.kernels.sgd import T as STEP
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = ["run_batches", "step_rule"]
+
+HEAVY_BALL, NESTEROV, ADAGRAD, ADAM, LARS = range(5)
+# Places in the vector `rule` (float64).
+CODE, BETA1, BETA2, EPSILON, TRUST, IS_DECOUPLED, IS_COLUMN_MAJOR, BATCH = range(8)
+RULE_CONSTANTS = 8
+
+
+@scalar
+def lars_ratios(
+    params: FloatVector, gradient: FloatVector, rule: FloatVector, constants: FloatVector, codes: IntVector
+) -> None:
+    """Multiply the gradient of every output's weights, penalty included, by the trust ratio of that slice."""
+    n_outputs, n_features = np.uint64(codes[N_OUTPUTS]), np.uint64(codes[N_FEATURES])
+    # Sparse rows keep weights (n_features, n_outputs): an output's weights lie n_outputs apart.
+    stride = n_outputs if rule[IS_COLUMN_MAJOR] > 0.0 else np.uint64(1)
+    for k in range(n_outputs):
+        first = k if rule[IS_COLUMN_MAJOR] > 0.0 else k * n_features
+        of_weights, of_gradient = 0.0, 0.0
+        for i in range(n_features):
+            j = first + i * stride
+            of_weights += float(params[j]) * float(params[j])
+            of_gradient += float(gradient[j]) * float(gradient[j])
+        of_weights, of_gradient = math.sqrt(of_weights), math.sqrt(of_gradient)
+        ratio = 1.0
+        if of_weights > 0.0 and of_gradient > 0.0:
+            ratio = rule[TRUST] * of_weights / (of_gradient + constants[SHRINK_RATE] * of_weights)
+        for i in range(n_features):
+            j = first + i * stride
+            gradient[j] = params.dtype.type(ratio * (gradient[j] + constants[SHRINK_RATE] * params[j]))
+
+
+@scalar
+def turn(
+    gradient: FloatVector, velocity: FloatVector, second: FloatVector, steps: FloatVector, eta: float, rule: FloatVector
+) -> None:
+    """Replace a gradient by the direction of the rule, and update what the rule remembers."""
+    code, beta1, beta2, epsilon = int(rule[CODE]), rule[BETA1], rule[BETA2], rule[EPSILON]
+    n = np.uint64(gradient.shape[0])
+    dtype = gradient.dtype.type
+    steps[0] += 1.0
+    if code == HEAVY_BALL:
+        for j in range(n):
+            velocity[j] = dtype(beta1 * velocity[j] + gradient[j])
+            gradient[j] = velocity[j]
+    elif code == NESTEROV:
+        for j in range(n):
+            velocity[j] = dtype(beta1 * velocity[j] + gradient[j])
+            gradient[j] = dtype(gradient[j] + beta1 * velocity[j])
+    elif code == ADAGRAD:
+        for j in range(n):
+            second[j] = dtype(second[j] + float(gradient[j]) * gradient[j])
+            gradient[j] = dtype(gradient[j] / (math.sqrt(second[j]) + epsilon))
+    elif code == ADAM:
+        first_bias, second_bias = 1.0 - beta1 ** steps[0], 1.0 - beta2 ** steps[0]
+        for j in range(n):
+            velocity[j] = dtype(beta1 * velocity[j] + (1.0 - beta1) * gradient[j])
+            second[j] = dtype(beta2 * second[j] + (1.0 - beta2) * float(gradient[j]) * gradient[j])
+            gradient[j] = dtype((velocity[j] / first_bias) / (math.sqrt(second[j] / second_bias) + epsilon))
+    else:
+        for j in range(n):
+            velocity[j] = dtype(beta1 * velocity[j] + eta * gradient[j])
+            gradient[j] = dtype(velocity[j] / eta)
+
+
+@kernel
+def step_rule(
+    params: FloatVector,
+    gradient: FloatVector,
+    average: FloatVector,
+    received: FloatVector,
+    velocity: FloatVector,
+    second: FloatVector,
+    steps: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    step_constants: FloatVector,
+    codes: IntVector,
+    rule: FloatVector,
+) -> None:
+    """Take one step of a rule with a mean gradient, penalty included, and advance t by one.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model, updated in place.
+    gradient : array, shape (n_params,)
+        Mean gradient of the loss; overwritten by the direction.
+    average, received, counters, constants, codes
+        As in `dsgd.kernels.sgd.step_all`.
+    velocity : array, shape (n_params,) or (0,)
+        u of the rule, updated in place.
+    second : array, shape (n_params,) or (0,)
+        v of the rule, updated in place.
+    steps : array of float64, shape (1,)
+        Steps taken, updated in place.
+    step_constants : array of float64, shape (CONSTANTS,)
+        `constants` for the step along the direction, which holds penalty and rate of the intercept already.
+    rule : array of float64, shape (RULE_CONSTANTS,)
+        The rule.
+    """
+    n_weights = np.uint64(codes[N_OUTPUTS] * codes[N_FEATURES])
+    eta = rate_now(counters, constants, codes, counters[STEP])
+    if int(rule[CODE]) == LARS:
+        lars_ratios(params, gradient, rule, constants, codes)
+    elif rule[IS_DECOUPLED] == 0.0 and constants[SHRINK_RATE] > 0.0:
+        for j in range(n_weights):
+            gradient[j] = params.dtype.type(gradient[j] + constants[SHRINK_RATE] * params[j])
+    for j in range(n_weights, np.uint64(gradient.shape[0])):
+        gradient[j] = params.dtype.type(constants[INTERCEPT_RATE] * gradient[j])
+    turn(gradient, velocity, second, steps, eta, rule)
+    step_all(params, gradient, average, received, counters, step_constants, codes)
+
+
+@kernel
+def run_batches(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    average: FloatVector,
+    received: FloatVector,
+    factors: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    gradient: FloatVector,
+    velocity: FloatVector,
+    second: FloatVector,
+    steps: FloatVector,
+    step_constants: FloatVector,
+    rule: FloatVector,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step on each batch of the rows start..stop, cut into as few batches of even size as the rule allows.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes
+        As in `dsgd.kernels.sgd.run_rows`.
+    average, received, velocity, second, steps, step_constants, rule
+        As in `step_rule`.
+    gradient : array, shape (n_params,)
+        Scratch.
+    start, stop : int
+        Rows.
+    """
+    n_rows, batch = stop - start, int(rule[BATCH])
+    n_batches = (n_rows + batch - 1) // batch
+    for k in range(n_batches):
+        low, high = start + n_rows * k // n_batches, start + n_rows * (k + 1) // n_batches
+        gradient_rows(
+            values,
+            indices,
+            indptr,
+            targets,
+            row_weights,
+            class_weights,
+            params,
+            gradient,
+            factors,
+            counters,
+            constants,
+            codes,
+            low,
+            high,
+        )
+        for j in range(np.uint64(gradient.shape[0])):
+            gradient[j] /= params.dtype.type(high - low)
+        step_rule(
+            params,
+            gradient,
+            average,
+            received,
+            velocity,
+            second,
+            steps,
+            counters,
+            constants,
+            step_constants,
+            codes,
+            rule,
+        )

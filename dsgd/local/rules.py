@@ -1,0 +1,283 @@
+"""Update rules for local minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS.
+
+Problem: plain SGD takes a step per row and remembers nothing. Where gradients are noisy or badly scaled, or the batch
+is large, a rule that remembers what gradients were like gets further with each step.
+
+Update: the mean gradient of `batch` rows becomes a direction, in `dsgd.kernels.rules`, whose table has the equations
+and their sources. The rate is that of the schedule, counted in steps; the average of the iterates and the L1 penalty
+are those of a minibatch step.
+
+Cost: a step visits every weight two or three times, so batches should be long beside the model over the entries of a
+row. What a rule remembers is one or two vectors of the length of the model; whether a strategy that averages models
+averages it too, forgets it, or leaves it alone is that strategy's policy, `momentum`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.kernels import rules as kernels
+from dsgd.kernels import sgd as sgd_kernels
+from dsgd.types import FloatVector
+from dsgd.validation import check_bool, check_number
+
+__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "Momentum", "RuleState"]
+
+#: Rows of a local batch where the rule does not say.
+DEFAULT_BATCH = 32
+
+
+@dataclass
+class RuleState:
+    """What a rule remembers, and its scratch memory.
+
+    Parameters
+    ----------
+    velocity : array, shape (n_params,) or (0,)
+        Running sum or mean of gradients.
+    second : array, shape (n_params,) or (0,)
+        Running sum or mean of their squares.
+    steps : array of float64, shape (1,)
+        Steps taken.
+    gradient : array, shape (n_params,)
+        Scratch.
+    step_constants : array of float64
+        See `dsgd.kernels.rules.step_rule`.
+    rule : array of float64
+        The rule, as kernels read it.
+    """
+
+    velocity: FloatVector
+    second: FloatVector
+    steps: FloatVector
+    gradient: FloatVector = field(repr=False)
+    step_constants: FloatVector = field(repr=False)
+    rule: FloatVector = field(repr=False)
+
+    @property
+    def batch(self) -> int:
+        """Rows of a local batch."""
+        return int(self.rule[kernels.BATCH])
+
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what is remembered, by name."""
+        return {"velocity": self.velocity, "second": self.second, "steps": self.steps}
+
+
+class AbstractRule(ABC):
+    """What becomes of a mean gradient before a step is taken along it.
+
+    Attributes
+    ----------
+    batch : int or None
+        Rows of a local batch.
+    keeps_velocity, keeps_second : bool
+        Which vectors it remembers.
+    is_decoupled : bool
+        Whether the L2 penalty shrinks weights beside the rule, and is not part of the gradient.
+    """
+
+    batch: int | None
+    keeps_velocity: ClassVar[bool]
+    keeps_second: ClassVar[bool]
+    is_decoupled: bool = False
+
+    @abstractmethod
+    def constants(self) -> dict[int, float]:
+        """Return the numbers of the rule by their places in the vector that kernels read."""
+
+    def init(self, params: FloatVector, constants: FloatVector, *, sparse: bool, batch: int) -> RuleState:
+        """Return what the rule remembers before the first step.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            A model, for its length and dtype.
+        constants : array of float64
+            Those of the optimiser, see `dsgd.kernels.sgd`.
+        sparse : bool
+            Whether weights are laid out for sparse rows, see `dsgd.local.pack`.
+        batch : int
+            Rows of a local batch.
+        """
+        rule = np.zeros(kernels.RULE_CONSTANTS)
+        for place, value in self.constants().items():
+            rule[place] = value
+        rule[kernels.IS_DECOUPLED] = self.is_decoupled
+        rule[kernels.IS_COLUMN_MAJOR] = sparse
+        rule[kernels.BATCH] = batch
+        step_constants = constants.copy()
+        step_constants[sgd_kernels.INTERCEPT_RATE] = float(constants[sgd_kernels.INTERCEPT_RATE] > 0.0)
+        if not self.is_decoupled:
+            step_constants[sgd_kernels.SHRINK_RATE] = 0.0
+        nothing = params[:0]
+        return RuleState(
+            velocity=np.zeros_like(params if self.keeps_velocity else nothing),
+            second=np.zeros_like(params if self.keeps_second else nothing),
+            steps=np.zeros(1),
+            gradient=np.zeros_like(params),
+            step_constants=step_constants,
+            rule=rule,
+        )
+
+
+@dataclass(frozen=True)
+class Momentum(AbstractRule):
+    """Heavy ball, or Nesterov's momentum.
+
+    Parameters
+    ----------
+    momentum : float, default 0.9
+        mu, in [0, 1); 0 is plain minibatch SGD. A step is 1 / (1 - mu) times as long in the end: with a fixed rate,
+        choose `eta0` smaller by that.
+    nesterov : bool, default False
+        Whether the direction looks one step ahead.
+    batch : int or None, default None
+        Rows of a local batch; None is 32. Left None where gradients are exchanged: there the strategy has a batch.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    momentum: float = 0.9
+    nesterov: bool = False
+    batch: int | None = None
+    keeps_velocity: ClassVar[bool] = True
+    keeps_second: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("Momentum(momentum=...)", self.momentum, low=0, high=1, open_high=True)
+        check_bool("Momentum(nesterov=...)", self.nesterov)
+        _check_batch(self)
+
+    def constants(self) -> dict[int, float]:
+        """Return code and mu."""
+        code = kernels.NESTEROV if self.nesterov else kernels.HEAVY_BALL
+        return {kernels.CODE: code, kernels.BETA1: self.momentum}
+
+
+@dataclass(frozen=True)
+class Adagrad(AbstractRule):
+    """Adagrad: rates per weight, by the sum of squares of its gradients so far.
+
+    Parameters
+    ----------
+    epsilon : float, default 1e-8
+        Added to the root.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    epsilon: float = 1e-8
+    batch: int | None = None
+    keeps_velocity: ClassVar[bool] = False
+    keeps_second: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        check_number("Adagrad(epsilon=...)", self.epsilon, low=0, open_low=True)
+        _check_batch(self)
+
+    def constants(self) -> dict[int, float]:
+        """Return code and epsilon."""
+        return {kernels.CODE: kernels.ADAGRAD, kernels.EPSILON: self.epsilon}
+
+
+@dataclass(frozen=True)
+class Adam(AbstractRule):
+    """Adam, or with decoupled weight decay AdamW.
+
+    Parameters
+    ----------
+    beta1 : float, default 0.9
+        Memory of the mean of gradients, in [0, 1).
+    beta2 : float, default 0.999
+        Memory of the mean of their squares, in [0, 1).
+    epsilon : float, default 1e-8
+        Added to the root.
+    is_decoupled : bool, default False
+        True is AdamW: the L2 penalty shrinks weights beside the rule.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    beta1: float = 0.9
+    beta2: float = 0.999
+    epsilon: float = 1e-8
+    is_decoupled: bool = False
+    batch: int | None = None
+    keeps_velocity: ClassVar[bool] = True
+    keeps_second: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        for name in ("beta1", "beta2"):
+            check_number(f"Adam({name}=...)", getattr(self, name), low=0, high=1, open_high=True)
+        check_number("Adam(epsilon=...)", self.epsilon, low=0, open_low=True)
+        check_bool("Adam(is_decoupled=...)", self.is_decoupled)
+        _check_batch(self)
+
+    def constants(self) -> dict[int, float]:
+        """Return code, both memories and epsilon."""
+        return {
+            kernels.CODE: kernels.ADAM,
+            kernels.BETA1: self.beta1,
+            kernels.BETA2: self.beta2,
+            kernels.EPSILON: self.epsilon,
+        }
+
+
+@dataclass(frozen=True)
+class LARS(AbstractRule):
+    """Layer-wise adaptive rates: the length of a step is a share of the length of the weights it changes.
+
+    A slice is the weights of one output; intercepts are left out, as biases are.
+
+    Parameters
+    ----------
+    momentum : float, default 0.9
+        mu, in [0, 1).
+    trust : float, default 1e-3
+        c, the share.
+    batch : int or None, default None
+        See `Momentum`.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    momentum: float = 0.9
+    trust: float = 1e-3
+    batch: int | None = None
+    keeps_velocity: ClassVar[bool] = True
+    keeps_second: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("LARS(momentum=...)", self.momentum, low=0, high=1, open_high=True)
+        check_number("LARS(trust=...)", self.trust, low=0, open_low=True)
+        _check_batch(self)
+
+    def constants(self) -> dict[int, float]:
+        """Return code, mu and c."""
+        return {kernels.CODE: kernels.LARS, kernels.BETA1: self.momentum, kernels.TRUST: self.trust}
+
+
+def _check_batch(rule: AbstractRule) -> None:
+    if rule.batch is not None:
+        check_number(f"{type(rule).__name__}(batch=...)", rule.batch, low=1, integer=True)

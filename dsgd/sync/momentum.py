@@ -1,0 +1,51 @@
+"""What becomes of the memory of local rules where models are averaged.
+
+Problem: after an average the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
+has. Papers and released codes differ, often without saying so, in what they do about it.
+
+Policies: ``"keep"`` leaves the memory of every rank alone (Lin et al. 2020; DiLoCo), ``"zero"`` starts anew after every
+synchronisation, ``"average"`` replaces it by the mean weighted by rows (Yu, Jin and Yang 2019). Means of squares stay
+non-negative under all three.
+
+Cost: nothing, or for ``"average"`` one more all-reduce for each vector that the rule remembers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Literal, get_args
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.types import FloatVector
+from dsgd.validation import check_choice
+
+__all__ = ["MomentumPolicy", "carry_over", "check_momentum"]
+
+MomentumPolicy = Literal["keep", "zero", "average"]
+
+
+def check_momentum(where: str, policy: str) -> None:
+    """Raise `InvalidParameterError` unless `policy` is one; `where` is the parameter as the user wrote it."""
+    check_choice(where, policy, get_args(MomentumPolicy))
+
+
+def carry_over(policy: MomentumPolicy, group: Group, memory: Iterable[FloatVector], weight: float) -> None:
+    """Do to what a rule remembers what the policy says, in place; called by all ranks after their models are averaged.
+
+    Parameters
+    ----------
+    policy : {"keep", "zero", "average"}
+        The policy.
+    group : Group
+        The ranks of the gang.
+    memory : iterable of arrays
+        What the rule of this rank remembers.
+    weight : float
+        Share of this rank in the mean.
+    """
+    for vector in memory if policy != "keep" else ():
+        if policy == "zero":
+            vector.fill(0.0)
+        else:
+            weighted_mean(group, vector, weight)
