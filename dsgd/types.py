@@ -7,7 +7,16 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["AnyArray", "FloatMatrix", "FloatVector", "IndexVector", "IntVector", "PointerVector"]
+__all__ = [
+    "AnyArray",
+    "ByteVector",
+    "FloatMatrix",
+    "FloatVector",
+    "IndexVector",
+    "IntVector",
+    "PointerVector",
+    "WordVector",
+]
 
 AnyArray: TypeAlias = NDArray[Any]
 FloatVector: TypeAlias = NDArray[np.floating[Any]]  # (n,), float32 or float64
@@ -15,3 +24,5 @@ FloatMatrix: TypeAlias = NDArray[np.floating[Any]]  # (n, m), float32 or float64
 IntVector: TypeAlias = NDArray[np.int64]  # (n,)
 IndexVector: TypeAlias = NDArray[np.uint32]  # (nnz,), column numbers of a CSR shard
 PointerVector: TypeAlias = NDArray[np.uint64]  # (n_rows + 1,), row starts of a CSR shard
+ByteVector: TypeAlias = NDArray[np.uint8]  # (n,), what travels
+WordVector: TypeAlias = NDArray[np.uint64]  # (n,), bits packed into words

@@ -1,0 +1,170 @@
+"""What a compressor is: a vector into as few bytes as can be, and back.
+
+A compressor is a frozen dataclass of its parameters; what it remembers from one vector to the next (what it has not
+sent yet, momentum, how many vectors it has seen) is a record that `init` makes: a dataclass of arrays, part of the
+strategy's state and so of every snapshot and checkpoint.
+
+A payload is whole 64-bit words, packed to the bit inside, as a vector of bytes that any transport carries. It says
+nothing that both sides know: the length and the precision of the vector are not in it.
+
+How the vectors of several ranks are summed is `dsgd.collectives.compressed_mean`.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, TypeVar
+
+import numpy as np
+
+from dsgd.errors import ProtocolError
+from dsgd.types import AnyArray, ByteVector, FloatVector, WordVector
+
+__all__ = ["WORD_BYTES", "AbstractCompressor", "AbstractMemory", "NoMemory", "Scratch", "as_words", "words_for"]
+
+#: Payloads are a multiple of so many bytes.
+WORD_BYTES = 8
+
+
+class Scratch:
+    """Arrays that one compressor works in, made once and used again for every vector; never part of its state."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[str, AnyArray] = {}
+
+    def take(self, name: str, n: int, dtype: Any) -> AnyArray:
+        """Return the array of this name, shape (n,); it holds whatever was left in it."""
+        array = self._arrays.get(name)
+        if array is None or array.shape[0] < n or array.dtype != dtype:
+            array = self._arrays[name] = np.empty(n, dtype=dtype)
+        return array[:n]
+
+    def words(self, n: int) -> WordVector:
+        """Return the words of the next payload, shape (n,)."""
+        return self.take("payload", n, np.uint64)
+
+
+@dataclass
+class AbstractMemory:
+    """What a compressor remembers of the vectors of one rank: arrays of at least one dimension, or records of them.
+
+    Attributes
+    ----------
+    scratch : Scratch
+        Where it works; no field, hence in no checkpoint.
+    """
+
+    def __post_init__(self) -> None:
+        """Make the scratch memory."""
+        self.scratch = Scratch()
+
+
+@dataclass
+class NoMemory(AbstractMemory):
+    """The record of a compressor that remembers nothing."""
+
+
+MemoryT = TypeVar("MemoryT", bound=AbstractMemory)
+
+
+class AbstractCompressor(ABC, Generic[MemoryT]):
+    """Makes vectors small.
+
+    Attributes
+    ----------
+    unbiased : bool
+        Whether the mean over the random numbers of what `decode` returns is the vector.
+    linear : bool
+        Whether the payload of a sum is the sum of the payloads, which may then be all-reduced as they are.
+    remembers : bool
+        Whether what a payload leaves out is kept and goes into a later one.
+    """
+
+    unbiased: ClassVar[bool] = False
+    linear: ClassVar[bool] = False
+    remembers: ClassVar[bool] = False
+
+    @abstractmethod
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> MemoryT:
+        """Return the memory for vectors of one rank, before the first one.
+
+        Parameters
+        ----------
+        n : int
+            Length of the vectors, at most 2**32.
+        dtype : dtype
+            float32 or float64.
+        seed : int
+            Where random numbers start, the same on all ranks.
+        rank, size : int
+            The rank, and how many there are.
+        """
+
+    @abstractmethod
+    def encode(self, vector: FloatVector, memory: MemoryT) -> ByteVector:
+        """Return the payload of a vector.
+
+        Parameters
+        ----------
+        vector : array, shape (n,)
+            Read only.
+        memory : MemoryT
+            What `init` returned; updated in place.
+
+        Returns
+        -------
+        array of uint8
+            Whole words, which belong to the memory and are overwritten by the next vector.
+        """
+
+    @abstractmethod
+    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
+        """Add `factor` times the vector of a payload to `out`.
+
+        Parameters
+        ----------
+        payload : array of uint8
+            What `encode` returned, here or on another rank.
+        out : array, shape (n,)
+            Of the length and dtype of the vector; updated in place.
+        factor : float
+            What to multiply by.
+
+        Raises
+        ------
+        ProtocolError
+            The payload is none of a vector like `out`.
+        """
+
+    @abstractmethod
+    def payload_bytes(self, n: int, itemsize: int) -> int | None:
+        """Return the bytes of a payload for n elements of `itemsize` bytes; None where they depend on the vector."""
+
+
+def words_for(n_bits: int) -> int:
+    """Return how many words hold so many bits."""
+    return -(-n_bits // (8 * WORD_BYTES))
+
+
+def as_words(payload: ByteVector, n_words: int | None = None) -> WordVector:
+    """Return the words of a payload that came from elsewhere.
+
+    Parameters
+    ----------
+    payload : array of uint8
+        The payload.
+    n_words : int or None
+        How many there must be.
+
+    Raises
+    ------
+    ProtocolError
+        There are others.
+    """
+    whole, rest = divmod(payload.shape[0], WORD_BYTES)
+    if rest or (n_words is not None and whole != n_words):
+        wanted = "a multiple of 8" if n_words is None else str(n_words * WORD_BYTES)
+        raise ProtocolError(f"Expected a payload of {wanted} bytes, got {payload.shape[0]} bytes.")
+    words: WordVector = payload.view(np.uint64)
+    return words if words.flags.aligned else words.copy()

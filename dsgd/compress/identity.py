@@ -1,0 +1,46 @@
+"""No compression: what the others are compared with, and the limit that they must reach.
+
+Update: ``decode(encode(v)) == v``, bit for bit.
+
+Cost: n s bytes for n elements of s bytes.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsgd.compress.base import WORD_BYTES, AbstractCompressor, NoMemory, as_words, words_for
+from dsgd.types import ByteVector, FloatVector
+
+__all__ = ["Identity"]
+
+
+@dataclass(frozen=True)
+class Identity(AbstractCompressor[NoMemory]):
+    """Send vectors as they are."""
+
+    unbiased: ClassVar[bool] = True
+    linear: ClassVar[bool] = True
+
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
+        """Return an empty record; see `AbstractCompressor.init`."""
+        return NoMemory()
+
+    def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
+        """Return the bytes of a vector; see `AbstractCompressor.encode`."""
+        words = memory.scratch.words(words_for(8 * vector.nbytes))
+        words[-1:] = 0
+        words.view(vector.dtype)[: vector.shape[0]] = vector
+        return words.view(np.uint8)
+
+    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
+        """Add `factor` times the vector of a payload to `out`; see `AbstractCompressor.decode`."""
+        vector = as_words(payload, words_for(8 * out.nbytes)).view(out.dtype)[: out.shape[0]]
+        out += vector if factor == 1.0 else vector * out.dtype.type(factor)
+
+    def payload_bytes(self, n: int, itemsize: int) -> int:
+        """Return the bytes of n elements in whole words; see `AbstractCompressor.payload_bytes`."""
+        return WORD_BYTES * words_for(8 * n * itemsize)

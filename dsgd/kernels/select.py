@@ -1,0 +1,181 @@
+"""The entries of largest magnitude, exactly.
+
+Problem: to find the k largest of n numbers at the price of reading them once, where sorting moves them about and
+quickselect reads them several times.
+
+The bits of a float without its sign, read as an integer, order floats by magnitude (and NaN above infinity, so that it
+is found and not lost). A sample of them gives a bound that somewhat more than k entries reach; one pass collects the
+places of those, in blocks whose maximum is taken first, so that most blocks are passed over; a radix select over the
+bits of the few collected finds the k-th largest, and the rest is left out. When the bound was not met by k entries, or
+by too many, the radix select walks over all entries: three passes for float32, six for float64. The result is exact in
+either case: the sample decides nothing but the time.
+
+Equal magnitudes are taken in the order of their places, so the order is total and all ranks agree.
+
+Source: radix select as in Alabi, Blanchard, Gordon and Steinbach 2012; the sampled bound as in Floyd and Rivest 1975.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.rng import draw
+from dsgd.types import AnyArray, IndexVector, IntVector
+
+__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "places_length"]
+
+#: Bits of a digit of the radix select; a histogram has ``2**DIGIT_BITS`` counts.
+DIGIT_BITS = 11
+#: Entries in the sample that gives the first bound.
+MAX_SAMPLE = 65536
+
+_DIGIT = np.uint64(DIGIT_BITS)
+_BLOCK = np.uint64(64)
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+# A sample says little about more than a share of this.
+_MIN_SHARE = 4
+
+
+def places_length(n: int, k: int) -> int:
+    """Return how many places `largest_magnitudes` may use as scratch: room for a bound that is too low."""
+    return min(n, 3 * k + 4096) + int(_BLOCK)
+
+
+@scalar
+def kth_magnitude(
+    bits: AnyArray, places: IndexVector | None, n: np.uint64, k: np.uint64, counts: IntVector
+) -> tuple[np.uint64, np.uint64]:
+    """Return the k-th largest magnitude of the first n entries (those at `places` if any), and how many are above."""
+    kind = bits.dtype.type
+    mask = ~kind(0) >> kind(1)
+    left = np.uint64(bits.itemsize * 8 - 1)
+    prefix = kind(0)
+    rank = k
+    while left > _ZERO:
+        width = min(left, _DIGIT)
+        left -= width
+        shift = kind(left)
+        digit = (kind(1) << kind(width)) - kind(1)
+        for j in range(np.uint64(counts.shape[0])):
+            counts[j] = 0
+        known = prefix >> kind(width)
+        for i in range(n):
+            place = np.uint64(places[i]) if places is not None else i
+            word = (bits[place] & mask) >> shift
+            if word >> kind(width) == known:
+                counts[np.uint64(word & digit)] += 1
+        d = np.uint64(digit)
+        while np.uint64(counts[d]) < rank:
+            rank -= np.uint64(counts[d])
+            d -= _ONE
+        prefix = (prefix | kind(d)) << kind(min(left, _DIGIT))
+    return np.uint64(prefix), k - rank
+
+
+@scalar
+def collect_from(bits: AnyArray, least: np.uint64, places: IndexVector) -> np.uint64:
+    """Write the places of entries of magnitude `least` or more, ascending; return how many, or more than fit."""
+    kind = bits.dtype.type
+    mask = ~kind(0) >> kind(1)
+    bound = kind(least)
+    n = np.uint64(bits.shape[0])
+    room = np.uint64(places.shape[0])
+    count = _ZERO
+    whole = n - n % _BLOCK
+    for first in range(_ZERO, whole, _BLOCK):
+        top = kind(0)
+        for j in range(_BLOCK):
+            top = max(top, bits[first + j] & mask)
+        if top >= bound:
+            if count + _BLOCK > room:
+                return room + _ONE
+            for j in range(_BLOCK):
+                places[count] = np.uint32(first + j)
+                count += np.uint64(bits[first + j] & mask >= bound)
+    for i in range(whole, n):
+        if bits[i] & mask >= bound:
+            if count == room:
+                return room + _ONE
+            places[count] = np.uint32(i)
+            count += _ONE
+    return count
+
+
+@kernel
+def largest_magnitudes(
+    bits: AnyArray, k: int, most: int, seed: int, places: IndexVector, sample: AnyArray, counts: IntVector
+) -> np.int64:
+    """Write the places of the k entries of largest magnitude, ascending.
+
+    Parameters
+    ----------
+    bits : array of uint32 or uint64, shape (n,)
+        Floats as words.
+    k : int
+        How many, 0 to n.
+    most : int
+        Up to so many are taken where the first bound lets them through: k for exactly k of them.
+    seed : int
+        Where the sample is taken.
+    places : array of uint32, shape (places_length(n, most),)
+        The result at its front; the rest is scratch.
+    sample : array of the dtype of `bits`, shape (MAX_SAMPLE,)
+        Scratch.
+    counts : array of int64, shape (2 ** DIGIT_BITS,)
+        Scratch.
+
+    Returns
+    -------
+    int
+        How many were taken.
+    """
+    kind = bits.dtype.type
+    mask = ~kind(0) >> kind(1)
+    n = np.uint64(bits.shape[0])
+    wanted = np.uint64(k)
+    if wanted == _ZERO:
+        return np.int64(0)
+    n_sample = min(np.uint64(sample.shape[0]), n // np.uint64(16))
+    found = _ZERO
+    if wanted * np.uint64(_MIN_SHARE) <= n and n_sample > _ZERO:
+        stride = n // n_sample
+        for i in range(n_sample):
+            sample[i] = bits[i * stride + draw(np.uint64(seed), i) % stride]
+        middle = float(k) * float(n_sample) / float(n)
+        rank = np.uint64(middle + 4.0 * np.sqrt(middle) + 4.0) if most == k else np.uint64(middle + 1.0)
+        bound, _ = kth_magnitude(sample, None, n_sample, min(rank, n_sample), counts)
+        found = collect_from(bits, bound, places)
+        if most > k and wanted <= found <= np.uint64(most):
+            return np.int64(found)
+    if found < wanted or found > np.uint64(places.shape[0]):
+        bound, n_above = kth_magnitude(bits, None, n, wanted, counts)
+        kth = kind(bound)
+        left = wanted - n_above
+        count = _ZERO
+        for i in range(n):
+            word = bits[i] & mask
+            if word >= kth:
+                if word > kth:
+                    places[count] = np.uint32(i)
+                    count += _ONE
+                elif left > _ZERO:
+                    places[count] = np.uint32(i)
+                    count += _ONE
+                    left -= _ONE
+        return np.int64(count)
+    bound, n_above = kth_magnitude(bits, places, found, wanted, counts)
+    kth = kind(bound)
+    left = wanted - n_above
+    count = _ZERO
+    for i in range(found):
+        word = bits[np.uint64(places[i])] & mask
+        keeps = word > kth
+        if word == kth and left > _ZERO:
+            keeps = True
+            left -= _ONE
+        if keeps:
+            places[count] = places[i]
+            count += _ONE
+    return np.int64(count)
