@@ -8,24 +8,44 @@ from dsgd.collectives.cost import (
     allreduce_cost,
     barrier_cost,
     broadcast_cost,
-    choose_algorithm,
     gather_cost,
 )
 from dsgd.collectives.gossip import gossip_cost, neighbour_mean, push_sum
 from dsgd.collectives.group import Group
+from dsgd.collectives.model import (
+    DEFAULT_LINK,
+    LINKS,
+    LinkCost,
+    allgather_seconds,
+    allreduce_seconds,
+    barrier_seconds,
+    broadcast_seconds,
+    choose_algorithm,
+    gossip_seconds,
+    hierarchical_seconds,
+)
 
 __all__ = [
+    "DEFAULT_LINK",
+    "LINKS",
     "Algorithm",
     "Cost",
     "Group",
+    "LinkCost",
     "allgather_cost",
+    "allgather_seconds",
     "allgatherv_cost",
     "allreduce_cost",
+    "allreduce_seconds",
     "barrier_cost",
+    "barrier_seconds",
     "broadcast_cost",
+    "broadcast_seconds",
     "choose_algorithm",
     "gather_cost",
     "gossip_cost",
+    "gossip_seconds",
+    "hierarchical_seconds",
     "neighbour_mean",
     "push_sum",
 ]

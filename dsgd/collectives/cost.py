@@ -11,16 +11,23 @@ collective              messages              bytes
 recursive doubling      L                     L (n s + h)                        P = 2**q
 recursive doubling      fold: q + 1 | 1 | q   (n s + h) per message              P > 2**q, see below
 ring                    2 (P - 1)             (2 n - #c_(r+1) - #c_(r+2)) s + 2 (P - 1) h
+Rabenseifner            2 L                   (n - #c_r + sum_k #b_k) s + 2 L h             P = 2**q
+Rabenseifner            fold: 2 q + 1 | 1 | 2 q   and a whole vector once by both ranks of a pair
+binomial                1 up, children down   (n s + h) per message
+double tree             K per edge            (n s / 2 + K h) per edge in either tree
+torus of X by Y         2 (X + Y - 2)         as a ring of X for n, and one of Y for #c_(x+1)
 broadcast               children in the tree  (n s + h) per child
 all-gather (ring)       P - 1                 (P - 1) (n s + h)
 barrier                 L                     L h
 ======================  ====================  =====================================================
 
-where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``. In the fold, of the first P - 2**q
-pairs of ranks the odd one sends its vector once and receives the result; the even one does q steps of doubling and
-sends the result back: q + 1. An all-reduce in levels (the ranks of a process, or of a host) costs a rank one message of
-its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host costs, and
-a leader what an all-reduce of the leaders costs.
+where chunk c_k of a ring holds #c_k elements, ``n k // P`` to ``n (k + 1) // P``, and b_k are the chunks of the 2**k
+ranks, aligned, that rank r is among, k < q. In the fold, of the first P - 2**q pairs of ranks the odd one sends its
+vector once and receives the result; the even one does q steps of doubling and sends the result back: q + 1. In a double
+tree every rank has an edge to its parent, if any, and some to its children, and K is `model.tree_pieces`. A torus has Y
+rows of X ranks, rank r in column x. An all-reduce in levels (the ranks of a process, or of a host) costs a rank one
+message of its vector (but for the first rank of a process or host, the leader), what a broadcast in its process or host
+costs, and a leader what an all-reduce of the leaders costs.
 
 Source: Patarasuk and Yuan 2009 (ring); Thakur, Rabenseifner and Gropp 2005 (the others).
 """
@@ -31,10 +38,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, n_levels, tree_pieces
+from dsgd.comm.topology import grid_shape
 from dsgd.comm.wire import HEADER_BYTES
 
 __all__ = [
-    "RING_FROM_BYTES",
     "Algorithm",
     "Cost",
     "allgather_cost",
@@ -42,16 +50,18 @@ __all__ = [
     "allreduce_cost",
     "barrier_cost",
     "broadcast_cost",
-    "choose_algorithm",
+    "fold_of",
     "gather_cost",
+    "groups_of",
+    "is_hierarchical",
     "n_levels",
     "ring_bounds",
 ]
 
-Algorithm = Literal["auto", "recursive_doubling", "ring", "hierarchical"]
-
-# Up to here a message is mostly latency, so the algorithm with fewer messages wins.
-RING_FROM_BYTES: Final = 64 * 1024
+#: How an all-reduce is done: one of `dsgd.collectives.model.ALGORITHMS`, in two levels, or whatever is fastest.
+Algorithm = Literal[
+    "auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", "hierarchical"
+]
 
 
 @dataclass(frozen=True)
@@ -70,9 +80,10 @@ class Cost:
     messages: int
 
 
-def n_levels(size: int) -> int:
-    """Return ``ceil(log2(size))``."""
-    return (size - 1).bit_length()
+def fold_of(size: int) -> tuple[int, int]:
+    """Return the largest power of two up to `size`, and how many ranks there are beyond it."""
+    core = 1 << (size.bit_length() - 1)
+    return core, size - core
 
 
 def ring_bounds(n: int, size: int) -> list[int]:
@@ -93,13 +104,6 @@ def is_hierarchical(hosts: Sequence[int]) -> bool:
     return 1 < len(set(hosts)) < len(hosts)
 
 
-def choose_algorithm(n: int, itemsize: int, size: int) -> Literal["recursive_doubling", "ring"]:
-    """Return what ``"auto"`` means for n elements of `itemsize` bytes on `size` ranks at equal distances."""
-    if n < size or n * itemsize <= RING_FROM_BYTES:
-        return "recursive_doubling"
-    return "ring"
-
-
 def allreduce_cost(
     rank: int,
     size: int,
@@ -108,6 +112,7 @@ def allreduce_cost(
     algorithm: Algorithm = "auto",
     hosts: Sequence[int] | None = None,
     processes: Sequence[int] = (),
+    link: LinkCost = DEFAULT_LINK,
 ) -> Cost:
     """Return what `rank` sends in an all-reduce of n elements.
 
@@ -117,12 +122,14 @@ def allreduce_cost(
         The rank, and how many there are.
     n, itemsize : int
         Elements of the vector, and bytes of each.
-    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}, default "auto"
-        How it is done.
+    algorithm : str, default "auto"
+        How it is done, a name in `Algorithm`.
     hosts : sequence of int, length size, optional
         The host of each rank; one host by default.
     processes : sequence of int, length size, or empty
         The process of each rank, where processes have several; see `AbstractTransport.processes`.
+    link : LinkCost
+        What ``"auto"`` chooses by.
 
     Returns
     -------
@@ -136,23 +143,79 @@ def allreduce_cost(
         leaders = [group[0] for group in groups_of(processes)]
         across = [hosts[leader] for leader in leaders]
         return _level_cost(
-            rank, n, itemsize, processes, lambda k: allreduce_cost(k, len(leaders), n, itemsize, algorithm, across)
+            rank,
+            n,
+            itemsize,
+            processes,
+            lambda k: allreduce_cost(k, len(leaders), n, itemsize, algorithm, across, link=link),
         )
     if algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
         n_hosts = len(set(hosts))
-        return _level_cost(rank, n, itemsize, hosts, lambda k: allreduce_cost(k, n_hosts, n, itemsize))
+        return _level_cost(rank, n, itemsize, hosts, lambda k: allreduce_cost(k, n_hosts, n, itemsize, link=link))
     if algorithm == "auto":
-        algorithm = choose_algorithm(n, itemsize, size)
-    if algorithm == "ring":
-        bounds = ring_bounds(n, size)
-        first, second = (rank + 1) % size, (rank + 2) % size
-        kept = bounds[first + 1] - bounds[first] + bounds[second + 1] - bounds[second]
-        messages = 2 * (size - 1)
-        return Cost((2 * n - kept) * itemsize + messages * HEADER_BYTES, messages)
-    core = 1 << (size.bit_length() - 1)
-    folds = rank < 2 * (size - core)
+        algorithm = choose_algorithm(n * itemsize, size, link)
+    n_elements, messages = _FLAT[algorithm](rank, size, n, itemsize)
+    return Cost(n_elements * itemsize + messages * HEADER_BYTES, messages)
+
+
+def _recursive_doubling(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    core, n_folded = fold_of(size)
+    folds = rank < 2 * n_folded
     messages = 1 if folds and rank % 2 else n_levels(core) + folds
-    return Cost(messages * (n * itemsize + HEADER_BYTES), messages)
+    return messages * n, messages
+
+
+def _ring(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    if size == 1:
+        return 0, 0
+    bounds = ring_bounds(n, size)
+    first, second = (rank + 1) % size, (rank + 2) % size
+    kept = bounds[first + 1] - bounds[first] + bounds[second + 1] - bounds[second]
+    return 2 * n - kept, 2 * (size - 1)
+
+
+def _rabenseifner(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    core, n_folded = fold_of(size)
+    folds = rank < 2 * n_folded
+    if folds and rank % 2:
+        return n, 1
+    number, bounds, q = rank // 2 if folds else rank - n_folded, ring_bounds(n, core), n_levels(core)
+    blocks = sum(bounds[(number & -(1 << k)) + (1 << k)] - bounds[number & -(1 << k)] for k in range(q))
+    return n - (bounds[number + 1] - bounds[number]) + blocks + folds * n, 2 * q + folds
+
+
+def _binomial(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    # The children of a rank are as far away as the powers of two below its lowest bit.
+    powers = n_levels(rank & -rank) if rank else n_levels(size)
+    messages = (rank > 0) + sum(rank + (1 << k) < size for k in range(powers))
+    return messages * n, messages
+
+
+def _double_tree(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    # Of an in-order tree under number 0 odd numbers are leaves; the last has nothing on its right.
+    numbers = rank, size - 1 - rank if size % 2 == 0 else (rank - 1) % size
+    edges = [1 if k == 0 or k % 2 else 2 + (k + 1 < size) for k in numbers]
+    return edges[0] * (n // 2) + edges[1] * (n - n // 2), sum(edges) * tree_pieces(n * itemsize, size)
+
+
+def _torus(rank: int, size: int, n: int, itemsize: int) -> tuple[int, int]:
+    n_rows, n_columns = grid_shape(size)
+    row, column = divmod(rank, n_columns)
+    bounds, chunk = ring_bounds(n, n_columns), (column + 1) % n_columns
+    along = _ring(column, n_columns, n, itemsize)
+    across = _ring(row, n_rows, bounds[chunk + 1] - bounds[chunk], itemsize)
+    return along[0] + across[0], along[1] + across[1]
+
+
+# What a rank sends in each: elements and messages.
+_FLAT: Final[dict[str, Callable[[int, int, int, int], tuple[int, int]]]] = {
+    "recursive_doubling": _recursive_doubling,
+    "ring": _ring,
+    "rabenseifner": _rabenseifner,
+    "binomial": _binomial,
+    "double_tree": _double_tree,
+    "torus": _torus,
+}
 
 
 def _level_cost(rank: int, n: int, itemsize: int, units: Sequence[int], above: Callable[[int], Cost]) -> Cost:

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import contextvars
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate, groupby, pairwise
 from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from dsgd.collectives.cost import Algorithm, choose_algorithm, is_hierarchical
+from dsgd.collectives.binomial import binomial_plan
+from dsgd.collectives.cost import Algorithm, is_hierarchical
+from dsgd.collectives.double_tree import double_tree_plan
 from dsgd.collectives.hierarchical import Hierarchy
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
+from dsgd.collectives.plan import Plan, run_plan
+from dsgd.collectives.rabenseifner import rabenseifner_plan
 from dsgd.collectives.recursive_doubling import recursive_doubling
 from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
+from dsgd.collectives.torus import torus_plan
 from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wire import check_array
@@ -22,6 +28,13 @@ from dsgd.types import AnyArray
 
 __all__ = ["Algorithm", "Group"]
 
+# How algorithms that are lists of messages cut up n elements of some bytes: by rank, size, n and bytes.
+_PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
+    "rabenseifner": lambda rank, size, n, itemsize: rabenseifner_plan(rank, size, n),
+    "binomial": lambda rank, size, n, itemsize: binomial_plan(rank, size, n),
+    "double_tree": double_tree_plan,
+    "torus": lambda rank, size, n, itemsize: torus_plan(rank, size, n),
+}
 _COMBINE: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -32,14 +45,19 @@ class Group:
     ----------
     transport : AbstractTransport
         Connects this rank with the others.
-    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}, default "auto"
-        How `allreduce` works; ``"auto"`` takes recursive doubling for short vectors and the ring for long ones, and
-        both in two levels (first inside each host) where the ranks are on several hosts and some share one.
+    algorithm : {"auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", \
+"hierarchical"}, default "auto"
+        How `allreduce` works; ``"auto"`` takes what is fastest by `dsgd.collectives.model` for the length of the
+        vector and the number of ranks, in two levels (first inside each host) where the ranks are on several hosts and
+        some share one.
     hosts : sequence of int, length world size, optional
         The host of each rank, the same on all of them; ``transport.hosts`` by default.
     processes : sequence of int, length world size, or empty, optional
         The process of each rank, the same on all of them; ``transport.processes`` by default. Unless it is empty,
         everything is done inside each process first, and by the first rank of each between processes.
+    link : LinkCost, optional
+        What ``"auto"`` chooses by, the same on all ranks, as `dsgd.collectives.calibrate` returns it. One and the same
+        for all wires by default, so that sums do not depend on the wire.
 
     Attributes
     ----------
@@ -67,6 +85,7 @@ class Group:
         algorithm: Algorithm = "auto",
         hosts: Sequence[int] | None = None,
         processes: Sequence[int] | None = None,
+        link: LinkCost = DEFAULT_LINK,
     ) -> None:
         if algorithm not in get_args(Algorithm):
             choices = ", ".join(repr(name) for name in get_args(Algorithm))
@@ -84,15 +103,20 @@ class Group:
             )
         self.transport = transport
         self.algorithm = algorithm
+        self.link = link
         # All collectives go by processes, but only sums by hosts: there every rank can reach every other one, and
         # what else there is to say is short or goes round a ring, which crosses between hosts as seldom as can be.
         self._processes = self._hosts = None
         if processes:
             self._processes = Hierarchy(
-                transport, processes, lambda wire, leaders: Group(wire, algorithm, [hosts[k] for k in leaders])
+                transport,
+                processes,
+                lambda wire, leaders: Group(wire, algorithm, [hosts[k] for k in leaders], link=link),
             )
         elif algorithm == "hierarchical" or (algorithm == "auto" and is_hierarchical(hosts)):
-            self._hosts = Hierarchy(transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders))))
+            self._hosts = Hierarchy(
+                transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
+            )
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
@@ -136,6 +160,9 @@ class Group:
         elif op == "sum" and algorithm == "ring":
             scratch = self._borrow(flat.dtype, ring_scratch_length(n, size))
             self._quietly(ring_allreduce, self.transport, flat, scratch)
+        elif op == "sum" and algorithm in _PLANS:
+            plan = _PLANS[algorithm](self.rank, size, n, flat.itemsize)
+            self._quietly(run_plan, self.transport, flat, self._borrow(flat.dtype, plan.n_scratch), plan)
         else:
             self._quietly(recursive_doubling, self.transport, flat, self._borrow(flat.dtype, n), _COMBINE[op])
 
@@ -143,7 +170,7 @@ class Group:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
         if self._processes is not None or self._hosts is not None:
             return "hierarchical"
-        return choose_algorithm(n, itemsize, self.size) if self.algorithm == "auto" else self.algorithm
+        return choose_algorithm(n * itemsize, self.size, self.link) if self.algorithm == "auto" else self.algorithm
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""

@@ -1,0 +1,215 @@
+"""What a collective takes, in seconds, before it is run.
+
+Problem: which algorithm is fastest depends on how many ranks there are, how long the vector is and what a message
+costs, and must be known beforehand and be the same on every rank.
+
+Model: a message of n bytes takes ``alpha + n beta`` seconds, adding up n bytes that came ``n gamma``; a rank sends to
+one and receives from one other at a time. With P ranks, L = ceil(log2 P), 2**q the largest power of two up to P and
+F = 2 alpha + 2 n beta + n gamma for the two extra messages of the fold where P is none:
+
+======================  ===============================================================================
+recursive doubling      q (alpha + n beta + n gamma) + F
+ring                    2 (P - 1) alpha + 2 (P - 1)/P n beta + (P - 1)/P n gamma
+Rabenseifner            2 q alpha + 2 (2**q - 1)/2**q n beta + (2**q - 1)/2**q n gamma + F
+binomial                2 L (alpha + n beta) + L n gamma
+double tree             (4 L - 2 + 5 (K - 1)) (alpha + n beta / 2K + n gamma / 4K), K pieces per tree
+torus of X by Y         2 (X + Y - 2) alpha + 2 (P - 1)/P n beta + (P - 1)/P n gamma
+hierarchical            2 L' (alpha' + n beta') + L' n gamma' inside, and the leaders' all-reduce
+broadcast               L (alpha + n beta)
+all-gather              (P - 1) (alpha + n beta), n bytes from each
+barrier                 L alpha
+gossip                  d (alpha + n beta + n gamma), d peers
+======================  ===============================================================================
+
+No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
+
+Source: Hockney 1994 (alpha and beta); Thakur, Rabenseifner and Gropp 2005 (the table up to binomial); Sanders, Speck
+and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of `dsgd.collectives.pipeline`).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Final, Literal, get_args
+
+from dsgd.comm.topology import grid_shape
+from dsgd.errors import InvalidParameterError
+
+__all__ = [
+    "ALGORITHMS",
+    "DEFAULT_LINK",
+    "LINKS",
+    "FlatAlgorithm",
+    "LinkCost",
+    "allgather_seconds",
+    "allreduce_seconds",
+    "barrier_seconds",
+    "broadcast_seconds",
+    "choose_algorithm",
+    "gossip_seconds",
+    "hierarchical_seconds",
+    "n_levels",
+    "tree_pieces",
+]
+
+#: All-reduces of ranks at equal distances.
+FlatAlgorithm = Literal["recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus"]
+ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)
+
+
+@dataclass(frozen=True)
+class LinkCost:
+    """What a message costs between two ranks.
+
+    Parameters
+    ----------
+    latency_s : float
+        Seconds of an empty message, alpha.
+    byte_s : float
+        Seconds per byte, beta.
+    added_byte_s : float, default 0
+        Seconds per byte that is added up where it arrives, gamma.
+
+    Raises
+    ------
+    InvalidParameterError
+        One of them is negative or not a number.
+    """
+
+    latency_s: float
+    byte_s: float
+    added_byte_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse negative times."""
+        for name, value in vars(self).items():
+            if not value >= 0.0:
+                raise InvalidParameterError(f"LinkCost({name}=...) must be 0 or more seconds. Got {value!r}.")
+
+
+#: What wires cost between ranks of one machine; a network costs what `calibrate` finds there.
+LINKS: Final = MappingProxyType(
+    {
+        "inproc": LinkCost(12e-6, 0.12e-9, 0.2e-9),
+        "shm": LinkCost(10e-6, 0.25e-9, 0.2e-9),
+        "tcp": LinkCost(16e-6, 0.4e-9, 0.2e-9),
+    }
+)
+#: What ``"auto"`` chooses by unless it is told otherwise. One for all wires, so that the same vectors are added up in
+#: the same order on all of them.
+DEFAULT_LINK: Final = LINKS["tcp"]
+
+
+def n_levels(size: int) -> int:
+    """Return ``ceil(log2(size))``."""
+    return (size - 1).bit_length()
+
+
+def allreduce_seconds(algorithm: FlatAlgorithm, n_bytes: int, size: int, link: LinkCost) -> float:
+    """Return the seconds of an all-reduce.
+
+    Parameters
+    ----------
+    algorithm : str
+        One of `ALGORITHMS`.
+    n_bytes : int
+        Bytes of the vector.
+    size : int
+        How many ranks.
+    link : LinkCost
+        What a message costs.
+    """
+    if size == 1:
+        return 0.0
+    alpha, n_beta, n_gamma = link.latency_s, n_bytes * link.byte_s, n_bytes * link.added_byte_s
+    q = size.bit_length() - 1
+    fold = 0.0 if size == 1 << q else 2 * alpha + 2 * n_beta + n_gamma
+    if algorithm == "recursive_doubling":
+        return q * (alpha + n_beta + n_gamma) + fold
+    if algorithm == "rabenseifner":
+        return 2 * q * alpha + (1.0 - 0.5**q) * (2 * n_beta + n_gamma) + fold
+    if algorithm == "binomial":
+        return n_levels(size) * (2 * (alpha + n_beta) + n_gamma)
+    if algorithm == "double_tree":
+        pieces = tree_pieces(n_bytes, size)
+        return tree_steps(pieces, size) * (alpha + n_beta / (2 * pieces) + n_gamma / (4 * pieces))
+    rows, columns = (1, size) if algorithm == "ring" else grid_shape(size)
+    return 2 * (rows + columns - 2) * alpha + (size - 1) / size * (2 * n_beta + n_gamma)
+
+
+def hierarchical_seconds(
+    n_bytes: int, hosts: Sequence[int], inside: LinkCost, between: LinkCost, chosen_by: LinkCost = DEFAULT_LINK
+) -> float:
+    """Return the seconds of an all-reduce in two levels, up to the last rank of the largest host.
+
+    Parameters
+    ----------
+    n_bytes : int
+        Bytes of the vector.
+    hosts : sequence of int
+        The host of each rank.
+    inside, between : LinkCost
+        What a message costs inside a host, and between two.
+    chosen_by : LinkCost
+        What the leaders choose their algorithm by.
+    """
+    counts = [hosts.count(host) for host in set(hosts)]
+    across = choose_algorithm(n_bytes, len(counts), chosen_by)
+    levels = n_levels(max(counts))
+    down = levels * (inside.latency_s + n_bytes * inside.byte_s)
+    up = down + levels * n_bytes * inside.added_byte_s
+    return up + allreduce_seconds(across, n_bytes, len(counts), between) + down
+
+
+def tree_steps(pieces: int, size: int) -> float:
+    """Return the steps of a double tree's schedule: 4 L - 2 for the first piece, and some 5 for each one more."""
+    if size == 2:
+        return 2.0 * pieces
+    return 4.0 * n_levels(size) - 2.0 + 5.0 * (pieces - 1)
+
+
+def tree_pieces(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> int:
+    """Return into how many pieces each tree of a double tree cuts its half of the vector: the fastest number, to 64.
+
+    With S = 4 L - 2 steps for one piece, (S + 5 (K - 1)) (alpha + c / K) is least at K = sqrt((S - 5) c / 5 alpha).
+    """
+    per_piece = n_bytes * (link.byte_s / 2 + link.added_byte_s / 4)
+    extra = tree_steps(1, size) - 5.0
+    if size == 2 or extra <= 0.0 or link.latency_s == 0.0:
+        return 1
+    return max(1, min(64, round(math.sqrt(extra * per_piece / (5.0 * link.latency_s)))))
+
+
+def broadcast_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
+    """Return the seconds of a broadcast of n bytes down a binomial tree."""
+    return n_levels(size) * (link.latency_s + n_bytes * link.byte_s)
+
+
+def allgather_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
+    """Return the seconds until all ranks have n bytes from each, round a ring."""
+    return (size - 1) * (link.latency_s + n_bytes * link.byte_s)
+
+
+def barrier_seconds(size: int, link: LinkCost) -> float:
+    """Return the seconds of a barrier."""
+    return n_levels(size) * link.latency_s
+
+
+def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:
+    """Return the seconds of a round of gossip with this many peers."""
+    return n_peers * (link.latency_s + n_bytes * (link.byte_s + link.added_byte_s))
+
+
+@lru_cache(maxsize=4096)
+def choose_algorithm(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> FlatAlgorithm:
+    """Return what ``"auto"`` means for n bytes on `size` ranks at equal distances: the fastest by the model.
+
+    Of those that are equally fast it is the one that `ALGORITHMS` lists first, whatever their formulas round to.
+    """
+    seconds = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
+    limit = min(seconds.values()) * (1.0 + 1e-9)
+    return next(algorithm for algorithm, takes in seconds.items() if takes <= limit)

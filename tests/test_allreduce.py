@@ -1,0 +1,184 @@
+"""The family of all-reduce algorithms: their sums, their costs and their choice."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dsgd.collectives import (
+    DEFAULT_LINK,
+    Cost,
+    Group,
+    LinkCost,
+    allreduce_cost,
+    allreduce_seconds,
+    choose_algorithm,
+    hierarchical_seconds,
+)
+from dsgd.collectives.binomial import binomial_plan
+from dsgd.collectives.double_tree import double_tree, double_tree_plan
+from dsgd.collectives.model import ALGORITHMS, tree_pieces, tree_steps
+from dsgd.collectives.pipeline import children_of, n_steps
+from dsgd.collectives.plan import Plan, plan_cost
+from dsgd.collectives.rabenseifner import rabenseifner_plan
+from dsgd.collectives.torus import torus_plan
+from dsgd.errors import InvalidParameterError
+from gangs import TRANSPORTS, run_gang
+from reference import collectives as reference
+
+#: The algorithms that are lists of messages.
+PLANS: dict[str, Callable[[int, int, int], Plan]] = {
+    "rabenseifner": rabenseifner_plan,
+    "binomial": binomial_plan,
+    "double_tree": lambda rank, size, n: double_tree_plan(rank, size, n, 4),
+    "torus": torus_plan,
+}
+
+
+def random_vectors(size: int, n: int, dtype: Any = np.float64) -> list[np.ndarray]:
+    """Return numbers whose sum depends on the order."""
+    rng = np.random.default_rng(n)
+    return [(rng.standard_normal(n) * 10.0 ** rng.integers(-6, 6, n)).astype(dtype) for _ in range(size)]
+
+
+def summed(kind: str, vectors: list[np.ndarray], algorithm: str) -> list[tuple[np.ndarray, Cost]]:
+    """Return what each rank holds after an all-reduce, and what it sent."""
+
+    def program(group: Group) -> tuple[np.ndarray, Cost]:
+        mine = vectors[group.rank].copy()
+        group.ledger.begin_round("sync")
+        group.allreduce(mine)
+        group.ledger.end_round()
+        totals = group.ledger.records().totals
+        return mine, Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+
+    return run_gang(kind, len(vectors), program, algorithm)
+
+
+@pytest.mark.parametrize("size", [*range(2, 18), 33])
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_sums_are_bitwise_those_of_the_plain_twin(size: int, algorithm: str) -> None:
+    """Each algorithm adds in its stated order for any world size, also with fewer elements than ranks."""
+    for n in (0, 1, size - 1, 101):
+        vectors = random_vectors(size, n)
+        expected = getattr(reference, algorithm)(vectors)
+        for rank, (result, cost) in enumerate(summed("inproc", vectors, algorithm)):
+            assert result.tobytes() == expected[rank].tobytes()
+            assert result.tobytes() == expected[0].tobytes()
+            assert cost == allreduce_cost(rank, size, n, 8, algorithm)
+        np.testing.assert_allclose(expected[0], np.sum(vectors, axis=0), rtol=1e-9, atol=1e-9)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_wire_adds_in_the_same_order(algorithm: str) -> None:
+    """Long vectors, which double trees cut into pieces, have the same bits over threads, TCP and shared memory."""
+    n = 300_001
+    assert tree_pieces(4 * n, 6) > 3
+    vectors = random_vectors(6, n, np.float32)
+    results = {result.tobytes() for kind in TRANSPORTS for result, _ in summed(kind, vectors, algorithm)}
+    assert results == {getattr(reference, algorithm)(vectors)[0].tobytes()}
+
+
+@pytest.mark.parametrize("size", [31, 48, 64])
+def test_large_gangs_send_what_the_closed_form_says(size: int) -> None:
+    """Threads count the bytes and messages of their formulas on up to 64 ranks, with chunks of different lengths."""
+    for algorithm in ALGORITHMS:
+        for rank, (_, cost) in enumerate(summed("inproc", [np.ones(77, np.float32)] * size, algorithm)):
+            assert cost == allreduce_cost(rank, size, 77, 4, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", PLANS)
+def test_plans_send_what_the_closed_form_says(algorithm: Any) -> None:
+    """Counted message by message, plans for 2 to 64 ranks cost what their formulas say, from no element to many."""
+    for size in range(2, 65):
+        for n in (0, 1, 1_000, 600_001) if size in (2, 3, 6, 17, 24) else (1_000,):
+            for rank in range(size):
+                assert plan_cost(PLANS[algorithm](rank, size, n), 4) == allreduce_cost(rank, size, n, 4, algorithm)
+
+
+@pytest.mark.parametrize("algorithm", ["rabenseifner", "torus", "ring"])
+def test_no_byte_is_sent_too_often(algorithm: Any) -> None:
+    """Over all ranks, algorithms for long vectors move 2 (P - 1) vectors, the least possible, on 2**q ranks or any."""
+    for size in (2, 4, 8, 16, 32, 64) if algorithm == "rabenseifner" else range(2, 33):
+        costs = [allreduce_cost(rank, size, 1_001, 4, algorithm) for rank in range(size)]
+        assert sum(c.n_bytes - 40 * c.messages for c in costs) == 2 * (size - 1) * 4_004
+
+
+def test_half_of_a_double_tree_are_leaves() -> None:
+    """No rank is an inner one of both trees, but for the last of an odd number; none has more than two children."""
+    for size in range(2, 65):
+        below = [children_of(tree) for tree in double_tree(size)]
+        inner = [rank for rank in range(size) if below[0][rank] and below[1][rank]]
+        assert inner in ([], [0])
+        assert size % 2 or not inner
+        for tree, children in zip(double_tree(size), below, strict=True):
+            assert sum(len(c) for c in children) == size - 1
+            assert max(len(c) for c in children) <= 2
+            depth = max(_depth(tree, rank) for rank in range(size))
+            assert depth <= (size - 1).bit_length()
+
+
+def _depth(tree: tuple[int, ...], rank: int) -> int:
+    return 0 if tree[rank] < 0 else 1 + _depth(tree, tree[rank])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7, 8, 16, 33, 64])
+def test_the_model_knows_the_steps_of_a_double_tree(size: int) -> None:
+    """Schedules take a few per cent more steps than the model says at most, and not a third fewer."""
+    for pieces in (1, 4, 16):
+        ratio = n_steps(double_tree(size), pieces) / tree_steps(pieces, size)
+        assert 2 / 3 <= ratio <= 1.06
+
+
+@given(
+    size=st.integers(2, 300),
+    n_bytes=st.integers(0, 2**28),
+    link=st.builds(LinkCost, st.floats(1e-7, 1e-2), st.floats(1e-12, 1e-7), st.floats(0.0, 1e-8)),
+)
+def test_auto_is_the_fastest_and_no_algorithm_beats_the_bounds(size: int, n_bytes: int, link: LinkCost) -> None:
+    """The choice has the least predicted time, and no prediction is below the bounds of latency and bandwidth."""
+    times = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
+    assert times[choose_algorithm(n_bytes, size, link)] <= min(times.values()) * (1 + 1e-9)
+    latency = (size - 1).bit_length() * link.latency_s
+    bandwidth = 2 * (size - 1) / size * n_bytes * link.byte_s
+    for seconds in times.values():
+        assert seconds >= latency * (1 - 1e-9)
+    for algorithm in set(ALGORITHMS) - {"recursive_doubling", "double_tree"}:
+        assert times[algorithm] >= bandwidth * (1 - 1e-9)
+
+
+def test_auto_takes_doubling_for_short_vectors_and_fewer_bytes_for_long_ones() -> None:
+    """Latency decides below some ten kilobytes; beyond, the algorithm that sends least in the fewest messages."""
+    for size in range(2, 65):
+        assert choose_algorithm(8_000, size) == "recursive_doubling"
+    long = {size: choose_algorithm(2**24, size) for size in (2, 3, 4, 5, 6, 8, 12, 13, 16, 64)}
+    assert {size for size, name in long.items() if name == "rabenseifner"} == {4, 8, 16, 64}
+    assert {size for size, name in long.items() if name == "torus"} == {6, 12}
+    assert {size for size, name in long.items() if name == "ring"} == {2, 3, 5, 13}
+    assert allreduce_seconds("ring", 10**6, 1, DEFAULT_LINK) == 0.0
+
+
+def test_a_group_chooses_by_the_link_it_is_told() -> None:
+    """On a link where messages cost nothing the ring is taken for what a slow one sends by doubling."""
+
+    def program(group: Group) -> tuple[str, str]:
+        free = Group(group.transport, link=LinkCost(0.0, 1e-9, 1e-9))
+        slow = Group(group.transport, link=LinkCost(1.0, 1e-9, 1e-9))
+        return free.algorithm_for(1_000, 8), slow.algorithm_for(10**6, 8)
+
+    assert run_gang("inproc", 3, program) == [("ring", "recursive_doubling")] * 3
+    with pytest.raises(InvalidParameterError, match="byte_s"):
+        LinkCost(1e-6, float("nan"))
+
+
+def test_two_levels_take_two_levels_of_time() -> None:
+    """Inside hosts a tree up and one down, between them what the leaders take."""
+    fast, slow = LinkCost(1e-6, 1e-10), LinkCost(1e-4, 1e-9)
+    inside = 2 * 2 * (1e-6 + 1e5 * 1e-10)
+    expected = inside + allreduce_seconds(choose_algorithm(10**5, 2), 10**5, 2, slow)
+    assert hierarchical_seconds(10**5, [0, 0, 0, 1, 1, 1], fast, slow) == pytest.approx(expected)
