@@ -1,7 +1,44 @@
 """What ranks say in fewer bytes: one file per compressor."""
 
+from dsgd.compress.adacomp import AdaComp, ResidualMemory
 from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory
-from dsgd.compress.feedback import ErrorFeedback
+from dsgd.compress.dgc import DGC, DGCMemory
+from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
+from dsgd.compress.gtopk import GTopK
+from dsgd.compress.half import Half
 from dsgd.compress.identity import Identity
+from dsgd.compress.nonzero import NonZero
+from dsgd.compress.onebit import OneBit
+from dsgd.compress.powersgd import PowerMemory, PowerSGD
+from dsgd.compress.qsgd import QSGD
+from dsgd.compress.randomk import RandomK, StreamMemory
+from dsgd.compress.sign import MajorityVote, Sign, VoteMemory
+from dsgd.compress.terngrad import TernGrad
+from dsgd.compress.topk import TopK
 
-__all__ = ["AbstractCompressor", "AbstractMemory", "ErrorFeedback", "Identity", "NoMemory"]
+__all__ = [
+    "DGC",
+    "QSGD",
+    "AbstractCompressor",
+    "AbstractMemory",
+    "AdaComp",
+    "DGCMemory",
+    "ErrorFeedback",
+    "FeedbackMemory",
+    "GTopK",
+    "Half",
+    "Identity",
+    "MajorityVote",
+    "NoMemory",
+    "NonZero",
+    "OneBit",
+    "PowerMemory",
+    "PowerSGD",
+    "RandomK",
+    "ResidualMemory",
+    "Sign",
+    "StreamMemory",
+    "TernGrad",
+    "TopK",
+    "VoteMemory",
+]

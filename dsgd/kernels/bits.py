@@ -31,6 +31,7 @@ __all__ = [
     "pack_signs",
     "put_at",
     "take_at",
+    "take_nonzero",
     "unpack_ascending",
     "unpack_codes",
 ]
@@ -136,6 +137,18 @@ def take_at(vector: FloatVector, places: IndexVector, values: FloatVector) -> No
     """Write into `values`, shape (k,), the entries of `vector` at `places`."""
     for i in range(np.uint64(places.shape[0])):
         values[i] = vector[np.uint64(places[i])]
+
+
+@kernel
+def take_nonzero(vector: FloatVector, places: IndexVector, values: FloatVector) -> np.int64:
+    """Write the places and values of the entries that are not zero, ascending; return how many there are."""
+    count = _ZERO
+    for i in range(np.uint64(vector.shape[0])):
+        if vector[i] != 0.0:
+            places[count] = np.uint32(i)
+            values[count] = vector[i]
+            count += _ONE
+    return np.int64(count)
 
 
 @kernel

@@ -1,0 +1,373 @@
+"""Floats to a few bits each and back: random levels, two means, halves, adaptive bins, an orthonormal basis.
+
+Random rounding draws by place: half a word of `draw(key, place // 2)` decides for the entry at `place`, so what
+is drawn depends on the key alone.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.rng import draw
+from dsgd.types import AnyArray, ByteVector, FloatMatrix, FloatVector, IndexVector, WordVector
+
+__all__ = [
+    "add_codes",
+    "add_halves",
+    "add_levels",
+    "add_outer",
+    "add_two_means",
+    "orthonormalise",
+    "pack_ternary",
+    "quantise_levels",
+    "quantise_ternary",
+    "select_adaptive",
+    "strata",
+    "to_bfloat",
+    "to_half",
+    "two_means",
+    "unpack_ternary",
+]
+
+_ZERO = np.uint64(0)
+_ONE = np.uint64(1)
+_THREE = np.uint64(3)
+_HALF = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_UNIT = 2.0**-32
+#: Ternary digits in a word: five in each byte, since 3**5 = 243.
+_PER_WORD = np.uint64(40)
+#: Of the largest column of a basis: a column that is shorter is taken for zero.
+_SMALL = 1e-7
+
+
+@scalar
+def _chance(key: np.uint64, place: np.uint64) -> float:
+    """Return a number in [0, 1) for a place."""
+    word = draw(key, place >> _ONE)
+    return float((word >> ((place & _ONE) * _HALF)) & _LOW_HALF) * _UNIT
+
+
+@kernel
+def quantise_levels(
+    vector: FloatVector, levels: int, bucket: int, stream: WordVector, norms: FloatVector, codes: ByteVector
+) -> None:
+    """Round each entry at random to one of the multiples of its bucket's norm over `levels`.
+
+    Parameters
+    ----------
+    vector : array, shape (n,)
+        Read only.
+    levels : int
+        Levels above zero, 1 to 127.
+    bucket : int
+        Entries that share a norm.
+    stream : array of uint64, shape (2,)
+        Key and number of the draw.
+    norms : array, shape (ceil(n / bucket),), dtype of `vector`
+        Euclidean norms, overwritten; NaN where an entry is not finite.
+    codes : array of uint8, shape (n,)
+        Level plus `levels`, overwritten.
+    """
+    key = draw(stream[0], stream[1])
+    n = np.uint64(vector.shape[0])
+    width = np.uint64(bucket)
+    for b in range(np.uint64(norms.shape[0])):
+        first, last = b * width, min(n, (b + _ONE) * width)
+        total = 0.0
+        for i in range(first, last):
+            total += float(vector[i]) * float(vector[i])
+        norm = np.sqrt(total)
+        norms[b] = norm if norm < np.inf else np.nan
+        scale = levels / norm if 0.0 < norm < np.inf else 0.0
+        for i in range(first, last):
+            level = abs(float(vector[i])) * scale if scale > 0.0 else 0.0
+            whole = np.floor(level)
+            drawn = min(np.int64(whole) + np.int64(_chance(key, i) < level - whole), levels)
+            codes[i] = np.uint8(levels + drawn if vector[i] > 0.0 else levels - drawn)
+
+
+@kernel
+def add_levels(
+    codes: ByteVector, levels: int, bucket: int, norms: FloatVector, out: FloatVector, factor: float
+) -> None:
+    """Add `factor` times what `quantise_levels` has rounded to `out`, shape (n,)."""
+    n = np.uint64(out.shape[0])
+    width = np.uint64(bucket)
+    for b in range(np.uint64(norms.shape[0])):
+        step = out.dtype.type(factor * float(norms[b]) / levels)
+        for i in range(b * width, min(n, (b + _ONE) * width)):
+            out[i] += step * out.dtype.type(np.int64(codes[i]) - levels)
+
+
+@kernel
+def quantise_ternary(vector: FloatVector, scale: float, clip: float, stream: WordVector, codes: ByteVector) -> None:
+    """Round each entry at random to minus `scale`, zero or `scale`: codes 0, 1, 2.
+
+    Parameters
+    ----------
+    vector : array, shape (n,)
+        Read only.
+    scale : float
+        At least every magnitude, after clipping.
+    clip : float
+        Magnitudes beyond it count as it.
+    stream : array of uint64, shape (2,)
+        Key and number of the draw.
+    codes : array of uint8, shape (n,)
+        Overwritten.
+    """
+    key = draw(stream[0], stream[1])
+    inverse = 1.0 / scale if scale > 0.0 else 0.0
+    for i in range(np.uint64(vector.shape[0])):
+        keeps = np.uint8(_chance(key, i) < min(abs(float(vector[i])), clip) * inverse)
+        codes[i] = np.uint8(1) + keeps if vector[i] > 0.0 else np.uint8(1) - keeps
+
+
+@kernel
+def pack_ternary(codes: ByteVector, words: WordVector) -> None:
+    """Pack codes 0, 1, 2, shape (n,), five into a byte; words, shape (ceil(n / 40),), are overwritten."""
+    n = np.uint64(codes.shape[0])
+    for j in range(np.uint64(words.shape[0])):
+        first = j * _PER_WORD
+        word = _ZERO
+        for byte in range(np.uint64(8)):
+            value = _ZERO
+            for digit in range(np.uint64(5)):
+                i = first + byte * np.uint64(5) + np.uint64(4) - digit
+                value = value * _THREE + (np.uint64(codes[i]) if i < n else _ZERO)
+            word |= value << (byte << _THREE)
+        words[j] = word
+
+
+@kernel
+def unpack_ternary(words: WordVector, codes: ByteVector) -> None:
+    """Write into `codes`, shape (n,), what `pack_ternary` was given."""
+    n = np.uint64(codes.shape[0])
+    for j in range(np.uint64(words.shape[0])):
+        first = j * _PER_WORD
+        for byte in range(np.uint64(8)):
+            value = np.uint32((words[j] >> (byte << _THREE)) & np.uint64(255))
+            for digit in range(np.uint64(5)):
+                i = first + byte * np.uint64(5) + digit
+                if i < n:
+                    codes[i] = np.uint8(value % np.uint32(3))
+                value //= np.uint32(3)
+
+
+@kernel
+def add_codes(codes: AnyArray, middle: int, step: float, out: FloatVector) -> None:
+    """Add ``step * (code - middle)`` to the entries of `out`, shape (n,)."""
+    size = out.dtype.type(step)
+    for i in range(np.uint64(out.shape[0])):
+        out[i] += size * out.dtype.type(np.int64(codes[i]) - middle)
+
+
+@kernel
+def two_means(vector: FloatVector, bucket: int, means: FloatMatrix) -> None:
+    """Write the means of the entries below zero and of the others, bucket by bucket.
+
+    Parameters
+    ----------
+    vector : array, shape (n,)
+        Read only.
+    bucket : int
+        Entries that share two means.
+    means : array, shape (ceil(n / bucket), 2), dtype of `vector`
+        Mean of the others, mean of those below zero; zero where there are none. Overwritten.
+    """
+    n = np.uint64(vector.shape[0])
+    width = np.uint64(bucket)
+    for b in range(np.uint64(means.shape[0])):
+        high, low, n_low = 0.0, 0.0, 0
+        first, last = b * width, min(n, (b + _ONE) * width)
+        for i in range(first, last):
+            value = float(vector[i])
+            below = value < 0.0
+            n_low += below
+            high += 0.0 if below else value
+            low += value if below else 0.0
+        n_high = np.int64(last - first) - n_low
+        means[b, 0] = high / n_high if n_high > 0 else 0.0
+        means[b, 1] = low / n_low if n_low > 0 else 0.0
+
+
+@kernel
+def add_two_means(words: WordVector, bucket: int, means: FloatMatrix, out: FloatVector, factor: float) -> None:
+    """Add `factor` times the second mean of its bucket to an entry whose bit is set, times the first to the others."""
+    n = np.uint64(out.shape[0])
+    width = np.uint64(bucket)
+    for b in range(np.uint64(means.shape[0])):
+        high = out.dtype.type(factor * float(means[b, 0]))
+        low = out.dtype.type(factor * float(means[b, 1]))
+        for i in range(b * width, min(n, (b + _ONE) * width)):
+            out[i] += low if (words[i >> np.uint64(6)] >> (i & np.uint64(63))) & _ONE else high
+
+
+@kernel
+def to_bfloat(bits: AnyArray, halves: AnyArray) -> None:
+    """Round float32 bits, shape (n,), to their upper 16, to nearest and ties to even; a NaN stays one."""
+    for i in range(np.uint64(bits.shape[0])):
+        word = bits[i]
+        rounded = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        is_nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
+        halves[i] = np.uint16((word >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
+
+
+@kernel
+def to_half(vector: FloatVector, bits: AnyArray, halves: AnyArray) -> None:
+    """Round float32, shape (n,), to the bits of IEEE 754 halves, to nearest and ties to even.
+
+    Parameters
+    ----------
+    vector : array of float32, shape (n,)
+        Read only.
+    bits : array of uint32, shape (n,)
+        The same floats as words.
+    halves : array of uint16, shape (n,)
+        Overwritten; a magnitude beyond the largest half becomes infinity, a NaN stays one.
+    """
+    for i in range(np.uint64(bits.shape[0])):
+        word = bits[i] & np.uint32(0x7FFFFFFF)
+        odd = (word >> np.uint32(13)) & np.uint32(1)
+        # The exponent is lowered by 112, and the 13 bits that go are rounded.
+        half = (word - np.uint32(0x38000000) + np.uint32(0xFFF) + odd) >> np.uint32(13)
+        if word < np.uint32(0x38800000):  # below 2**-14 halves are multiples of 2**-24
+            half = np.uint32(np.rint(abs(vector[i]) * np.float32(2.0**24)))
+        if word >= np.uint32(0x47800000):  # 65536 and more; 65520 and more are rounded there
+            half = np.uint32(0x7C00)
+        if word > np.uint32(0x7F800000):
+            half = np.uint32(0x7E00)
+        halves[i] = np.uint16(half | ((bits[i] >> np.uint32(16)) & np.uint32(0x8000)))
+
+
+@kernel
+def add_halves(halves: AnyArray, table: FloatVector, out: FloatVector, factor: float) -> None:
+    """Add `factor` times the floats that `table`, shape (65536,), has for `halves` to `out`, shape (n,)."""
+    scale = out.dtype.type(factor)
+    for i in range(np.uint64(out.shape[0])):
+        out[i] += scale * out.dtype.type(table[np.uint64(halves[i])])
+
+
+@kernel
+def strata(key: WordVector, n: int, places: IndexVector) -> None:
+    """Draw one place from each of k parts of 0..n, as equal as can be; they are ascending.
+
+    Parameters
+    ----------
+    key : array of uint64, shape (1,)
+        Key of the draw.
+    n : int
+        Places to draw from.
+    places : array of uint32, shape (k,)
+        Overwritten.
+    """
+    k = np.uint64(places.shape[0])
+    for i in range(k):
+        first, last = i * np.uint64(n) // k, (i + _ONE) * np.uint64(n) // k
+        places[i] = np.uint32(first + draw(key[0], i) % (last - first))
+
+
+@kernel
+def select_adaptive(
+    residual: FloatVector, vector: FloatVector, bucket: int, places: IndexVector, signs: AnyArray
+) -> tuple[int, float]:
+    """Take from each bin the entries that would reach its largest magnitude if the last vector came once more.
+
+    Parameters
+    ----------
+    residual : array, shape (n,)
+        What is to be sent, the last vector included.
+    vector : array, shape (n,)
+        The last vector.
+    bucket : int
+        Entries of a bin.
+    places : array of uint32, shape (n,)
+        The places taken, at its front.
+    signs : array, shape (n,), dtype of `vector`
+        Minus one or one for each of them, at its front.
+
+    Returns
+    -------
+    count : int
+        How many were taken: at least one in each bin that is not zero all over.
+    scale : float
+        The mean of the largest magnitudes of these bins.
+    """
+    n = np.uint64(residual.shape[0])
+    width = np.uint64(bucket)
+    count = _ZERO
+    total = 0.0
+    n_bins = 0
+    for first in range(_ZERO, n, width):
+        last = min(n, first + width)
+        top = residual.dtype.type(0)
+        for i in range(first, last):
+            # Not max(): a NaN must be found.
+            if not abs(residual[i]) <= top:
+                top = abs(residual[i])
+        if top == 0.0:
+            continue
+        total += float(top)
+        n_bins += 1
+        for i in range(first, last):
+            ahead = residual[i] + vector[i]
+            if not abs(ahead) < top:
+                places[count] = np.uint32(i)
+                signs[count] = -1.0 if ahead < 0.0 else 1.0
+                count += _ONE
+    return np.int64(count), total / n_bins if n_bins > 0 else 0.0
+
+
+@kernel
+def orthonormalise(basis: FloatMatrix) -> None:
+    """Make the rows of a matrix, shape (r, a), orthonormal in place; a row that depends on those above becomes zero.
+
+    Gram and Schmidt's method, each row twice, in double precision and one order: equal bits in, equal bits out.
+    """
+    r, a = np.uint64(basis.shape[0]), np.uint64(basis.shape[1])
+    for i in range(r):
+        before = 0.0
+        for j in range(a):
+            before += float(basis[i, j]) * float(basis[i, j])
+        for _ in range(2):
+            for h in range(i):
+                dot = 0.0
+                for j in range(a):
+                    dot += float(basis[h, j]) * float(basis[i, j])
+                for j in range(a):
+                    basis[i, j] -= basis.dtype.type(dot * float(basis[h, j]))
+        after = 0.0
+        for j in range(a):
+            after += float(basis[i, j]) * float(basis[i, j])
+        # Of a row that the others explain, rounding is all that is left.
+        keeps = after > _SMALL * _SMALL * before
+        scale = 1.0 / np.sqrt(after) if keeps else 0.0
+        for j in range(a):
+            basis[i, j] = basis.dtype.type(float(basis[i, j]) * scale)
+
+
+@kernel
+def add_outer(left: FloatMatrix, right: FloatMatrix, out: FloatVector, factor: float) -> None:
+    """Add `factor` times ``left.T @ right`` to `out`, row by row, as many entries as it has.
+
+    Parameters
+    ----------
+    left : array, shape (r, a)
+        Column factors.
+    right : array, shape (r, b)
+        Row factors.
+    out : array, shape (n,), n at most a b
+        Updated in place; each entry is summed over r in order, so equal bits in give equal bits out.
+    """
+    n, b = np.uint64(out.shape[0]), np.uint64(right.shape[1])
+    for row in range(np.uint64(left.shape[1])):
+        first = row * b
+        if first >= n:
+            break
+        last = min(b, n - first)
+        for h in range(np.uint64(left.shape[0])):
+            scale = out.dtype.type(factor * float(left[h, row]))
+            for j in range(last):
+                out[first + j] += scale * right[h, j]
