@@ -1,5 +1,6 @@
 """Operations of all ranks together: sums, broadcasts, barriers, and what they cost."""
 
+from dsgd.collectives.compressed import compressed_cost, compressed_mean
 from dsgd.collectives.cost import (
     Algorithm,
     Cost,
@@ -42,6 +43,8 @@ __all__ = [
     "broadcast_cost",
     "broadcast_seconds",
     "choose_algorithm",
+    "compressed_cost",
+    "compressed_mean",
     "gather_cost",
     "gossip_cost",
     "gossip_seconds",

@@ -26,6 +26,7 @@ from dsgd.types import AnyArray, FloatVector, IndexVector, WordVector
 __all__ = [
     "add_at",
     "add_signs",
+    "count_votes",
     "pack_ascending",
     "pack_codes",
     "pack_signs",
@@ -206,6 +207,28 @@ def add_signs(words: WordVector, out: FloatVector, positive: float, negative: fl
         first = j << _SHIFT
         for b in range(min(_BITS, n - first)):
             out[first + b] += high if (word >> b) & _ONE else low
+
+
+@kernel
+def count_votes(ballots: AnyArray, words: WordVector) -> None:
+    """Set each bit that more than half of the ballots have set.
+
+    Parameters
+    ----------
+    ballots : array of uint64, shape (n_ballots, n_words)
+        What `pack_signs` has written for each voter.
+    words : array of uint64, shape (n_words,)
+        Overwritten; zero where there are no ballots.
+    """
+    n_ballots = np.uint64(ballots.shape[0])
+    for j in range(np.uint64(words.shape[0])):
+        word = _ZERO
+        for b in range(_BITS):
+            total = _ZERO
+            for i in range(n_ballots):
+                total += (ballots[i, j] >> b) & _ONE
+            word |= np.uint64(total + total > n_ballots) << b
+        words[j] = word
 
 
 @kernel

@@ -84,7 +84,8 @@ def quantise_levels(
         for i in range(first, last):
             level = abs(float(vector[i])) * scale if scale > 0.0 else 0.0
             whole = np.floor(level)
-            drawn = min(np.int64(whole) + np.int64(_chance(key, i) < level - whole), levels)
+            drawn = np.int64(whole) + np.int64(_chance(key, i) < level - whole)
+            drawn = min(drawn, np.int64(levels))  # the norm may have been rounded down
             codes[i] = np.uint8(levels + drawn if vector[i] > 0.0 else levels - drawn)
 
 
@@ -317,7 +318,7 @@ def select_adaptive(
                 places[count] = np.uint32(i)
                 signs[count] = -1.0 if ahead < 0.0 else 1.0
                 count += _ONE
-    return np.int64(count), total / n_bins if n_bins > 0 else 0.0
+    return int(count), total / n_bins if n_bins > 0 else 0.0
 
 
 @kernel

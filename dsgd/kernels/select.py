@@ -21,9 +21,9 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import draw
-from dsgd.types import AnyArray, IndexVector, IntVector
+from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
-__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "places_length"]
+__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "merge_ascending", "places_length"]
 
 #: Bits of a digit of the radix select; a histogram has ``2**DIGIT_BITS`` counts.
 DIGIT_BITS = 11
@@ -178,4 +178,46 @@ def largest_magnitudes(
         if keeps:
             places[count] = places[i]
             count += _ONE
+    return np.int64(count)
+
+
+@kernel
+def merge_ascending(
+    first_places: IndexVector,
+    first_values: FloatVector,
+    second_places: IndexVector,
+    second_values: FloatVector,
+    places: IndexVector,
+    values: FloatVector,
+) -> np.int64:
+    """Add two sparse vectors.
+
+    Parameters
+    ----------
+    first_places, second_places : array of uint32, shapes (j,) and (k,)
+        Where their entries are, ascending.
+    first_values, second_values : array, shapes (j,) and (k,)
+        The entries; of two at one place the first is added to first.
+    places, values : array, shape (j + k,)
+        The sum, at the front.
+
+    Returns
+    -------
+    int
+        How many entries the sum has.
+    """
+    n_first, n_second = np.uint64(first_places.shape[0]), np.uint64(second_places.shape[0])
+    i, j, count = _ZERO, _ZERO, _ZERO
+    while i < n_first or j < n_second:
+        if j == n_second or (i < n_first and first_places[i] < second_places[j]):
+            places[count], values[count] = first_places[i], first_values[i]
+            i += _ONE
+        elif i == n_first or second_places[j] < first_places[i]:
+            places[count], values[count] = second_places[j], second_values[j]
+            j += _ONE
+        else:
+            places[count], values[count] = first_places[i], first_values[i] + second_values[j]
+            i += _ONE
+            j += _ONE
+        count += _ONE
     return np.int64(count)

@@ -1,0 +1,365 @@
+"""The weighted mean over ranks of vectors that travel compressed.
+
+Problem: the mean of long vectors on a slow wire; a compressor makes them small, but not every payload can be added to
+another one.
+
+Update: ``v <- sum_r w_r v_r``, up to what the compressors leave out; the weight comes in before the compressor, so that
+a memory of what was left out is in the unit of the mean, and of all ranks together nothing is lost when their weights
+change. Payloads are summed
+
+- by an all-gather, and decoded by each rank in the order of ranks: whatever is not listed below;
+- by an all-reduce, where the payload of a sum is the sum of payloads: `Identity`, `RandomK`;
+- by two all-reduces of factors: `PowerSGD`;
+- in parts, where the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum, and
+  all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the ranks have agreed on the largest scale) and
+  `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
+- pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
+- as they are, where the entries that are not zero would take more than that: `NonZero`.
+
+Every rank decodes the same payloads in the same order, so every bit agrees on all ranks. Where ranks are threads of
+several processes and cannot all reach each other, payloads are gathered, and parts summed by everybody: the same bits,
+more bytes.
+
+Cost: `compressed_cost`.
+
+Source: those of the compressors; parts as in Seide et al. 2014 (1-bit SGD, which sums and quantises once more).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
+from dsgd.collectives.group import Group
+from dsgd.collectives.gtopk import gtopk_cost, gtopk_sum
+from dsgd.comm.wire import HEADER_BYTES, OP_SCATTER
+from dsgd.compress import (
+    AbstractCompressor,
+    ErrorFeedback,
+    GTopK,
+    Half,
+    Identity,
+    MajorityVote,
+    NonZero,
+    PowerSGD,
+    RandomK,
+    TernGrad,
+)
+from dsgd.compress.base import WORD_BYTES, words_for
+from dsgd.compress.sparse import n_entries
+from dsgd.compress.terngrad import TERNARY_PER_WORD
+from dsgd.kernels import bits, quantize
+from dsgd.ledger import ENCODE
+from dsgd.types import AnyArray, FloatVector, WordVector
+
+__all__ = ["compressed_cost", "compressed_mean"]
+
+# Entries in a unit of a part: whole words of signs, of ternary digits, of halves and of codes of any width.
+_UNIT: Final = 320
+
+
+def compressed_mean(
+    group: Group, vector: FloatVector, weight: float, compressor: AbstractCompressor[Any], memory: Any
+) -> None:
+    """Replace `vector` by its weighted mean over ranks, as a compressor leaves it; bitwise equal on all of them.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks of the gang.
+    vector : array, shape (n,)
+        This rank's vector.
+    weight : float
+        Its share; the shares of a gang add up to one.
+    compressor : AbstractCompressor
+        The same on all ranks.
+    memory : AbstractMemory
+        What ``compressor.init`` has returned for this rank; updated in place.
+
+    Raises
+    ------
+    ProtocolError
+        What a peer sent is no payload of such a vector.
+    """
+    if weight == 0.0:
+        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
+        vector.fill(0.0)
+    elif weight != 1.0:
+        vector *= float(weight)
+    rest = None
+    if isinstance(compressor, ErrorFeedback):
+        compressor.accumulate(vector, memory)
+        rest, compressor, memory = memory.residual, compressor.compressor, memory.inner
+        vector[:] = rest
+    if isinstance(compressor, MajorityVote):
+        _sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
+    else:
+        add_up: Callable[..., None] = _SUMS.get(type(compressor), _sum_gathered)
+        add_up(group, vector, compressor, memory, rest)
+
+
+def _timed(group: Group, work: Callable[..., Any], *arguments: Any) -> Any:
+    """Return what `work` returns, and charge its time as encoding."""
+    ledger = group.ledger
+    start = ledger.clock() if ledger.timing else 0.0
+    result = work(*arguments)
+    if ledger.timing:
+        ledger.charge(ENCODE, ledger.clock() - start)
+    return result
+
+
+def _encode(vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> AnyArray:
+    """Return the payload of a vector, and take it from what is left to send."""
+    payload: AnyArray = compressor.encode(vector, memory)
+    if rest is not None:
+        compressor.decode(payload, rest, -1.0)
+    return payload
+
+
+def _decode(payloads: list[AnyArray], vector: FloatVector, compressor: Any) -> None:
+    """Replace a vector by the sum of what payloads hold, added in their order."""
+    vector.fill(0.0)
+    for payload in payloads:
+        compressor.decode(payload, vector, 1.0)
+
+
+def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    known = compressor.payload_bytes(vector.shape[0], vector.itemsize)
+    parts = group.allgatherv(payload, None if known is None else [known] * group.size)
+    _timed(group, _decode, parts, vector, compressor)
+
+
+def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
+    # What an all-gather passes through each rank, against what an all-reduce does.
+    if sum(lengths) < 2 * vector.nbytes:
+        _timed(group, _decode, group.allgatherv(payload, lengths), vector, compressor)
+    else:
+        group.allreduce(vector)
+
+
+def _sum_whole(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    if rest is not None:
+        rest.fill(0.0)
+    group.allreduce(vector)
+
+
+def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    # The first word says which entries were drawn: the same on all ranks.
+    group.allreduce(payload[WORD_BYTES:].view(vector.dtype)[: n_entries(vector.shape[0], compressor.density)])
+    _timed(group, _decode, [payload], vector, compressor)
+
+
+def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    matrix = compressor.matrix(vector, memory)
+    left = _timed(group, compressor.project, matrix, memory)
+    group.allreduce(left)
+
+    def row_factors() -> AnyArray:
+        quantize.orthonormalise(left)
+        right = left @ matrix
+        if rest is not None:
+            quantize.add_outer(left, right, rest, -1.0)
+        return right
+
+    right = _timed(group, row_factors)
+    group.allreduce(right)
+    compressor.keep(right, memory)
+    vector.fill(0.0)
+    _timed(group, quantize.add_outer, left, right, vector, 1.0)
+
+
+def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any, rest: FloatVector | None) -> None:
+    payload = _timed(group, _encode, vector, compressor, memory, rest)
+
+    def combine(parts: list[WordVector], n: int) -> WordVector:
+        total = np.zeros(n, vector.dtype)
+        for part in parts:
+            compressor.decode(part.view(np.uint8), total, 1.0)
+        words: WordVector = compressor.encode(total, memory).view(np.uint64).copy()
+        return words
+
+    n = vector.shape[0]
+    words = _by_parts(group, n, payload.view(np.uint64), _half_words, _half_words, combine)
+    _timed(group, _decode, [words.view(np.uint8)], vector, compressor)
+
+
+def _half_words(n: int) -> int:
+    return words_for(16 * n)
+
+
+def _sum_votes(
+    group: Group, vector: FloatVector, votes: bool, compressor: MajorityVote, memory: Any, rest: FloatVector | None
+) -> None:
+    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    voters = group.allgather(np.array([votes], dtype=np.uint8)).ravel().astype(bool)
+
+    def combine(parts: list[WordVector], n: int) -> WordVector:
+        words = np.empty(words_for(n), np.uint64)
+        bits.count_votes(np.stack(parts)[voters], words)
+        return words
+
+    words = _by_parts(group, vector.shape[0], payload.view(np.uint64), words_for, words_for, combine)
+    _timed(group, _decode, [words.view(np.uint8)], vector, compressor)
+
+
+def _sum_ternary(
+    group: Group, vector: FloatVector, compressor: TernGrad, memory: Any, rest: FloatVector | None
+) -> None:
+    n, size = vector.shape[0], group.size
+    own, clip = _timed(group, compressor.bounds, vector)
+    scale = np.array([own])
+    group.allreduce(scale, "max")
+    width = (2 * size).bit_length()
+
+    def encode() -> WordVector:
+        words = np.empty(_ternary_words(n), np.uint64)
+        quantize.pack_ternary(compressor.digits(vector, float(scale[0]), clip, memory), words)
+        return words
+
+    def combine(parts: list[WordVector], n: int) -> WordVector:
+        totals, digits = np.zeros(n, np.uint16), np.empty(n, np.uint8)
+        for part in parts:
+            quantize.unpack_ternary(part, digits)
+            totals += digits
+        words = np.empty(words_for(n * width), np.uint64)
+        bits.pack_codes(totals, width, words)
+        return words
+
+    payload = _timed(group, encode)
+    words = _by_parts(group, n, payload, _ternary_words, lambda n: words_for(n * width), combine)
+    totals = np.empty(n, np.uint16)
+    _timed(group, bits.unpack_codes, words, width, totals)
+    vector.fill(0.0 if np.isfinite(scale[0]) else np.nan)
+    # Each digit is one too high.
+    _timed(group, quantize.add_codes, totals, size, float(scale[0]), vector)
+
+
+def _ternary_words(n: int) -> int:
+    return -(-n // TERNARY_PER_WORD)
+
+
+def _part_ends(n: int, size: int) -> list[int]:
+    """Return where the parts of n entries begin; size + 1 numbers."""
+    units = -(-n // _UNIT)
+    return [min(n, _UNIT * (units * r // size)) for r in range(size + 1)]
+
+
+def _by_parts(
+    group: Group,
+    n: int,
+    payload: WordVector,
+    forward: Callable[[int], int],
+    back: Callable[[int], int],
+    combine: Callable[[list[WordVector], int], WordVector],
+) -> WordVector:
+    """Return the encoded sum of the payloads of all ranks, part r of it made by rank r.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks.
+    n : int
+        Entries.
+    payload : array of uint64, shape (forward(n),)
+        This rank's.
+    forward, back : callable
+        Words of a payload, and of a sum, for so many entries.
+    combine : callable
+        Takes the same part of all payloads and its entries; returns the words of the sum.
+    """
+    rank, size, transport = group.rank, group.size, group.transport
+    ends = _part_ends(n, size)
+    spans = [slice(forward(a), forward(b)) for a, b in pairwise(ends)]
+    if transport.processes:
+        payloads = group.allgatherv(payload, [payload.shape[0]] * size)
+        pairs = zip(spans, pairwise(ends), strict=True)
+        return np.concatenate([combine([whole[span] for whole in payloads], b - a) for span, (a, b) in pairs])
+    n_words = spans[rank].stop - spans[rank].start
+    parts = [np.empty(n_words, np.uint64) for _ in range(size)]
+    parts[rank][:] = payload[spans[rank]]
+    for step in range(1, size):
+        to, source = (rank + step) % size, (rank - step) % size
+        transport.exchange(to, payload[spans[to]], source, parts[source], OP_SCATTER)
+    words = np.empty(back(n), np.uint64)
+    places = [back(end) for end in ends]
+    words[places[rank] : places[rank + 1]] = _timed(group, combine, parts, ends[rank + 1] - ends[rank])
+    group.fill(words, places)
+    return words
+
+
+def _sum_merged(group: Group, vector: FloatVector, compressor: GTopK, memory: Any, rest: FloatVector | None) -> None:
+    gtopk_sum(group, vector, compressor, memory)
+
+
+_SUMS: Final[dict[type, Callable[..., None]]] = {
+    GTopK: _sum_merged,
+    Half: _sum_halves,
+    Identity: _sum_whole,
+    NonZero: _sum_nonzero,
+    PowerSGD: _sum_power,
+    RandomK: _sum_random,
+    TernGrad: _sum_ternary,
+}
+
+
+def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host.
+
+    Parameters
+    ----------
+    rank, size : int
+        The rank, and how many there are.
+    n, itemsize : int
+        Elements of the vector, and bytes of each.
+    compressor : AbstractCompressor
+        The compressor.
+
+    Returns
+    -------
+    Cost or None
+        Bytes and messages; None where they depend on the vectors.
+    """
+    if isinstance(compressor, ErrorFeedback):
+        return compressed_cost(rank, size, n, itemsize, compressor.compressor)
+    if size == 1:
+        return Cost(0, 0)
+    costs: list[Cost]
+    if isinstance(compressor, GTopK):
+        costs = [gtopk_cost(rank, size, n, itemsize, compressor)]
+    elif isinstance(compressor, Identity):
+        costs = [allreduce_cost(rank, size, n, itemsize)]
+    elif isinstance(compressor, RandomK):
+        costs = [allreduce_cost(rank, size, n_entries(n, compressor.density), itemsize)]
+    elif isinstance(compressor, PowerSGD):
+        costs = [allreduce_cost(rank, size, int(compressor.rank) * side, itemsize) for side in compressor.shape(n)]
+    elif isinstance(compressor, Half):
+        costs = [_parts_cost(rank, size, n, _half_words, _half_words)]
+    elif isinstance(compressor, MajorityVote):
+        flags = allgatherv_cost(rank, [1] * size, 1, known=True)
+        costs = [flags, _parts_cost(rank, size, n, words_for, words_for)]
+    elif isinstance(compressor, TernGrad):
+        width = (2 * size).bit_length()
+        scale = allreduce_cost(rank, size, 1, 8, "recursive_doubling")
+        costs = [scale, _parts_cost(rank, size, n, _ternary_words, lambda n: words_for(n * width))]
+    else:
+        known = compressor.payload_bytes(n, itemsize)
+        if known is None:
+            return None
+        costs = [allgatherv_cost(rank, [known] * size, 1, known=True)]
+    return Cost(sum(cost.n_bytes for cost in costs), sum(cost.messages for cost in costs))
+
+
+def _parts_cost(rank: int, size: int, n: int, forward: Callable[[int], int], back: Callable[[int], int]) -> Cost:
+    ends = _part_ends(n, size)
+    out = WORD_BYTES * (forward(n) - forward(ends[rank + 1]) + forward(ends[rank])) + (size - 1) * HEADER_BYTES
+    sums = [WORD_BYTES * (back(b) - back(a)) for a, b in pairwise(ends)]
+    gathered = allgatherv_cost(rank, sums, 1, known=True)
+    return Cost(out + gathered.n_bytes, size - 1 + gathered.messages)
