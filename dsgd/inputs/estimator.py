@@ -21,6 +21,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
+from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
     check_room,
     feature_names,
@@ -34,6 +35,7 @@ from dsgd.inputs.sources import (
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
+from dsgd.sim import SimulatedCluster
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -152,7 +154,7 @@ class AbstractClusterEstimator(BaseEstimator):
         first: bool = True,
         pieces: int = 1,
         out_of_core: bool = False,
-    ) -> Iterator[ClusterBlocks]:
+    ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
         Parameters
@@ -185,6 +187,16 @@ class AbstractClusterEstimator(BaseEstimator):
             The cluster was restarted, or its scheduler went away (`ClusterUnreachableError`), before the rows were
             there.
         """
+        if isinstance(self.client, SimulatedCluster):
+            yield self._simulated(
+                X,
+                check,
+                n_ranks,
+                out_of_core=out_of_core,
+                classification=classification,
+                supervised=supervised,
+            )
+            return
         from dsgd.runtime import client_for
         from dsgd.runtime.versions import check_versions
 
@@ -222,6 +234,16 @@ class AbstractClusterEstimator(BaseEstimator):
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)
             yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker, resend)
+
+    def _simulated(self, X: Any, check: Callable[[], Block], n_ranks: int | None, **options: bool) -> SimulatedBlocks:
+        """Return the rows as blocks of a simulated cluster."""
+        if is_distributed(X):
+            raise InvalidDataError(
+                f"client={self.client!r} trains on arrays of this process, X is a {type(X).__name__}: load it first."
+            )
+        blocks = cut_rows(self.client, check(), n_ranks, **options)
+        check_summaries(blocks.summaries)
+        return blocks
 
     def _check_width(self, summaries: Sequence[BlockSummary], names: Any, *, first: bool) -> None:
         """Take the number of features from the blocks, or hold them to that of the first call."""

@@ -19,7 +19,7 @@ from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import count_cores, limit_pools
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 
-__all__ = ["peak_rss_bytes", "run_on_threads", "run_threads"]
+__all__ = ["peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
 
 _JOIN_SLICE_S: Final = 0.1  # how long the main thread is deaf to ctrl-C
 
@@ -87,7 +87,7 @@ def run_on_threads(
 
     run_threads(work, range(size), abort)
     if errors:
-        raise _root_cause(errors)
+        raise root_cause(errors)
     stats = [
         {
             "rank": r,
@@ -144,6 +144,6 @@ def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortF
         raise
 
 
-def _root_cause(errors: list[tuple[int, BaseException]]) -> BaseException:
+def root_cause(errors: list[tuple[int, BaseException]]) -> BaseException:
     """Return the error that came first and is not the echo of another rank's."""
     return next((e for _, e in errors if not isinstance(e, AbortedError)), errors[0][1])

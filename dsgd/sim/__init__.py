@@ -1,0 +1,20 @@
+"""A simulated cluster: the loop of training, the strategies and the collectives on a virtual clock."""
+
+from __future__ import annotations
+
+from dsgd.sim.cluster import SimulatedCluster
+from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
+from dsgd.sim.network import NETWORKS, Link, Network
+
+__all__ = [
+    "NETWORKS",
+    "AbstractStragglers",
+    "Compute",
+    "Exponential",
+    "HeavyTail",
+    "Link",
+    "Network",
+    "NoStragglers",
+    "SimulatedCluster",
+    "SlowRank",
+]

@@ -1,0 +1,165 @@
+"""A cluster that is not there: ranks in this process, on a virtual clock.
+
+Problem: what a strategy gains or costs shows on networks and on numbers of machines that few people have at hand, and
+asynchronous methods never run twice in the same way.
+
+Method: every rank is a thread that runs the loop it would run anywhere, of which one at a time has its turn
+(`dsgd.sim.turns`), over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so models,
+losses and bytes are real, and synchronous strategies give bit for bit what they give on real gangs; only seconds are
+those of `Network` and `Compute`. The same seed gives the same seconds, whatever else the machine does.
+
+Cost: the work of all ranks on one core, and some ten microseconds a message.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsgd.collectives import Algorithm, Group
+from dsgd.comm import AbortFlag
+from dsgd.errors import InvalidParameterError
+from dsgd.ledger import Ledger
+from dsgd.runtime.pools import limit_pools
+from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.threads import peak_rss_bytes, root_cause, run_threads
+from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
+from dsgd.sim.network import Network, network_for
+from dsgd.sim.transport import Fabric, SimTransport
+from dsgd.sim.turns import Turns
+
+__all__ = ["SimulatedCluster"]
+
+
+@dataclass(frozen=True)
+class SimulatedCluster:
+    """Ranks on a virtual clock; pass it to an estimator as ``client=``.
+
+    Parameters
+    ----------
+    ranks : int
+        How many.
+    network : Network or str, default "1GbE"
+        What they talk over: one of `NETWORKS`, a `Network` of your own, or what `calibrate` has measured.
+    compute : Compute, optional
+        What their work costs; by default that of a core on which it was measured.
+    stragglers : AbstractStragglers or str, default "none"
+        How uneven that is: ``"none"``, ``"exponential"``, ``"slow-rank"``, ``"heavy-tail"``, or one of them with
+        parameters: `Exponential`, `SlowRank`, `HeavyTail`.
+    seed : int, default 0
+        Seed of the stragglers. Equal seeds give equal runs.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no rank, or no network or distribution of that name.
+
+    Examples
+    --------
+    >>> from dsgd import SGDClassifier
+    >>> from dsgd.sim import SimulatedCluster
+    >>> clf = SGDClassifier(max_iter=3, tol=None, sync=4, client=SimulatedCluster(ranks=4, network="1GbE"))
+    >>> clf.fit([[0.0], [1.0], [2.0], [3.0]] * 5, [0, 0, 1, 1] * 5).fit_report_["transport"]
+    'simulated 1GbE'
+    """
+
+    ranks: int
+    network: Network | str = "1GbE"
+    compute: Compute | None = None
+    stragglers: AbstractStragglers | str = "none"
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be simulated."""
+        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
+            raise InvalidParameterError(f"SimulatedCluster(ranks=...) must be a positive number. Got {self.ranks!r}.")
+        network_for(self.network)
+        stragglers_for(self.stragglers)
+        if self.compute is not None and not isinstance(self.compute, Compute):
+            raise InvalidParameterError(
+                f"SimulatedCluster(compute=...) must be a dsgd.sim.Compute or None. Got {self.compute!r}."
+            )
+
+    def run(
+        self,
+        program: RankProgram,
+        data: Sequence[Any],
+        args: tuple[Any, ...] = (),
+        *,
+        algorithm: Algorithm = "auto",
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    ) -> GangResult:
+        """Run a rank program; as `dsgd.runtime.run_on_threads`, but for the clock.
+
+        Parameters
+        ----------
+        program : RankProgram
+            Called as ``program(rank, data[r], *args)``.
+        data : sequence, length `ranks`
+            What each rank works on.
+        args : tuple
+            Further arguments, the same objects for every rank.
+        algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
+            How vectors are summed.
+        on_event : callable, optional
+            Receives what rank 0 publishes, in the thread of rank 0.
+
+        Returns
+        -------
+        GangResult
+            With what rank 0 returned, and a ledger in virtual seconds. Each entry of ``stats`` has ``virtual_s``, when
+            the rank had ended.
+
+        Raises
+        ------
+        InvalidParameterError
+            `data` has not one entry per rank.
+        Exception
+            Whatever the first rank that failed has raised; `ProtocolError` where all ranks wait for each other.
+        """
+        if len(data) != self.ranks:
+            raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
+        abort = AbortFlag()
+        turns = Turns(self.ranks, abort)
+        network = network_for(self.network)
+        fabric = Fabric(self.ranks, network, turns)
+        parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, abort
+        transports = [SimTransport(rank, fabric, *parts) for rank in range(self.ranks)]
+        values: list[Any] = [None] * self.ranks
+        errors: list[tuple[int, BaseException]] = []
+
+        def work(number: int) -> None:
+            transport = transports[number]
+            listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
+            try:
+                turns.begin(number)
+                values[number] = program(Rank(Group(transport, algorithm), abort, **listeners), data[number], *args)
+            except BaseException as error:
+                errors.append((number, error))
+                abort.set(f"rank {number} raised {type(error).__name__}: {error}")
+            finally:
+                transport.close()
+
+        began = time.perf_counter()
+        # A rank has one core of its own, whatever this machine has.
+        with limit_pools(1):
+            run_threads(work, range(self.ranks), abort)
+        if errors:
+            raise root_cause(errors)
+        stats = [
+            {
+                "rank": r,
+                "worker": f"simulated rank {r}",
+                "host": f"simulated host {network.host_of(r)}",
+                "rows": getattr(data[r], "n_rows", None),
+                "peak_rss_bytes": peak_rss_bytes(),
+                "transport": transports[r].wire,
+                "virtual_s": transports[r].clock.now,
+                "real_s": time.perf_counter() - began,
+            }
+            for r in range(self.ranks)
+        ]
+        last_s = max(transport.clock.now for transport in transports)
+        return GangResult(values[0], stats, Ledger([t.ledger.records() for t in transports], elapsed_s=last_s))

@@ -1,0 +1,232 @@
+"""Networks: what a message costs between two ranks, and which ports it keeps busy.
+
+Problem: what a strategy costs depends on the wire, and few people have five of them.
+
+Model: a message of n bytes (header included) costs ``alpha + beta n``. Alpha is a latency, which passes while nobody is
+busy, and an overhead, for which the ports of both ends are held, as they are for ``beta n``; it is LogGP's L and o.
+Ports are full duplex. A rank has one port for its host's network card, which the ranks of a host share, and one for
+what stays inside the host; ranks joined by links of their own (NVLink) have a port at each of them. Bytes that arrive
+to be added up cost gamma each, see `dsgd.sim.Compute`.
+
+Source: Hockney 1994 (alpha and beta); Alexandrov, Ionescu, Schauser and Scheiman 1995 (LogGP).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+from typing import Final
+
+from dsgd.errors import InvalidParameterError
+
+__all__ = ["NETWORKS", "Link", "Network", "network_for"]
+
+
+@dataclass(frozen=True)
+class Link:
+    """A way between two ranks.
+
+    Parameters
+    ----------
+    byte_s : float
+        Seconds per byte, beta.
+    overhead_s : float
+        Seconds per message for which both ports are held.
+    latency_s : float, default 0
+        Seconds per message that pass beside: others may use the ports.
+
+    Raises
+    ------
+    InvalidParameterError
+        A number is negative.
+    """
+
+    byte_s: float
+    overhead_s: float
+    latency_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        """Refuse negative times."""
+        for name, value in vars(self).items():
+            if not value >= 0.0:
+                raise InvalidParameterError(f"Link({name}=...) must be 0 or more seconds. Got {value!r}.")
+
+    @property
+    def alpha_s(self) -> float:
+        """Seconds of an empty message."""
+        return self.latency_s + self.overhead_s
+
+    def seconds(self, n_bytes: int) -> float:
+        """Return the seconds of a message of this many bytes between idle ports."""
+        return self.latency_s + (self.overhead_s + self.byte_s * n_bytes)
+
+    def slower(self, factor: float) -> Link:
+        """Return this link with every time multiplied."""
+        return Link(self.byte_s * factor, self.overhead_s * factor, self.latency_s * factor)
+
+
+@dataclass(frozen=True)
+class Network:
+    """Hosts, the ranks on them, and the links between.
+
+    Parameters
+    ----------
+    name : str
+        What reports call it.
+    between : Link
+        Between two hosts.
+    inside : Link
+        Between two ranks of a host that have no link of their own.
+    ranks_per_host : int, default 1
+        Ranks 0 .. ranks_per_host - 1 are on host 0, and so on; they share its network card.
+    lanes : tuple of tuple of int, shape (ranks_per_host, ranks_per_host), or empty
+        How many direct links two ranks of a host have; 0 for none. Each pair of ranks then has ports of its own, and
+        its bytes are spread over its links.
+    lane : Link or None, default None
+        One such link.
+    odd : tuple of (int, int, Link), default empty
+        Pairs of hosts, both directions, with another link between them; see `with_link`.
+    source : str, default ""
+        Where the numbers are from.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no rank on a host, or `lanes` is not symmetric or not of that shape.
+    """
+
+    name: str
+    between: Link
+    inside: Link
+    ranks_per_host: int = 1
+    lanes: tuple[tuple[int, ...], ...] = ()
+    lane: Link | None = None
+    odd: tuple[tuple[int, int, Link], ...] = ()
+    source: str = ""
+
+    def __post_init__(self) -> None:
+        """Refuse hosts without ranks and lanes that do not fit them."""
+        n = self.ranks_per_host
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise InvalidParameterError(f"Network(ranks_per_host=...) must be a positive number of ranks. Got {n!r}.")
+        if (self.lanes == ()) != (self.lane is None):
+            raise InvalidParameterError("Network(lanes=..., lane=...) go together: give both or none.")
+        shape_is_right = [len(row) for row in self.lanes] == [n] * n
+        if self.lanes and not (shape_is_right and self.lanes == tuple(zip(*self.lanes, strict=True))):
+            raise InvalidParameterError(
+                f"Network(lanes=...) must be symmetric with one row per rank of a host ({n}). Got {self.lanes}."
+            )
+
+    def host_of(self, rank: int) -> int:
+        """Return the host of a rank."""
+        return rank // self.ranks_per_host
+
+    def link(self, a: int, b: int) -> Link:
+        """Return the way from rank a to rank b."""
+        hosts = self.host_of(a), self.host_of(b)
+        if hosts[0] != hosts[1]:
+            return next((link for *pair, link in self.odd if sorted(hosts) == sorted(pair)), self.between)
+        n_lanes = self._n_lanes(a, b)
+        if self.lane is None or not n_lanes:
+            return self.inside
+        return Link(self.lane.byte_s / n_lanes, self.lane.overhead_s, self.lane.latency_s)
+
+    def ports(self, a: int, b: int, size: int) -> tuple[int, int]:
+        """Return the ports that a message from a to b leaves by and comes in by, of `n_ports` of `size` ranks."""
+        hosts, n_hosts = (self.host_of(a), self.host_of(b)), self._n_hosts(size)
+        if hosts[0] != hosts[1]:
+            return hosts
+        if self.lane is None or not self._n_lanes(a, b):
+            return n_hosts + a, n_hosts + b
+        # One port per direct neighbour, a seat on its host.
+        n, first = self.ranks_per_host, n_hosts + size
+        return first + a * n + b % n, first + b * n + a % n
+
+    def n_ports(self, size: int) -> int:
+        """Return how many ports there are in each direction, for this many ranks."""
+        return self._n_hosts(size) + size + (size * self.ranks_per_host if self.lanes else 0)
+
+    def with_link(self, a: int, b: int, link: Link) -> Network:
+        """Return this network with another link between the hosts a and b, in both directions."""
+        kept = tuple(entry for entry in self.odd if sorted(entry[:2]) != sorted((a, b)))
+        return replace(self, odd=(*kept, (a, b, link)))
+
+    def _n_hosts(self, size: int) -> int:
+        return -(-size // self.ranks_per_host)
+
+    def _n_lanes(self, a: int, b: int) -> int:
+        n = self.ranks_per_host
+        return self.lanes[a % n][b % n] if self.lanes else 0
+
+
+# What the ranks of one host have between them: processes that share memory.
+_MEMORY: Final = Link(byte_s=1.0e-10, overhead_s=5e-6)
+
+# NVLinks between the GPUs of a DGX-1V (`nvidia-smi topo -m`): a hybrid cube mesh, six links at each.
+_DGX1V: Final = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
+
+_TYPICAL: Final = "nominal rate, typical latency of MPI over it; not measured here"
+
+#: The networks that have a name. Only the first one is a measurement, published with its method; rates of the others
+#: are nominal and their latencies typical, good for comparing strategies and not for promising seconds.
+NETWORKS: Final = MappingProxyType(
+    {
+        network.name: network
+        for network in (
+            Network(
+                "1GbE",
+                between=Link(byte_s=9.0e-9, overhead_s=0.436e-3),
+                inside=_MEMORY,
+                source="Shi et al. 2019 (gTop-k), calibration in their released scripts: alpha 0.436 ms, beta 9e-6 ms",
+            ),
+            Network("10GbE", between=Link(8.0e-10, 2.0e-5, 1.0e-5), inside=_MEMORY, source=_TYPICAL),
+            Network("100GbE", between=Link(8.0e-11, 2.0e-6, 3.0e-6), inside=_MEMORY, source=_TYPICAL),
+            Network(
+                "InfiniBand",
+                between=Link(8.0e-11, 5.0e-7, 1.0e-6),
+                inside=_MEMORY,
+                source=f"EDR, 100 Gbit/s: {_TYPICAL}",
+            ),
+            Network(
+                "NVLink",
+                between=Link(8.0e-11, 5.0e-7, 1.0e-6),
+                inside=Link(byte_s=1.0e-10, overhead_s=5.0e-6, latency_s=5.0e-6),
+                ranks_per_host=8,
+                lanes=_DGX1V,
+                lane=Link(byte_s=4.0e-11, overhead_s=3.0e-6, latency_s=2.0e-6),
+                source=f"DGX-1V link graph, 25 GB/s per NVLink and direction, PCIe where there is none: {_TYPICAL}",
+            ),
+            Network(
+                "WAN",
+                between=Link(byte_s=8.0e-8, overhead_s=5.0e-5, latency_s=2.5e-2),
+                inside=_MEMORY,
+                source=f"100 Mbit/s, 50 ms there and back: {_TYPICAL}",
+            ),
+        )
+    }
+)
+
+
+def network_for(given: Network | str) -> Network:
+    """Return the network that a parameter names.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no network of that name.
+    """
+    if isinstance(given, Network):
+        return given
+    if given not in NETWORKS:
+        known = ", ".join(repr(name) for name in NETWORKS)
+        raise InvalidParameterError(f"network=... must be a dsgd.sim.Network or one of {known}. Got {given!r}.")
+    return NETWORKS[given]

@@ -1,0 +1,249 @@
+"""The wire of a simulated cluster: arrays are copied, and the clock of a rank says how long that would have taken.
+
+Problem: the loop of training, the strategies and the collectives must run as they are, but seconds must be those of a
+network that is not there.
+
+Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
+latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
+it. A sender goes on when its port is free again: sends are eager, nobody waits for a receiver to be there. Ports are
+taken in the order of clocks (`dsgd.sim.turns`), so a crowded port serves whoever sent first.
+
+Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor, Future
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
+from dsgd.ledger import WAIT, WIRE, RankLedger
+from dsgd.sim.compute import AbstractStragglers, Compute
+from dsgd.sim.network import Network
+from dsgd.sim.turns import Turns, VirtualClock
+from dsgd.types import AnyArray
+
+__all__ = ["Fabric", "SimTransport"]
+
+#: Longer than any simulated training: a straggler is what is studied, not what is given up on.
+_DEADLINE_S = 1e6
+
+
+class _Message(NamedTuple):
+    """What is under way to a rank."""
+
+    arrives: float
+    busy_s: float  # how long bytes move at the receiver's port
+    array: AnyArray
+    dtype: int
+    op: int
+
+
+class _Way(NamedTuple):
+    """What a pair of ranks has between it."""
+
+    latency_s: float
+    overhead_s: float
+    byte_s: float
+    port_out: int
+    port_in: int
+
+
+class Fabric:
+    """What all ranks share: turns, ports and messages under way.
+
+    Parameters
+    ----------
+    size : int
+        How many ranks.
+    network : Network
+        The links between them.
+    turns : Turns
+        Their clocks.
+    """
+
+    def __init__(self, size: int, network: Network, turns: Turns) -> None:
+        self.size, self.network, self.turns = size, network, turns
+        n_ports = network.n_ports(size)
+        self._out_free = [0.0] * n_ports
+        self._in_free = [0.0] * n_ports
+        self._ways: dict[tuple[int, int], _Way] = {}
+        self._queues: dict[tuple[int, int], deque[_Message]] = {}
+
+    def queue(self, source: int, to: int) -> deque[_Message]:
+        """Return the messages from one rank to another, in the order in which they were sent."""
+        return self._queues.setdefault((source, to), deque())
+
+    def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
+        """Take the ports for a message; return when it has left, when it has come, and how long its bytes move."""
+        way = self._ways.get((source, to))
+        if way is None:
+            link, ports = self.network.link(source, to), self.network.ports(source, to, self.size)
+            way = self._ways[source, to] = _Way(link.latency_s, link.overhead_s, link.byte_s, *ports)
+        busy_s = way.overhead_s + way.byte_s * n_bytes
+        begin = max(at, self._out_free[way.port_out])
+        sent = self._out_free[way.port_out] = begin + busy_s
+        arrived = max(begin + way.latency_s, self._in_free[way.port_in]) + busy_s
+        self._in_free[way.port_in] = arrived
+        return sent, arrived, busy_s
+
+
+class SimTransport(AbstractTransport):
+    """A rank of a simulated cluster; made by `SimulatedCluster.run`.
+
+    Parameters
+    ----------
+    rank : int
+        This rank.
+    fabric : Fabric
+        What it shares with the others.
+    compute : Compute
+        What its work costs.
+    stragglers : AbstractStragglers
+        How uneven that is.
+    seed : int
+        Seed of the stragglers.
+    abort : AbortFlag
+        Tells it that the job has stopped.
+    """
+
+    is_virtual = True
+
+    def __init__(
+        self,
+        rank: int,
+        fabric: Fabric,
+        compute: Compute,
+        stragglers: AbstractStragglers,
+        seed: int,
+        abort: AbortFlag,
+    ) -> None:
+        self.rank, self.size = rank, fabric.size
+        self.clock = fabric.turns.clocks[rank]
+        # To look at this clock costs no time, so every round is timed.
+        self.ledger = RankLedger(rank, self.clock, timing_cost_s=0.0)
+        self.hosts = tuple(fabric.network.host_of(r) for r in range(fabric.size))
+        self.wire = f"simulated {fabric.network.name}"
+        self.deadline_s = _DEADLINE_S
+        self._fabric, self._turns, self._abort = fabric, fabric.turns, abort
+        self._compute, self._stragglers, self._seed = compute, stragglers, seed
+        self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
+        self._closed = False
+
+    def exchange(
+        self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
+    ) -> None:
+        """Send to `to` while receiving from `source`, on the virtual clock; see `AbstractTransport.exchange`."""
+        if self._closed:
+            raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
+        for peer in (to, source):
+            if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
+                raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
+        dtype = check_array(incoming) if incoming is not None else 0
+        self._turns.take(self.rank)
+        begin = end = self.clock.now
+        busy_s = 0.0
+        if to is not None and outgoing is not None:
+            end, busy_s = self._send(to, outgoing, op, begin)
+        if source is not None and incoming is not None:
+            message = self._take(source, incoming, dtype, op)
+            end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
+        self.clock.now = end = max(self.clock.now, end)
+        wire_s = min(busy_s, end - begin)
+        self.ledger.charge(WIRE, wire_s)
+        self.ledger.charge(WAIT, end - begin - wire_s)
+
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+        """Charge this rank for work; see `AbstractTransport.worked`."""
+        seconds = n_bytes * self._compute.added_byte_s
+        if rows or params:
+            number = self.ledger.round_number
+            if number != self._drawn[0]:
+                self._drawn = number, self._stragglers.factor(self._seed, self.rank, number)
+            seconds += self._compute.seconds(rows, entries, params) * self._drawn[1]
+        self.clock.now += seconds
+
+    def helper(self, name: str) -> Executor:
+        """Return what runs an exchange beside the work of this rank; see `AbstractTransport.helper`."""
+        del name
+        return _Beside(self.clock)
+
+    def set_deadline(self, deadline_s: float) -> None:
+        """Do nothing: a wait that cannot end is found out at once, and any other one is worth waiting for."""
+        check_limit("deadline_s", deadline_s)
+
+    def close(self) -> None:
+        """Leave; a peer that waits for this rank is told so when nobody else can go on."""
+        if not self._closed:
+            self._closed = True
+            self._turns.end(self.rank)
+
+    def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
+        """Put a message on its way; return when it has left, and how long its bytes move."""
+        dtype, n_bytes = check_array(outgoing), HEADER_BYTES + outgoing.nbytes
+        sent, arrives, busy_s = self._fabric.transfer(self.rank, to, n_bytes, at)
+        self._fabric.queue(self.rank, to).append(_Message(arrives, busy_s, outgoing.copy(), dtype, op))
+        self.ledger.count(n_bytes)
+        if self._turns.waits_for(to, self.rank):
+            self._turns.wake(to, arrives)
+        return sent, busy_s
+
+    def _take(self, source: int, incoming: AnyArray, dtype: int, op: int) -> _Message:
+        queue = self._fabric.queue(source, self.rank)
+        if not queue:
+            self._turns.wait(self.rank, source)
+        message = queue.popleft()
+        if message.op != op or message.dtype != dtype or message.array.nbytes != incoming.nbytes:
+            expected = Header(0, 0, 0, op, dtype, incoming.nbytes)
+            got = Header(0, 0, 0, message.op, message.dtype, message.array.nbytes)
+            raise ProtocolError(
+                f"rank {self.rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
+            )
+        # Shapes may differ where sizes agree, as on any wire.
+        np.copyto(incoming, message.array.reshape(incoming.shape))
+        return message
+
+
+class _Later(Future[Any]):
+    """What `_Beside` has called: the result is there at a time, and who asks earlier waits until then."""
+
+    def __init__(self, clock: VirtualClock, at: float) -> None:
+        super().__init__()
+        self._clock, self._at = clock, at
+
+    def result(self, timeout: float | None = None) -> Any:
+        """Move the clock on to when the result is there, and return it or raise what was raised."""
+        self._clock.now = max(self._clock.now, self._at)
+        return super().result(timeout)
+
+
+class _Beside(Executor):
+    """Runs exchanges beside the work of a rank: at once, and then puts its clock back.
+
+    What the rank does meanwhile concerns none of the others, since it does not use its transport before it asks for the
+    result: to them it is the same whether it computes before or after.
+    """
+
+    def __init__(self, clock: VirtualClock) -> None:
+        self._clock = clock
+
+    def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Future[Any]:
+        """Call a function now; see `_Later`."""
+        begin = self._clock.now
+        try:
+            value, error = fn(*args, **kwargs), None
+        except Exception as raised:
+            value, error = None, raised
+        later = _Later(self._clock, self._clock.now)
+        self._clock.now = begin
+        if error is None:
+            later.set_result(value)
+        else:
+            later.set_exception(error)
+        return later
