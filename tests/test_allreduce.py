@@ -17,6 +17,7 @@ from dsgd.collectives import (
     LinkCost,
     allreduce_cost,
     allreduce_seconds,
+    calibrate,
     choose_algorithm,
     hierarchical_seconds,
 )
@@ -27,7 +28,7 @@ from dsgd.collectives.pipeline import children_of, n_steps
 from dsgd.collectives.plan import Plan, plan_cost
 from dsgd.collectives.rabenseifner import rabenseifner_plan
 from dsgd.collectives.torus import torus_plan
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from gangs import TRANSPORTS, run_gang
 from reference import collectives as reference
 
@@ -182,3 +183,30 @@ def test_two_levels_take_two_levels_of_time() -> None:
     inside = 2 * 2 * (1e-6 + 1e5 * 1e-10)
     expected = inside + allreduce_seconds(choose_algorithm(10**5, 2), 10**5, 2, slow)
     assert hierarchical_seconds(10**5, [0, 0, 0, 1, 1, 1], fast, slow) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize("kind", TRANSPORTS)
+def test_calibrated_costs_are_the_same_on_all_ranks(kind: str) -> None:
+    """Every rank gets the slowest rank's numbers, above zero, and the rounds of the gang are not counted up."""
+
+    def program(group: Group) -> tuple[LinkCost, int]:
+        return calibrate(group), group.ledger.rounds
+
+    results = run_gang(kind, 3, program)
+    assert len(set(results)) == 1
+    link, rounds = results[0]
+    assert min(link.latency_s, link.added_byte_s) > 0.0
+    assert rounds == 0
+
+
+def test_calibration_is_refused_where_links_differ() -> None:
+    """Between threads of several processes there is no one link to measure; one rank alone has none at all."""
+
+    def program(group: Group) -> None:
+        group.transport.processes = (0, 0, 1, 1)
+        with pytest.raises(IncompatiblePartsError, match="one rank per process"):
+            calibrate(group)
+
+    run_gang("inproc", 4, program)
+    (alone,) = run_gang("inproc", 1, calibrate)
+    assert alone.latency_s == alone.byte_s == 0.0

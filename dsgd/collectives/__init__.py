@@ -1,5 +1,6 @@
 """Operations of all ranks together: sums, broadcasts, barriers, and what they cost."""
 
+from dsgd.collectives.calibrate import calibrate
 from dsgd.collectives.compressed import compressed_cost, compressed_mean
 from dsgd.collectives.cost import (
     Algorithm,
@@ -42,6 +43,7 @@ __all__ = [
     "barrier_seconds",
     "broadcast_cost",
     "broadcast_seconds",
+    "calibrate",
     "choose_algorithm",
     "compressed_cost",
     "compressed_mean",

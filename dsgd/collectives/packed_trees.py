@@ -1,0 +1,84 @@
+"""All-reduce up and down packed trees, each with the share of the vector that its links can carry.
+
+Problem: where links differ, a fast sum sends most over those that carry most (`dsgd.collectives.packing`).
+
+Update: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and sends it on
+to its parent; the root sends the sum down again.
+
+Cost per rank: in each tree one message up, but for the root, and one to each child, per piece: `packed_cost`. Where
+links work side by side and carry bytes per second, the way up and the way down take ``n / rate`` seconds each, of which
+those parts overlap that use different links. The schedule here gives a rank one message at a time in either direction,
+as our wires do.
+
+Every part is added up on the way to the root of its tree, and the root's bits are copied.
+
+Source: Wang et al. 2020 (Blink).
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+
+import numpy as np
+
+from dsgd.collectives.cost import Cost
+from dsgd.collectives.packing import Packing
+from dsgd.collectives.pipeline import children_of, tree_plan
+from dsgd.collectives.plan import Part, Plan, run_plan
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.wire import HEADER_BYTES, check_array
+from dsgd.errors import InvalidParameterError
+from dsgd.types import AnyArray
+
+__all__ = ["packed_cost", "packed_plan", "tree_allreduce"]
+
+
+@np.errstate(over="ignore", invalid="ignore")
+def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Packing, pieces: int = 4) -> None:
+    """Replace `vector` by its sum over ranks.
+
+    Parameters
+    ----------
+    transport : AbstractTransport
+        Connects the ranks; those that are neighbours in a tree can reach each other.
+    vector : array, shape (n,)
+        Summed in place.
+    packing : Packing
+        Trees over all ranks, the same on each of them.
+    pieces : int, default 4
+        Into how many pieces the part of each tree is cut; the bits do not depend on it.
+
+    Raises
+    ------
+    InvalidParameterError
+        The trees are over another number of ranks, or `pieces` is not positive.
+    AbortedError, GangTimeoutError, ProtocolError
+        See `AbstractTransport.exchange`.
+    """
+    check_array(vector)
+    plan = packed_plan(transport.rank, transport.size, vector.size, packing, pieces)
+    run_plan(transport, vector.reshape(-1), np.empty(plan.n_scratch, dtype=vector.dtype), plan)
+
+
+def packed_plan(rank: int, size: int, n: int, packing: Packing, pieces: int = 4) -> Plan:
+    """Return what `rank` of `size` does to sum vectors of n elements over packed trees."""
+    if any(len(tree) != size for tree in packing.trees) or pieces < 1:
+        raise InvalidParameterError(
+            f"tree_allreduce(packing=..., pieces={pieces}) needs trees over {size} ranks and at least one piece. Got "
+            f"trees over {sorted({len(tree) for tree in packing.trees})}."
+        )
+    return tree_plan(rank, packing.trees, parts_of(n, packing), pieces)
+
+
+def packed_cost(rank: int, n: int, itemsize: int, packing: Packing, pieces: int = 4) -> Cost:
+    """Return what `rank` sends to sum vectors of n elements over packed trees."""
+    edges = [(tree[rank] >= 0) + len(children_of(tree)[rank]) for tree in packing.trees]
+    sent = sum(number * part.length for number, part in zip(edges, parts_of(n, packing), strict=True))
+    messages = sum(edges) * pieces
+    return Cost(sent * itemsize + messages * HEADER_BYTES, messages)
+
+
+def parts_of(n: int, packing: Packing) -> list[Part]:
+    """Return the part of n elements that each tree carries, in proportion to its weight."""
+    ends = [round(n * weight / packing.rate) for weight in accumulate(packing.weights, initial=0.0)]
+    return [Part(start, stop) for start, stop in zip(ends[:-1], [*ends[1:-1], n], strict=True)]

@@ -1,0 +1,178 @@
+"""Packing spanning trees: no link is overloaded, the least cut is nearly reached, and the sums are right."""
+
+from __future__ import annotations
+
+from itertools import product
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.collectives import Cost, Group
+from dsgd.collectives.arborescence import shortest_arborescence
+from dsgd.collectives.packed_trees import packed_cost, packed_plan, tree_allreduce
+from dsgd.collectives.packing import (
+    DGX_1V,
+    Packing,
+    best_rate,
+    candidate_trees,
+    pack_trees,
+    ring_rate,
+    subgraph,
+)
+from dsgd.collectives.plan import plan_cost
+from dsgd.errors import InvalidParameterError
+from gangs import run_gang
+
+
+def linked(size: int, seed: int) -> np.ndarray:
+    """Return random link counts of 0 to 3, in which everybody can be reached from rank 0."""
+    rng = np.random.default_rng(seed)
+    capacities = rng.integers(0, 4, (size, size)).astype(float)
+    for rank in range(1, size):
+        capacities[rng.integers(0, rank), rank] += 1.0
+    np.fill_diagonal(capacities, 0.0)
+    return capacities
+
+
+def length_of(parents: tuple[int, ...], lengths: dict[tuple[int, int], float]) -> float:
+    return sum(lengths[parent, rank] for rank, parent in enumerate(parents) if parent >= 0)
+
+
+def is_tree(parents: tuple[int, ...], root: int) -> bool:
+    """Return whether every rank comes to the root."""
+    if any((parent < 0) != (rank == root) for rank, parent in enumerate(parents)):
+        return False
+    for start in range(len(parents)):
+        rank = start
+        for _ in parents:
+            rank = rank if rank == root else parents[rank]
+        if rank != root:
+            return False
+    return True
+
+
+@settings(max_examples=60)
+@given(size=st.integers(1, 5), seed=st.integers(0, 2**31), whole=st.booleans())
+def test_no_tree_is_shorter(size: int, seed: int, whole: bool) -> None:
+    """The tree found is one, and as short as the shortest of all, also where lengths are equal or negative."""
+    rng = np.random.default_rng(seed)
+    links = np.argwhere(linked(size, seed) > 0)
+    values = rng.integers(-2, 3, len(links)) if whole else rng.standard_normal(len(links))
+    lengths = {(int(u), int(v)): float(x) for (u, v), x in zip(links, values, strict=True)}
+    found = shortest_arborescence(size, 0, lengths)
+    assert is_tree(found, 0)
+    every = (tree for tree in product(range(-1, size), repeat=size) if is_tree(tree, 0))
+    possible = [tree for tree in every if all((p, r) in lengths for r, p in enumerate(tree) if p >= 0)]
+    assert length_of(found, lengths) == pytest.approx(min(length_of(tree, lengths) for tree in possible))
+
+
+def test_who_cannot_be_reached_is_named() -> None:
+    """Without a way from the root there is no tree; capacities that cannot be are refused."""
+    capacities = np.zeros((4, 4))
+    capacities[0, 1] = capacities[2, 3] = capacities[3, 2] = 1.0
+    with pytest.raises(InvalidParameterError, match="leads from rank 0"):
+        pack_trees(capacities)
+    for wrong in (np.zeros((2, 3)), np.array([[0.0, -1.0], [1.0, 0.0]]), np.full((2, 2), np.inf)):
+        with pytest.raises(InvalidParameterError, match="capacities"):
+            pack_trees(wrong)
+    with pytest.raises(InvalidParameterError, match="eps"):
+        candidate_trees(DGX_1V, eps=0.7)
+
+
+@settings(max_examples=15)
+@given(size=st.integers(2, 6), seed=st.integers(0, 2**31))
+def test_packings_fill_links_and_overload_none(size: int, seed: int) -> None:
+    """On any links few trees carry what the least cut allows, nearly; many by weights alone carry 1 - 2 eps of it."""
+    capacities = linked(size, seed)
+    best = best_rate(capacities)
+    many, few = candidate_trees(capacities), pack_trees(capacities)
+    for packing in (many, few):
+        assert (packing.loads() <= capacities * (1 + 1e-9)).all()
+        assert all(is_tree(tree, 0) for tree in packing.trees)
+        assert packing.rate <= best * (1 + 1e-9)
+    assert many.rate >= 0.8 * best
+    assert few.rate >= 0.95 * best
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 5])
+def test_a_complete_graph_carries_one_less_than_its_ranks(size: int) -> None:
+    """With a unit of capacity between any two, as many whole trees fit as there are other ranks."""
+    packing = pack_trees(np.ones((size, size)) - np.eye(size))
+    assert packing.weights == (1.0,) * (size - 1)
+
+
+def test_eight_accelerators_take_six_units() -> None:
+    """Of a DGX-1V's eight, whose least cut is six, trees fill all six where rings laid one by one get four."""
+    assert best_rate(DGX_1V) == 6.0
+    np.testing.assert_array_equal(DGX_1V, DGX_1V.T)
+    assert set(DGX_1V.sum(axis=0)) == {6.0}
+    assert candidate_trees(DGX_1V).rate > 5.9
+    packing = pack_trees(DGX_1V)
+    assert packing.rate == 6.0
+    assert len(packing.trees) <= 6
+    assert set(packing.weights) <= {1.0, 2.0}
+    assert (packing.loads() <= DGX_1V).all()
+    assert ring_rate(DGX_1V) == 4.0
+
+
+@pytest.mark.parametrize(
+    ("members", "trees", "rings"),
+    [((1, 4, 5, 6), 2, 0), ((0, 1, 4), 1, 0), ((2, 3, 6, 7), 2, 2), ((0, 1, 2, 4, 5), 3, 2)],
+)
+def test_parts_of_the_box_keep_what_their_links_carry(members: tuple[int, ...], trees: int, rings: int) -> None:
+    """Where the accelerators that a job was given have no ring, or only slow ones, trees still use their links."""
+    part = subgraph(DGX_1V, members)
+    for root in range(len(members)):
+        assert pack_trees(part, root).rate == best_rate(part, root) == trees
+    assert ring_rate(part) == rings
+
+
+@settings(max_examples=25)
+@given(size=st.integers(1, 8), seed=st.integers(0, 2**31), n=st.sampled_from([0, 1, 5, 1_000]), data=st.data())
+def test_sums_over_packed_trees_are_numpy_s(size: int, seed: int, n: int, data: Any) -> None:
+    """Trees of any shape, roots and weights, in any number of pieces, sum up right and cost what is said."""
+    rng = np.random.default_rng(seed)
+    trees = []
+    for _ in range(data.draw(st.integers(1, 4))):
+        order = rng.permutation(size)
+        parents = [-1] * size
+        for k in range(1, size):
+            parents[order[k]] = int(order[rng.integers(0, k)])
+        trees.append(tuple(parents))
+    packing = Packing(tuple(trees), tuple(rng.uniform(0.1, 3.0, len(trees))))
+    pieces = data.draw(st.integers(1, 5))
+    vectors = rng.integers(-100, 100, (size, n)).astype(np.float32)
+
+    def program(group: Group) -> tuple[np.ndarray, Cost]:
+        mine = vectors[group.rank].copy()
+        group.ledger.begin_round("sync")
+        tree_allreduce(group.transport, mine, packing, pieces)
+        group.ledger.end_round()
+        totals = group.ledger.records().totals
+        return mine, Cost(int(totals["bytes_sent"]), int(totals["messages"]))
+
+    for rank, (result, cost) in enumerate(run_gang("inproc", size, program)):
+        np.testing.assert_array_equal(result, vectors.sum(axis=0))
+        assert cost == packed_cost(rank, n, 4, packing, pieces)
+        assert cost == plan_cost(packed_plan(rank, size, n, packing, pieces), 4)
+
+
+def test_pieces_and_wires_do_not_change_the_bits() -> None:
+    """What is added first is settled by the trees alone."""
+    packing = pack_trees(DGX_1V)
+    vectors = np.random.default_rng(0).standard_normal((8, 1_000))
+
+    def summed(kind: str, pieces: int) -> set[bytes]:
+        def program(group: Group) -> bytes:
+            mine = vectors[group.rank].copy()
+            tree_allreduce(group.transport, mine, packing, pieces)
+            return mine.tobytes()
+
+        return set(run_gang(kind, 8, program))
+
+    assert len(summed("inproc", 1) | summed("inproc", 7) | summed("shm", 4)) == 1
+    with pytest.raises(InvalidParameterError, match="over 8 ranks"):
+        packed_plan(0, 8, 10, Packing(((-1, 0),), (1.0,)))
