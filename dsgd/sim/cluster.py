@@ -21,7 +21,7 @@ from typing import Any
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
 from dsgd.errors import InvalidParameterError
-from dsgd.ledger import Ledger
+from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import peak_rss_bytes, root_cause, run_threads
@@ -124,9 +124,11 @@ class SimulatedCluster:
         abort = AbortFlag()
         turns = Turns(self.ranks, abort)
         network = network_for(self.network)
-        fabric = Fabric(self.ranks, network, turns)
+        fabric = Fabric(network, turns)
+        # To look at a virtual clock costs nothing, so every round is timed.
+        ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
         parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, abort
-        transports = [SimTransport(rank, fabric, *parts) for rank in range(self.ranks)]
+        transports = [SimTransport(rank, self.ranks, fabric, ledgers[rank], *parts) for rank in range(self.ranks)]
         values: list[Any] = [None] * self.ranks
         errors: list[tuple[int, BaseException]] = []
 
@@ -141,6 +143,7 @@ class SimulatedCluster:
                 abort.set(f"rank {number} raised {type(error).__name__}: {error}")
             finally:
                 transport.close()
+                turns.end(number)
 
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.
@@ -162,4 +165,4 @@ class SimulatedCluster:
             for r in range(self.ranks)
         ]
         last_s = max(transport.clock.now for transport in transports)
-        return GangResult(values[0], stats, Ledger([t.ledger.records() for t in transports], elapsed_s=last_s))
+        return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 
@@ -29,20 +29,44 @@ from dsgd.sim.network import Network
 from dsgd.sim.turns import Turns, VirtualClock
 from dsgd.types import AnyArray
 
-__all__ = ["Fabric", "SimTransport"]
+__all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
 
 #: Longer than any simulated training: a straggler is what is studied, not what is given up on.
-_DEADLINE_S = 1e6
+DEADLINE_S: Final = 1e6
 
 
-class _Message(NamedTuple):
-    """What is under way to a rank."""
+class Message(NamedTuple):
+    """What is under way to a rank.
+
+    Parameters
+    ----------
+    arrives : float
+        When it has come.
+    busy_s : float
+        How long its bytes move at a port.
+    array : array
+        A copy.
+    dtype, op : int
+        What the sender takes it to be.
+    """
 
     arrives: float
-    busy_s: float  # how long bytes move at the receiver's port
+    busy_s: float
     array: AnyArray
     dtype: int
     op: int
+
+    def fill(self, out: AnyArray, op: int, rank: int, source: int) -> None:
+        """Copy it into `out`, on `rank`; raise `ProtocolError` where that expects another one of `source`."""
+        dtype = check_array(out)
+        if self.op != op or self.dtype != dtype or self.array.nbytes != out.nbytes:
+            expected = Header(0, 0, 0, op, dtype, out.nbytes)
+            got = Header(0, 0, 0, self.op, self.dtype, self.array.nbytes)
+            raise ProtocolError(
+                f"rank {rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
+            )
+        # Shapes may differ where sizes agree, as on any wire.
+        np.copyto(out, self.array.reshape(out.shape))
 
 
 class _Way(NamedTuple):
@@ -60,27 +84,31 @@ class Fabric:
 
     Parameters
     ----------
-    size : int
-        How many ranks.
     network : Network
-        The links between them.
+        The links between ranks.
     turns : Turns
         Their clocks.
     """
 
-    def __init__(self, size: int, network: Network, turns: Turns) -> None:
-        self.size, self.network, self.turns = size, network, turns
-        n_ports = network.n_ports(size)
+    def __init__(self, network: Network, turns: Turns) -> None:
+        self.size, self.network, self.turns = len(turns.clocks), network, turns
+        n_ports = network.n_ports(self.size)
         self._out_free = [0.0] * n_ports
         self._in_free = [0.0] * n_ports
         self._ways: dict[tuple[int, int], _Way] = {}
-        self._queues: dict[tuple[int, int], deque[_Message]] = {}
+        self._queues: dict[tuple[int, int], deque[Message]] = {}
 
-    def queue(self, source: int, to: int) -> deque[_Message]:
+    def queue(self, source: int, to: int) -> deque[Message]:
         """Return the messages from one rank to another, in the order in which they were sent."""
         return self._queues.setdefault((source, to), deque())
 
-    def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
+    def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
+        """Put a copy of an array on its way; return when it has left, and the message."""
+        dtype = check_array(array)
+        sent, arrives, busy_s = self._transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        return sent, Message(arrives, busy_s, array.copy(), dtype, op)
+
+    def _transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
         """Take the ports for a message; return when it has left, when it has come, and how long its bytes move."""
         way = self._ways.get((source, to))
         if way is None:
@@ -101,8 +129,12 @@ class SimTransport(AbstractTransport):
     ----------
     rank : int
         This rank.
+    size : int
+        How many take part in collectives: the first of all that share the fabric.
     fabric : Fabric
-        What it shares with the others.
+        What they share.
+    ledger : RankLedger
+        Has the clock of this rank.
     compute : Compute
         What its work costs.
     stragglers : AbstractStragglers
@@ -118,19 +150,19 @@ class SimTransport(AbstractTransport):
     def __init__(
         self,
         rank: int,
+        size: int,
         fabric: Fabric,
+        ledger: RankLedger,
         compute: Compute,
         stragglers: AbstractStragglers,
         seed: int,
         abort: AbortFlag,
     ) -> None:
-        self.rank, self.size = rank, fabric.size
+        self.rank, self.size, self.ledger = rank, size, ledger
         self.clock = fabric.turns.clocks[rank]
-        # To look at this clock costs no time, so every round is timed.
-        self.ledger = RankLedger(rank, self.clock, timing_cost_s=0.0)
-        self.hosts = tuple(fabric.network.host_of(r) for r in range(fabric.size))
+        self.hosts = tuple(fabric.network.host_of(r) for r in range(size))
         self.wire = f"simulated {fabric.network.name}"
-        self.deadline_s = _DEADLINE_S
+        self.deadline_s = DEADLINE_S
         self._fabric, self._turns, self._abort = fabric, fabric.turns, abort
         self._compute, self._stragglers, self._seed = compute, stragglers, seed
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
@@ -145,14 +177,13 @@ class SimTransport(AbstractTransport):
         for peer in (to, source):
             if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
                 raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
-        dtype = check_array(incoming) if incoming is not None else 0
         self._turns.take(self.rank)
         begin = end = self.clock.now
         busy_s = 0.0
         if to is not None and outgoing is not None:
             end, busy_s = self._send(to, outgoing, op, begin)
         if source is not None and incoming is not None:
-            message = self._take(source, incoming, dtype, op)
+            message = self._take(source, incoming, op)
             end, busy_s = max(end, message.arrives), max(busy_s, message.busy_s)
         self.clock.now = end = max(self.clock.now, end)
         wire_s = min(busy_s, end - begin)
@@ -180,33 +211,22 @@ class SimTransport(AbstractTransport):
 
     def close(self) -> None:
         """Leave; a peer that waits for this rank is told so when nobody else can go on."""
-        if not self._closed:
-            self._closed = True
-            self._turns.end(self.rank)
+        self._closed = True
 
     def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
         """Put a message on its way; return when it has left, and how long its bytes move."""
-        dtype, n_bytes = check_array(outgoing), HEADER_BYTES + outgoing.nbytes
-        sent, arrives, busy_s = self._fabric.transfer(self.rank, to, n_bytes, at)
-        self._fabric.queue(self.rank, to).append(_Message(arrives, busy_s, outgoing.copy(), dtype, op))
-        self.ledger.count(n_bytes)
-        if self._turns.waits_for(to, self.rank):
-            self._turns.wake(to, arrives)
-        return sent, busy_s
+        sent, message = self._fabric.send(self.rank, to, outgoing, op, at)
+        self._fabric.queue(self.rank, to).append(message)
+        self.ledger.count(HEADER_BYTES + outgoing.nbytes)
+        self._turns.wake(to, "exchange", self.rank, message.arrives)
+        return sent, message.busy_s
 
-    def _take(self, source: int, incoming: AnyArray, dtype: int, op: int) -> _Message:
+    def _take(self, source: int, incoming: AnyArray, op: int) -> Message:
         queue = self._fabric.queue(source, self.rank)
         if not queue:
-            self._turns.wait(self.rank, source)
+            self._turns.wait(self.rank, "exchange", (source,))
         message = queue.popleft()
-        if message.op != op or message.dtype != dtype or message.array.nbytes != incoming.nbytes:
-            expected = Header(0, 0, 0, op, dtype, incoming.nbytes)
-            got = Header(0, 0, 0, message.op, message.dtype, message.array.nbytes)
-            raise ProtocolError(
-                f"rank {self.rank} and rank {source} are not at the same point: {describe_mismatch(expected, got)}."
-            )
-        # Shapes may differ where sizes agree, as on any wire.
-        np.copyto(incoming, message.array.reshape(incoming.shape))
+        message.fill(incoming, op, self.rank, source)
         return message
 
 

@@ -16,12 +16,14 @@ from __future__ import annotations
 
 import heapq
 import threading
-from typing import Final
+from collections.abc import Collection
+from math import inf
+from typing import Final, Literal, NamedTuple
 
 from dsgd.comm.base import AbortFlag
 from dsgd.errors import ProtocolError
 
-__all__ = ["Turns", "VirtualClock"]
+__all__ = ["Channel", "Turns", "VirtualClock"]
 
 _DEAF_S: Final = 0.25
 
@@ -43,6 +45,15 @@ class VirtualClock:
     def __call__(self) -> float:
         """Return the time in seconds."""
         return self.now
+
+
+#: What a rank waits for: a frame of a collective, a letter in its mailbox, or room in that of somebody else.
+Channel = Literal["exchange", "mail", "room"]
+
+
+class _Wait(NamedTuple):
+    channel: Channel
+    sources: Collection[int]
 
 
 class Turns:
@@ -67,9 +78,11 @@ class Turns:
         self.clocks = [VirtualClock() for _ in range(n)]
         self.n_switches = 0
         self._abort = abort
-        self._ready = [(0.0, rank) for rank in range(n)]  # a heap
+        # When each rank can go on, and a heap of these times; an entry of the heap that says another time is stale.
+        self._due = [0.0] * n
+        self._ready = [(0.0, rank) for rank in range(n)]
         self._locks = [threading.Lock() for _ in range(n)]
-        self._waits: dict[int, int | None] = {}  # whom each rank that cannot go on waits for; None for anybody
+        self._waits: dict[int, _Wait] = {}
         self._ended: set[int] = set()
         self._deadlock = ""
         for lock in self._locks:
@@ -84,19 +97,24 @@ class Turns:
     def take(self, rank: int) -> None:
         """Return once no other rank that could go on has an earlier clock."""
         self._abort.check()
-        if self._ready and self._ready[0] < (now := (self.clocks[rank].now, rank)):
-            heapq.heappush(self._ready, now)
+        mine = self.clocks[rank].now, rank
+        if self._earliest() < mine:
+            self._enter(*mine)
             self._switch(rank)
 
-    def wait(self, rank: int, source: int | None) -> None:
-        """Return once somebody has called `wake` for this rank, at its turn.
+    def wait(self, rank: int, channel: Channel, sources: Collection[int], until: float = inf) -> None:
+        """Return at a time, or once somebody has called `wake` for this rank, at its turn.
 
         Parameters
         ----------
         rank : int
             This rank.
-        source : int or None
-            Whom it waits for; None for anybody.
+        channel : str
+            What it waits for.
+        sources : collection of int
+            Whom it waits for.
+        until : float, default inf
+            The time, in seconds.
 
         Raises
         ------
@@ -106,19 +124,19 @@ class Turns:
             All ranks wait for each other; says who waits for whom.
         """
         self._abort.check()
-        self._waits[rank] = source
+        self._waits[rank] = _Wait(channel, sources)
+        if until < inf:
+            self._enter(until, rank)
         self._switch(rank)
+        self._waits.pop(rank, None)
 
-    def wake(self, rank: int, at: float) -> None:
-        """Let a rank that waits go on, when it is that late."""
-        del self._waits[rank]
-        clock = self.clocks[rank]
-        clock.now = max(clock.now, at)
-        heapq.heappush(self._ready, (clock.now, rank))
-
-    def waits_for(self, rank: int, source: int) -> bool:
-        """Return whether a rank waits to be woken by another one."""
-        return self._waits.get(rank, rank) in (source, None)
+    def wake(self, rank: int, channel: Channel, source: int, at: float) -> None:
+        """Let a rank go on at a time, or earlier if it does so already, if this is what it waits for."""
+        wait = self._waits.get(rank)
+        if wait is not None and wait.channel == channel and source in wait.sources:
+            at = max(at, self.clocks[rank].now)
+            if at < self._due[rank]:
+                self._enter(at, rank)
 
     def end(self, rank: int) -> None:
         """Leave for good; somebody else's turn comes."""
@@ -126,20 +144,32 @@ class Turns:
             self._ended.add(rank)
             self._next()
 
+    def _enter(self, at: float, rank: int) -> None:
+        self._due[rank] = at
+        heapq.heappush(self._ready, (at, rank))
+
+    def _earliest(self) -> tuple[float, int]:
+        """Return when and who can go on first."""
+        while self._ready and self._ready[0][0] != self._due[self._ready[0][1]]:
+            heapq.heappop(self._ready)
+        return self._ready[0] if self._ready else (inf, -1)
+
     def _switch(self, rank: int) -> None:
         self._next()
         self._sleep(rank)
 
     def _next(self) -> None:
-        if self._ready:
+        at, rank = self._earliest()
+        if at < inf:
+            heapq.heappop(self._ready)
             self.n_switches += 1
-            _release(self._locks[heapq.heappop(self._ready)[1]])
+            self._due[rank] = inf
+            clock = self.clocks[rank]
+            clock.now = max(clock.now, at)
+            _release(self._locks[rank])
         elif self._waits:
             ended = f" Ranks that have ended: {sorted(self._ended)}." if self._ended else ""
-            waits = "; ".join(
-                f"rank {rank} waits for {'anybody' if source is None else f'rank {source}'}"
-                for rank, source in sorted(self._waits.items())
-            )
+            waits = "; ".join(_describe(rank, wait) for rank, wait in sorted(self._waits.items()))
             self._deadlock = f"no rank can go on, all that are left wait: {waits}.{ended}"
             self._release_all()
 
@@ -154,6 +184,12 @@ class Turns:
     def _release_all(self) -> None:
         for lock in self._locks:
             _release(lock)
+
+
+def _describe(rank: int, wait: _Wait) -> str:
+    what = {"exchange": "", "mail": "mail of ", "room": "room in the mailbox of "}[wait.channel]
+    peers = ", ".join(map(str, sorted(wait.sources)))
+    return f"rank {rank} waits for {what}rank{'s' * (len(wait.sources) > 1)} {peers}"
 
 
 def _release(lock: threading.Lock) -> None:
