@@ -18,7 +18,7 @@ from dsgd.sim.mailbox import LOOK_S, connect
 from dsgd.sim.transport import Fabric
 from dsgd.sim.turns import Turns
 
-ALPHA, BETA = 1e-3, 1e-6
+ALPHA, BETA = 1e-3, 1.03e-6
 FLAT = Network("flat", Link(BETA, ALPHA), Link(BETA, ALPHA))
 FRAME_S = ALPHA + BETA * (HEADER_BYTES + 8)
 
