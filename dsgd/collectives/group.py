@@ -12,7 +12,7 @@ import numpy as np
 from dsgd.collectives.binomial import binomial_plan
 from dsgd.collectives.cost import Algorithm, is_hierarchical
 from dsgd.collectives.double_tree import double_tree_plan
-from dsgd.collectives.hierarchical import Hierarchy
+from dsgd.collectives.hierarchical import Hierarchy, Subset
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
 from dsgd.collectives.plan import Plan, run_plan
 from dsgd.collectives.rabenseifner import rabenseifner_plan
@@ -22,7 +22,7 @@ from dsgd.collectives.torus import torus_plan
 from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wire import check_array
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
@@ -260,6 +260,21 @@ class Group:
             self._processes.scatter(rows, flat, root)
         else:
             direct_scatter(self.transport, rows, flat, root)
+
+    def subgroup(self, members: Sequence[int]) -> Group:
+        """Return a group of some of the ranks, this one among them, numbered anew in the order given.
+
+        Raises
+        ------
+        IncompatiblePartsError
+            Ranks are threads of different processes, so that not every rank can reach every other one.
+        """
+        if self._processes is not None:
+            raise IncompatiblePartsError(
+                "a group of some ranks needs ranks that reach each other one by one, and the ranks here are threads of "
+                "several processes. Start workers with one thread each, or train on the threads of one process."
+            )
+        return Group(Subset(self.transport, members), self.algorithm)
 
     def barrier(self) -> None:
         """Return once every rank has called it."""

@@ -36,7 +36,7 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from dsgd.collectives.group import Group
 
-__all__ = ["Hierarchy"]
+__all__ = ["Hierarchy", "Subset"]
 
 
 class Hierarchy:
@@ -60,9 +60,9 @@ class Hierarchy:
     ) -> None:
         self._groups = groups_of(units)
         self._unit = next(k for k, group in enumerate(self._groups) if transport.rank in group)
-        self._inside = _Subset(transport, self._groups[self._unit])
+        self._inside = Subset(transport, self._groups[self._unit])
         leaders = [group[0] for group in self._groups]
-        self._above = lead(_Subset(transport, leaders), leaders) if transport.rank in leaders else None
+        self._above = lead(Subset(transport, leaders), leaders) if transport.rank in leaders else None
         self._nothing = np.empty(0, dtype=np.uint8)
 
     def allreduce(
@@ -152,7 +152,7 @@ class Hierarchy:
 
 
 @final
-class _Subset(AbstractTransport):
+class Subset(AbstractTransport):
     """Some of the ranks, numbered anew from 0."""
 
     def __init__(self, whole: AbstractTransport, members: Sequence[int]) -> None:

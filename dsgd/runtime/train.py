@@ -115,8 +115,9 @@ class _Trainer:
         if rank.is_virtual:
             self.walk = self._charged(self.walk)
         if isinstance(job.strategy, AbstractLocalTerm) and rank.size > 1:
-            rule = self.state.rule
-            self.rows_per_call = min(self.rows_per_call, job.strategy.stretch if rule is None else rule.batch)
+            rule, stretch = self.state.rule, job.strategy.stretch
+            if stretch is not None:
+                self.rows_per_call = min(self.rows_per_call, stretch if rule is None else rule.batch)
             self.walk = self._corrected(self.walk, job.strategy)
         self.anytime: AnytimeRounds | None = None
         if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
@@ -230,16 +231,24 @@ class _Trainer:
             self.deadlines.add(self.clock() - begin, number - before)
             self.deadlines.expect("round")
         while number < stop:
-            self._round(epoch, number)
-            number += 1
+            last = number
+            while last < stop - 1 and not self.period.is_due(self._clock_at(epoch, last)):
+                last += 1
+            self._round(epoch, number, last)
+            number = last + 1
             self.deadlines.expect("round")
 
-    def _round(self, epoch: int, number: int) -> None:
+    def _clock_at(self, epoch: int, number: int) -> RoundClock:
+        is_last = number == self.rounds - 1 and epoch == self.job.max_iter - 1
+        return RoundClock(epoch, number, self.rounds, is_last)
+
+    def _round(self, epoch: int, first: int, number: int) -> None:
+        """Run the rounds first..number, the last included, of which only the last may be due."""
         strategy, ledger = self.job.strategy, self.ledger
         ends_epoch = number == self.rounds - 1
-        clock = RoundClock(epoch, number, self.rounds, is_last=ends_epoch and epoch == self.job.max_iter - 1)
+        clock = self._clock_at(epoch, number)
         due = self.period.is_due(clock)
-        start, stop = split(self.shard.n_rows, self.rounds, number)
+        start, stop = split(self.shard.n_rows, self.rounds, first)[0], split(self.shard.n_rows, self.rounds, number)[1]
         ledger.begin_round("sync" if due else "local")
         begin = ledger.clock() if ledger.timing else 0.0
         self.rank.check()

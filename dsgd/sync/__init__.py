@@ -4,34 +4,63 @@ from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
 from dsgd.sync.combine import check_combination
+from dsgd.sync.diloco import DiLoCo
+from dsgd.sync.dpsgd import DPSGD, RoundState
+from dsgd.sync.easgd import EASGD, CentreState
 from dsgd.sync.epoch_averaging import EpochAveraging
+from dsgd.sync.fedprox import AnchorState, FedProx
+from dsgd.sync.leader import LeaderSGD, LeaderState
 from dsgd.sync.local_sgd import LocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.momentum import MomentumPolicy, carry_over
 from dsgd.sync.one_shot import OneShotAveraging
-from dsgd.sync.period import AbstractPeriod, EveryBatch, EveryEpoch, EveryRows, Once, RoundClock
-from dsgd.sync.resolve import resolve
+from dsgd.sync.outer import OuterState
+from dsgd.sync.period import AbstractPeriod, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
+from dsgd.sync.post_local import PostLocalSGD
+from dsgd.sync.resolve import STRATEGIES, resolve
+from dsgd.sync.scaffold import SCAFFOLD, ControlState
+from dsgd.sync.sgp import SGP, PushSumState
+from dsgd.sync.slowmo import SlowMo, slow_momentum_for
 
 __all__ = [
+    "DPSGD",
+    "EASGD",
+    "SCAFFOLD",
+    "SGP",
+    "STRATEGIES",
     "AbstractLocalTerm",
     "AbstractPeriod",
     "AbstractStrategy",
+    "AnchorState",
     "AnytimeSGD",
+    "CentreState",
+    "ControlState",
+    "DiLoCo",
     "EpochAveraging",
     "EveryBatch",
     "EveryEpoch",
     "EveryRows",
     "Exchange",
+    "FedProx",
+    "LeaderSGD",
+    "LeaderState",
     "LocalSGD",
     "LocalSteps",
     "MinibatchSGD",
     "MomentumPolicy",
     "NoState",
+    "OftenThenRarely",
     "Once",
     "OneShotAveraging",
+    "OuterState",
+    "PostLocalSGD",
+    "PushSumState",
     "RoundClock",
+    "RoundState",
+    "SlowMo",
     "carry_over",
     "check_combination",
     "resolve",
+    "slow_momentum_for",
     "weighted_mean",
 ]

@@ -135,11 +135,11 @@ class AbstractLocalTerm(ABC, Generic[StateT]):
 
     Attributes
     ----------
-    stretch : int
-        Rows between two applications.
+    stretch : int or None
+        Rows between two applications; None is once per round.
     """
 
-    stretch: int
+    stretch: int | None
 
     @abstractmethod
     def correct(self, params: FloatVector, steps: LocalSteps, state: StateT) -> None:

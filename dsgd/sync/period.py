@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from dsgd.validation import check_number
 
-__all__ = ["AbstractPeriod", "EveryBatch", "EveryEpoch", "EveryRows", "Once", "RoundClock"]
+__all__ = ["AbstractPeriod", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
 
 
 class RoundClock(NamedTuple):
@@ -141,3 +141,30 @@ class Once(AbstractPeriod):
     def is_due(self, clock: RoundClock) -> bool:
         """Return whether training ends with this round."""
         return clock.is_last
+
+
+@dataclass(frozen=True)
+class OftenThenRarely(AbstractPeriod):
+    """After every round of another period for some epochs, then after every so many of its rounds.
+
+    Parameters
+    ----------
+    often : AbstractPeriod
+        The period at first; its rounds are all due.
+    stride : int
+        Of how many of its rounds one is due later. The last of an epoch always is.
+    epochs : int
+        Epochs until the switch.
+    """
+
+    often: AbstractPeriod
+    stride: int
+    epochs: int
+
+    def rounds_per_epoch(self, rows: list[int]) -> int:
+        """Return the rounds of the period at first."""
+        return self.often.rounds_per_epoch(rows)
+
+    def is_due(self, clock: RoundClock) -> bool:
+        """Return true before the switch, and once per stride after it."""
+        return clock.epoch < self.epochs or clock.ends_epoch or (clock.round + 1) % self.stride == 0

@@ -2,17 +2,49 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.diloco import DiLoCo
+from dsgd.sync.dpsgd import DPSGD
+from dsgd.sync.easgd import EASGD
 from dsgd.sync.epoch_averaging import EpochAveraging
+from dsgd.sync.fedprox import FedProx
+from dsgd.sync.leader import LeaderSGD
 from dsgd.sync.local_sgd import LocalSGD
+from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.one_shot import OneShotAveraging
+from dsgd.sync.post_local import PostLocalSGD
+from dsgd.sync.scaffold import SCAFFOLD
+from dsgd.sync.sgp import SGP
+from dsgd.sync.slowmo import SlowMo
 
-__all__ = ["resolve"]
+__all__ = ["STRATEGIES", "resolve"]
+
+#: Every strategy by its short name, which stands for it with its defaults.
+STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
+    {
+        "local": LocalSGD,
+        "epoch": EpochAveraging,
+        "one-shot": OneShotAveraging,
+        "post-local": PostLocalSGD,
+        "minibatch": MinibatchSGD,
+        "anytime": AnytimeSGD,
+        "easgd": EASGD,
+        "leader": LeaderSGD,
+        "dpsgd": DPSGD,
+        "sgp": SGP,
+        "slowmo": SlowMo,
+        "diloco": DiLoCo,
+        "scaffold": SCAFFOLD,
+        "fedprox": FedProx,
+    }
+)
 
 
 def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[Any]:
@@ -20,8 +52,9 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
 
     Parameters
     ----------
-    sync : AbstractStrategy, int, {"epoch", "one-shot"} or None
-        An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD()``.
+    sync : AbstractStrategy, int, str or None
+        An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD()``; a short name in `STRATEGIES` is that strategy
+        with its defaults.
 
     Returns
     -------
@@ -37,6 +70,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     --------
     >>> resolve(256)
     LocalSGD(every=256, overlap=False, momentum='keep')
+    >>> resolve("easgd")
+    EASGD(every=256, beta=0.9)
     """
     if isinstance(sync, AbstractStrategy):
         return sync
@@ -44,11 +79,11 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         return LocalSGD()
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
-    if isinstance(sync, str) and sync == "epoch":
-        return EpochAveraging()
-    if isinstance(sync, str) and sync == "one-shot":
-        return OneShotAveraging()
+    if isinstance(sync, str) and sync in STRATEGIES:
+        return STRATEGIES[sync]()
+    names = ", ".join(repr(name) for name in STRATEGIES)
+    classes = ", ".join(strategy.__name__ for strategy in STRATEGIES.values())
     raise InvalidParameterError(
-        "sync must be a positive number of samples, 'epoch', 'one-shot', None, or a strategy of dsgd.sync "
-        f"(LocalSGD, EpochAveraging, OneShotAveraging, MinibatchSGD, AnytimeSGD). Got {sync!r}."
+        f"sync must be a positive number of samples, None, one of {names}, or a strategy of dsgd.sync ({classes}). "
+        f"Got {sync!r}."
     )

@@ -1,0 +1,105 @@
+"""Elastic averaging SGD: ranks and a centre pull each other, like masses on springs.
+
+Problem: an average throws away where each rank has got to. Springs let ranks explore around a centre that only moves
+slowly, and rare exchanges then cost less accuracy.
+
+Update, in Jacobi form, both from old values, with a = beta n_p / n (beta / P where all ranks have as many rows)::
+
+    x_p    <- x_p - a (x_p - centre)
+    centre <- (1 - beta) centre + beta sum_q (n_q / n) x_q
+
+Models and centre together keep their sum: what a rank gives, the centre gets. The model that is returned is the centre.
+With momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) it is EAMSGD.
+
+Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: every rank holds the centre, so there is
+no server. One more vector per rank.
+
+Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there; a plain
+mean there, weighted by rows here.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange
+from dsgd.sync.period import EveryRows
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["EASGD", "CentreState"]
+
+
+@dataclass
+class CentreState:
+    """What elastic averaging remembers.
+
+    Parameters
+    ----------
+    centre : array, shape (n_params,)
+        The centre, equal on all ranks.
+    """
+
+    centre: FloatVector
+
+    def __post_init__(self) -> None:
+        self.scratch = np.empty_like(self.centre)
+
+
+@dataclass(frozen=True)
+class EASGD(AbstractStrategy[CentreState]):
+    """Pull models and a centre towards each other every `every` rows.
+
+    Parameters
+    ----------
+    every : int, default 256
+        Rows of the rank with the most rows between two exchanges.
+    beta : float, default 0.9
+        How far the centre moves to the mean of the models, in [0, 1]; each rank moves ``beta`` times its share of the
+        rows to the centre. 0 leaves all ranks alone.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range; above 1 the centre would swing.
+    """
+
+    every: int = 256
+    beta: float = 0.9
+    exchanges: ClassVar[Exchange] = "model"
+    ends_equal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        check_number("EASGD(every=...)", self.every, low=1, integer=True)
+        check_number("EASGD(beta=...)", self.beta, low=0, high=1)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> CentreState:
+        """Return the model to start from as the centre."""
+        return CentreState(params.copy())
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: CentreState) -> None:
+        """Exchange by springs; see `AbstractStrategy.sync`."""
+        if group.size == 1:
+            return
+        centre, pull = state.centre, state.scratch
+        np.subtract(vector, centre, out=pull)
+        # The mean distance is all that the centre needs; to sum distances keeps digits that models would lose.
+        vector -= vector.dtype.type(self.beta * weight) * pull
+        weighted_mean(group, pull, weight)
+        pull *= vector.dtype.type(self.beta)
+        centre += pull
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: CentreState) -> None:
+        """Return the centre."""
+        if group.size > 1:
+            params[:] = state.centre

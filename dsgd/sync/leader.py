@@ -1,0 +1,191 @@
+"""Leader SGD: every rank is pulled to the best one, not to an average.
+
+Problem: the mean of models in different valleys of a loss that is not convex lies on the ridge between them, and the
+centre of elastic averaging is drawn there too. The best rank never does.
+
+Update, after every `every` rows: every rank's score is the mean training loss of its rows since the last exchange; the
+leader of a group is its rank with the lowest, the lowest number among equals, and the global leader the best of all.
+With z the model of a leader::
+
+    x <- x + pull (z_group - x)                every exchange, in groups
+    x <- x + global_pull (z_global - x)        every `global_every` exchanges
+
+and between exchanges proximal pulls to the copies of the leaders that the rank has, which add up
+to `proximal` and `global_proximal` over the time until the next one. With one group there are only the global pulls.
+The model that is returned is the mean of all, which the source evaluates too; or that of the global leader, whose score
+is a noisy one: on a convex loss the mean is better, and where ranks may still be in different valleys the leader is.
+
+Cost per exchange: an all-gather of one number; a broadcast of the model in each group, and among all ranks when the
+global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more vectors per rank.
+
+Source: Teng et al. 2019, algorithm 1 and equation 2 (pulls are the whole product of rate and strength, as in their
+code, which also has the proximal pulls); hyper-parameters of their released training script. There a counter of
+everybody's steps decides when an exchange is due; here it is the period, so that the same seed gives the same model.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.comm.topology import Groups
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
+from dsgd.sync.period import EveryRows
+from dsgd.types import FloatVector
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["LeaderSGD", "LeaderState"]
+
+
+@dataclass
+class LeaderState:
+    """What leader SGD remembers.
+
+    Parameters
+    ----------
+    group_leader : array, shape (n_params,) or (0,)
+        The model of the leader of this rank's group at the last exchange; empty with one group.
+    global_leader : array, shape (n_params,)
+        The model of the global leader when it was last heard of.
+    losses : array of float64, shape (2,)
+        Sum of the losses since the last exchange, and their number.
+    exchanges : array of int64, shape (1,)
+        Exchanges so far.
+    leader : array of int64, shape (1,)
+        The rank that led all others at the last exchange.
+    """
+
+    group_leader: FloatVector
+    global_leader: FloatVector
+    losses: FloatVector
+    exchanges: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    leader: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+
+    def __post_init__(self) -> None:
+        self.subgroup: Group | None = None
+
+
+@dataclass(frozen=True)
+class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
+    """Pull every rank to the best of its group, and to the best of all.
+
+    Parameters
+    ----------
+    every : int, default 256
+        Rows of the rank with the most rows between two exchanges.
+    n_groups : int, default 1
+        Groups of consecutive ranks, such as those of a host, with a leader each.
+    pull : float, default 0.1
+        Pull to the leader of the group, in [0, 1].
+    global_pull : float, default 0.1
+        Pull to the global leader, in [0, 1].
+    global_every : int, default 4
+        Of how many exchanges one is with the global leader; with one group, all are.
+    proximal, global_proximal : float, default 0
+        Pulls between exchanges, in [0, 1]. The source takes 0.1 for both.
+    stretch : int or None, default None
+        Rows between two proximal pulls; None is one pull at the end of a round.
+    returns : {"mean", "leader"}, default "mean"
+        The model that is returned.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    every: int = 256
+    n_groups: int = 1
+    pull: float = 0.1
+    global_pull: float = 0.1
+    global_every: int = 4
+    proximal: float = 0.0
+    global_proximal: float = 0.0
+    stretch: int | None = None
+    returns: Literal["mean", "leader"] = "mean"
+    exchanges: ClassVar[Exchange] = "model"
+    ends_equal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        for name in ("every", "n_groups", "global_every"):
+            check_number(f"LeaderSGD({name}=...)", getattr(self, name), low=1, integer=True)
+        if self.stretch is not None:
+            check_number("LeaderSGD(stretch=...)", self.stretch, low=1, integer=True)
+        for name in ("pull", "global_pull", "proximal", "global_proximal"):
+            check_number(f"LeaderSGD({name}=...)", getattr(self, name), low=0, high=1)
+
+        check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> LeaderState:
+        """Return the model to start from as that of all leaders."""
+        has_groups = min(self.n_groups, group.size) > 1
+        return LeaderState(
+            group_leader=params.copy() if has_groups else params[:0].copy(),
+            global_leader=params.copy(),
+            losses=np.zeros(2),
+            exchanges=np.zeros(1, np.int64),
+            leader=np.zeros(1, np.int64),
+        )
+
+    def correct(self, params: FloatVector, steps: LocalSteps, state: LeaderState) -> None:
+        """Note the losses and apply the proximal pulls; see `AbstractLocalTerm.correct`."""
+        state.losses += (steps.loss_sum, steps.n_rows)
+        # As many as add up to the whole pull until the leader is heard of again.
+        part = steps.n_rows / self.every
+        if self.proximal > 0.0 and state.group_leader.size:
+            _pull(params, state.group_leader, min(1.0, self.proximal * part))
+        if self.global_proximal > 0.0:
+            among = self.global_every if state.group_leader.size else 1
+            _pull(params, state.global_leader, min(1.0, self.global_proximal * part / among))
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: LeaderState) -> None:
+        """Find the leaders and pull; see `AbstractStrategy.sync`."""
+        if group.size == 1:
+            return
+        scores = _scores(group, state)
+        state.leader[0] = int(scores.argmin())
+        if state.group_leader.size:
+            if state.subgroup is None:
+                state.subgroup = group.subgroup(Groups(self.n_groups).members(group.rank, group.size))
+            members = Groups(self.n_groups).members(group.rank, group.size)
+            state.group_leader[:] = vector
+            state.subgroup.broadcast(state.group_leader, int(scores[members.start : members.stop].argmin()))
+            _pull(vector, state.group_leader, self.pull)
+        state.exchanges += 1
+        if not state.group_leader.size or state.exchanges[0] % self.global_every == 0:
+            state.global_leader[:] = vector
+            group.broadcast(state.global_leader, int(state.leader[0]))
+            _pull(vector, state.global_leader, self.global_pull)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: LeaderState) -> None:
+        """Return the weighted mean of all models, or the model of the rank that led at the last exchange."""
+        if self.returns == "leader":
+            group.broadcast(params, int(state.leader[0]))
+        else:
+            weighted_mean(group, params, weight)
+
+
+def _scores(group: Group, state: LeaderState) -> FloatVector:
+    """Return the mean loss of every rank since the last exchange; a rank that has seen no rows does not lead."""
+    loss_sum, n_rows = state.losses
+    score = loss_sum / n_rows if n_rows else np.inf
+    state.losses[:] = 0.0
+    scores = group.allgather(np.array([score])).ravel()
+    # A loss that is no number leads nobody either.
+    return np.where(np.isnan(scores), np.inf, scores)
+
+
+def _pull(params: FloatVector, leader: FloatVector, strength: float) -> None:
+    if strength == 1.0:
+        params[:] = leader
+    elif strength > 0.0:
+        params += params.dtype.type(strength) * (leader - params)

@@ -1,0 +1,114 @@
+"""The family: every synchronous strategy, what it becomes in its limit cases, its twin and its cost.
+
+A new method enters all laws by one line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from dsgd.collectives import Cost, allgather_cost, allreduce_cost, broadcast_cost, gossip_cost
+from dsgd.comm.topology import Complete, Groups, Ring, Star
+from dsgd.sync import (
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AbstractStrategy,
+    DiLoCo,
+    EpochAveraging,
+    FedProx,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    OneShotAveraging,
+    PostLocalSGD,
+    SlowMo,
+)
+from reference import strategies as twins
+
+Strategy = AbstractStrategy[Any]
+
+
+@dataclass(frozen=True)
+class Member:
+    """A strategy and what is claimed of it.
+
+    Parameters
+    ----------
+    strategy : AbstractStrategy
+        With parameters that show, and a period of 8 rows where it has one.
+    twin : callable
+        Makes its plain-numpy twin from (strategy, first model, weights).
+    cost : callable
+        (rank, size, n, itemsize, round) -> what the rank sends in that exchange.
+    synchronous : AbstractStrategy or None
+        Its limit case that equals synchronous SGD if every exchange follows one step.
+    alone : AbstractStrategy or None
+        Its limit case in which ranks do not hear of each other.
+    """
+
+    strategy: Strategy
+    twin: Callable[..., Any]
+    cost: Callable[..., Cost]
+    synchronous: Strategy | None = None
+    alone: Strategy | None = None
+
+    def __repr__(self) -> str:
+        return repr(self.strategy)
+
+
+def one_sum(rank: int, size: int, n: int, itemsize: int, k: int, *, vectors: int = 1) -> Cost:
+    """Return the cost of an all-reduce of so many vectors."""
+    return allreduce_cost(rank, size, vectors * n, itemsize)
+
+
+def gossip(topology: Any, rank: int, size: int, n: int, itemsize: int, k: int, *, extra: int = 0) -> Cost:
+    """Return the cost of a round of gossip."""
+    return gossip_cost(topology, rank, size, n + extra, itemsize, k % topology.period(size))
+
+
+def from_leader(n_groups: int, every: int, rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of an exchange with leaders, where in round k rank k has the lowest loss, then rank k + 1, ..."""
+    cost = allgather_cost(size, 1, 8)
+    parts = [cost]
+    if min(n_groups, size) > 1:
+        members = Groups(n_groups).members(rank, size)
+        losses = [(member - k) % size for member in members]
+        parts.append(broadcast_cost(members.index(rank), len(members), n, itemsize, losses.index(min(losses))))
+    if min(n_groups, size) == 1 or (k + 1) % every == 0:
+        parts.append(broadcast_cost(rank, size, n, itemsize, k % size))
+    return Cost(sum(part.n_bytes for part in parts), sum(part.messages for part in parts))
+
+
+def outer(rate: float, beta: float, nesterov: bool) -> Callable[..., Any]:
+    """Return the maker of the twin of an outer step."""
+    return partial(twins.Outer, rate=rate, beta=beta, nesterov=nesterov)
+
+
+FAMILY = [
+    Member(LocalSGD(8), twins.Mean, one_sum, LocalSGD(8)),
+    Member(LocalSGD(8, momentum="average"), twins.Mean, one_sum, LocalSGD(8, momentum="average")),
+    Member(PostLocalSGD(32, 8, 1), twins.Mean, one_sum, PostLocalSGD(8, 8)),
+    Member(EpochAveraging(), twins.Mean, one_sum),
+    Member(OneShotAveraging(), twins.Mean, one_sum),
+    Member(MinibatchSGD(16), twins.Mean, one_sum),
+    Member(EASGD(8, beta=0.7), twins.Elastic, one_sum, alone=EASGD(8, beta=0)),
+    Member(LeaderSGD(8, global_pull=0.3), twins.Leader, partial(from_leader, 1, 4), alone=LeaderSGD(8, global_pull=0)),
+    Member(
+        LeaderSGD(8, n_groups=2, pull=0.4, global_pull=0.3, global_every=2),
+        twins.Leader,
+        partial(from_leader, 2, 2),
+        alone=LeaderSGD(8, n_groups=2, pull=0, global_pull=0),
+    ),
+    Member(DPSGD(8), twins.Gossip, partial(gossip, Ring()), DPSGD(8, Complete()), DPSGD(8, Groups(99))),
+    Member(SGP(8), twins.PushSum, partial(gossip, SGP().topology, extra=1), SGP(8, Complete()), SGP(8, Groups(99))),
+    Member(SGP(8, Star()), twins.PushSum, partial(gossip, Star(), extra=1)),
+    Member(SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, nesterov=False), one_sum, SlowMo(8, 0.0)),
+    Member(DiLoCo(8, 0.6, 0.4), outer(0.6, 0.4, nesterov=True), one_sum, DiLoCo(8, 1.0, 0.0)),
+    Member(SCAFFOLD(8, rate=0.9), twins.Control, partial(one_sum, vectors=2), SCAFFOLD(8)),
+    Member(FedProx(8, mu=0.1, stretch=4), twins.Mean, one_sum, FedProx(8, mu=0.0)),
+]

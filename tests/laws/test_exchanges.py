@@ -1,0 +1,209 @@
+"""What every exchange does: equals its twin, keeps what it must keep, sends what its closed form says."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.comm.topology import Complete, Exponential, Ring, Star
+from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, LeaderSGD
+from laws.family import FAMILY, Member
+from laws.gang import exchange
+
+SIZES = [1, 2, 3, 4, 7, 8, 16]
+sizes = st.sampled_from(SIZES)
+
+
+def stay(k: int, rank: int, model: np.ndarray) -> np.ndarray:
+    """Move nowhere."""
+    return model
+
+
+class Walk:
+    """Moves that can be drawn again: local steps of a rank in a round."""
+
+    def __init__(self, size: int, n: int, n_rounds: int, seed: int = 0) -> None:
+        rng = np.random.default_rng(seed)
+        self.first = rng.standard_normal(n)
+        self.steps = rng.standard_normal((n_rounds, size, n))
+        self.weights = rng.integers(1, 9, size) * 1.0
+        self.weights /= self.weights.sum()
+        self.losses = np.argsort(rng.random((n_rounds, size)), axis=1) * 1.0
+
+    def __call__(self, k: int, rank: int, model: np.ndarray) -> np.ndarray:
+        """Return the model after the steps of a round."""
+        return model + self.steps[k, rank]
+
+    def loss(self, k: int, rank: int) -> float:
+        """Return the mean loss of a rank in a round."""
+        return float(self.losses[k, rank])
+
+
+@pytest.mark.parametrize("size", [2, 3, 4, 7])
+@pytest.mark.parametrize("member", FAMILY, ids=repr)
+def test_every_strategy_equals_its_twin(member: Member, size: int) -> None:
+    """Five exchanges of ranks with different rows give the models of the plain-numpy twin, and the same in the end."""
+    walk = Walk(size, 9, 5)
+    before, found, _, _ = exchange(member.strategy, walk.first, walk.weights, 5, walk, walk.loss)
+    twin = member.twin(member.strategy, walk.first, walk.weights)
+    models = np.tile(walk.first, (size, 1))
+    for k in range(5):
+        if not isinstance(member.strategy, AbstractLocalTerm):
+            np.testing.assert_allclose(before[k], models + walk.steps[k], rtol=1e-11, atol=1e-11)
+        models = twin.sync(before[k], rates=np.full(size, 0.5), losses=walk.losses[k])
+    np.testing.assert_allclose(before[5], models, rtol=1e-11, atol=1e-11)
+    np.testing.assert_allclose(found, twin.collect(models), rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("member", FAMILY, ids=repr)
+def test_every_strategy_is_a_value(member: Member) -> None:
+    """Strategies compare by what they say, hash, pickle and cannot be changed."""
+    strategy = member.strategy
+    again = pickle.loads(pickle.dumps(strategy))
+    assert again == strategy
+    assert hash(again) == hash(strategy)
+    with pytest.raises(AttributeError):
+        strategy.every = 3  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("member", FAMILY, ids=repr)
+def test_a_rank_that_is_alone_keeps_its_model(member: Member, dtype: Any) -> None:
+    """On one rank every strategy is plain SGD, bit for bit, NaN and signed zeros included."""
+    vector = np.array([np.nan, -0.0, 1e-40, np.inf, 3.0], dtype=dtype)
+    before, _, _, _ = exchange(_without_term(member.strategy), vector, np.ones(1), 1, stay, lambda k, rank: 0.0)
+    assert before[1].astype(dtype).tobytes() == vector.tobytes()
+
+
+def _without_term(strategy: Any) -> Any:
+    # The rank loop applies no local term on one rank.
+    class Bare:
+        ends_equal = True
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(strategy, name)
+
+    return Bare()
+
+
+@pytest.mark.parametrize("member", [m for m in FAMILY if m.strategy.ends_equal], ids=repr)
+@settings(max_examples=8)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99))
+def test_models_are_equal_where_they_should_be(member: Member, size: int, n: int, seed: int) -> None:
+    """After an exchange all ranks have the same model to the bit, if the strategy says so."""
+    walk = Walk(size, n, 2, seed)
+    before, _, _, _ = exchange(member.strategy, walk.first, walk.weights, 2, walk, walk.loss)
+    assert len({row.tobytes() for row in before[2]}) == 1
+
+
+@settings(max_examples=15)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), beta=st.floats(0, 1))
+def test_springs_keep_the_sum(size: int, n: int, seed: int, beta: float) -> None:
+    """Without local steps the models and the centre keep their sum, and at beta = 1 the centre is the mean."""
+    walk = Walk(size, n, 2, seed)
+    spread = lambda k, rank, model: walk(0, rank, model) if k == 0 else model  # noqa: E731
+    before, _, _, states = exchange(EASGD(8, beta=beta), walk.first, walk.weights, 2, spread, walk.loss)
+    np.testing.assert_allclose(
+        before[0].sum(axis=0) + walk.first, before[2].sum(axis=0) + states[0].centre, rtol=1e-10, atol=1e-10
+    )
+    before, _, _, states = exchange(EASGD(8, beta=1.0), walk.first, walk.weights, 1, spread, walk.loss)
+    if size > 1:
+        np.testing.assert_allclose(states[0].centre, walk.weights @ before[0], rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize("strategy", [m.strategy for m in FAMILY if isinstance(m.strategy, DPSGD)], ids=repr)
+@settings(max_examples=15)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 5))
+def test_gossip_keeps_the_mean(strategy: DPSGD, size: int, n: int, seed: int, k: int) -> None:
+    """Mixing with neighbours keeps the mean over ranks, and brings no rank further from it than the furthest was."""
+    walk = Walk(size, n, 1, seed)
+    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
+    before, found, _, _ = exchange(strategy, walk.first, walk.weights, k, spread, walk.loss)
+    mean = before[0].mean(axis=0)
+    np.testing.assert_allclose(before[k].mean(axis=0), mean, rtol=1e-10, atol=1e-10)
+    np.testing.assert_allclose(found, mean, rtol=1e-10, atol=1e-10)
+    assert np.ptp(before[k], axis=0).max() <= np.ptp(before[0], axis=0).max() * (1 + 1e-12)
+
+
+@pytest.mark.parametrize("topology", [Exponential(), Exponential(2), Star(), Ring(), Complete()], ids=repr)
+@settings(max_examples=10)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), k=st.integers(1, 6))
+def test_push_sum_keeps_mass_and_weight(topology: Any, size: int, n: int, seed: int, k: int) -> None:
+    """The masses keep their sum and the weights theirs, the number of ranks; what is returned is the mean."""
+    walk = Walk(size, n, 1, seed)
+    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
+    before, found, _, states = exchange(SGP(8, topology), walk.first, walk.weights, k, spread, walk.loss)
+    weights = np.array([state.weight[0] for state in states])
+    np.testing.assert_allclose(weights.sum(), size, rtol=1e-12)
+    np.testing.assert_allclose(weights @ before[k], before[0].sum(axis=0), rtol=1e-9, atol=1e-9)
+    np.testing.assert_allclose(found, before[0].mean(axis=0), rtol=1e-9, atol=1e-9)
+
+
+@settings(max_examples=10)
+@given(size=st.sampled_from([2, 4, 8, 16]), n=st.integers(1, 20), seed=st.integers(0, 99))
+def test_the_exponential_graph_averages_exactly(size: int, n: int, seed: int) -> None:
+    """On a power of two of ranks, push-sum over the exponential graph has the mean after log2 of them rounds."""
+    walk = Walk(size, n, 1, seed)
+    spread = lambda r, rank, model: walk(0, rank, model) if r == 0 else model  # noqa: E731
+    n_rounds = size.bit_length() - 1
+    before, _, _, _ = exchange(SGP(8), walk.first, walk.weights, n_rounds, spread, walk.loss)
+    np.testing.assert_allclose(before[n_rounds], np.tile(before[0].mean(axis=0), (size, 1)), rtol=1e-10, atol=1e-10)
+
+
+@settings(max_examples=15)
+@given(size=sizes, n=st.integers(1, 40), seed=st.integers(0, 99), pull=st.floats(0, 1))
+def test_the_leader_stays(size: int, n: int, seed: int, pull: float) -> None:
+    """The rank with the lowest loss is not moved; with a pull of one all others are where it is, not at the mean."""
+    walk = Walk(size, n, 1, seed)
+    best = int(np.argmin(walk.losses[0]))
+    before, _, _, _ = exchange(LeaderSGD(8, global_pull=pull), walk.first, walk.weights, 1, walk, walk.loss)
+    np.testing.assert_allclose(before[1][best], before[0][best], rtol=1e-12, atol=1e-12)
+    strategy = LeaderSGD(8, global_pull=1.0, returns="leader")
+    before, found, _, _ = exchange(strategy, walk.first, walk.weights, 1, walk, walk.loss)
+    assert all(row.tobytes() == before[0][best].tobytes() for row in before[1])
+    assert found.tobytes() == before[0][best].tobytes()
+
+
+@pytest.mark.parametrize("size", [2, 3, 8])
+def test_controls_keep_their_mean(size: int) -> None:
+    """The common control of SCAFFOLD is always the mean of the ranks' own."""
+    from dsgd.sync import SCAFFOLD
+
+    walk = Walk(size, 7, 4)
+    _, _, _, states = exchange(SCAFFOLD(8), walk.first, walk.weights, 4, walk, walk.loss)
+    own = sum(weight * state.own for weight, state in zip(walk.weights, states, strict=True))
+    for state in states:
+        np.testing.assert_allclose(state.common, own, rtol=1e-11, atol=1e-11)
+
+
+@pytest.mark.parametrize("member", [m for m in FAMILY if m.alone is not None], ids=repr)
+@pytest.mark.parametrize("size", [2, 5])
+def test_ranks_alone_are_a_limit_case(member: Member, size: int) -> None:
+    """With a pull of zero, or a graph without edges, every rank goes its own way, to the bit."""
+    walk = Walk(size, 9, 4)
+    before, _, _, _ = exchange(member.alone, walk.first, walk.weights, 4, walk, walk.loss)
+    models = np.tile(walk.first, (size, 1))
+    for k in range(4):
+        models = models + walk.steps[k]
+    assert before[4].tobytes() == models.tobytes()
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 5, 8, 16, 33, 64])
+@pytest.mark.parametrize("member", FAMILY, ids=repr)
+def test_an_exchange_costs_what_its_closed_form_says(member: Member, size: int) -> None:
+    """Bytes and messages of every rank and every exchange are those of the closed form, and one rank sends nothing."""
+    n, n_rounds = 33, 1 if size > 16 else 3
+    losses = lambda k, rank: float((rank - k) % size)  # noqa: E731
+    _, _, totals, _ = exchange(member.strategy, np.zeros(n), np.full(size, 1 / size), n_rounds, stay, losses)
+    for rank in range(size):
+        n_bytes = messages = 0
+        for k in range(n_rounds):
+            cost = member.cost(rank, size, n, 8, k)
+            n_bytes, messages = n_bytes + cost.n_bytes, messages + cost.messages
+            got = totals[rank][k]
+            assert (got["bytes_sent"], got["messages"]) == ((n_bytes, messages) if size > 1 else (0, 0))
