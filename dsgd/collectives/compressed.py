@@ -164,7 +164,7 @@ def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, 
 
     def row_factors() -> AnyArray:
         quantize.orthonormalise(left)
-        right = left @ matrix
+        right: AnyArray = left @ matrix
         if rest is not None:
             quantize.add_outer(left, right, rest, -1.0)
         return right
