@@ -35,7 +35,8 @@ import numpy as np
 
 from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
 from dsgd.collectives.group import Group
-from dsgd.collectives.gtopk import gtopk_cost, gtopk_sum
+from dsgd.collectives.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
+from dsgd.comm import inproc
 from dsgd.comm.wire import HEADER_BYTES, OP_SCATTER
 from dsgd.compress import (
     AbstractCompressor,
@@ -56,7 +57,7 @@ from dsgd.kernels import bits, quantize
 from dsgd.ledger import ENCODE
 from dsgd.types import AnyArray, FloatVector, WordVector
 
-__all__ = ["compressed_cost", "compressed_mean"]
+__all__ = ["compressed_cost", "compressed_mean", "load_kernels"]
 
 # Entries in a unit of a part: whole words of signs, of ternary digits, of halves and of codes of any width.
 _UNIT: Final = 320
@@ -100,6 +101,16 @@ def compressed_mean(
     else:
         add_up: Callable[..., None] = _SUMS.get(type(compressor), _sum_gathered)
         add_up(group, vector, compressor, memory, rest)
+
+
+def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
+    """Compile or load what `compressed_mean` runs for vectors of a dtype, so that no peer waits for it later."""
+    n = 2 * _UNIT
+    alone = Group(inproc.connect(1)[0])
+    compressed_mean(alone, np.ones(n, dtype), 0.5, compressor, compressor.init(n, dtype, 0))
+    if isinstance(compressor, GTopK):
+        places = np.arange(2, dtype=np.uint32)
+        merge_all([Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
 
 
 def _timed(group: Group, work: Callable[..., Any], *arguments: Any) -> Any:

@@ -79,11 +79,14 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
         Whether the payload of a sum is the sum of the payloads, which may then be all-reduced as they are.
     remembers : bool
         Whether what a payload leaves out is kept and goes into a later one.
+    needs_feedback : bool
+        Whether SGD stalls where what is left out of gradients is lost; see `ErrorFeedback`.
     """
 
     unbiased: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
+    needs_feedback: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> MemoryT:

@@ -13,7 +13,7 @@ Source: Seide, Fu, Droppo, Li and Yu 2014; a bucket is their column of a matrix.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -43,6 +43,7 @@ class OneBit(AbstractCompressor[NoMemory]):
     """
 
     bucket: int = 512
+    needs_feedback: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse empty buckets."""

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -63,6 +63,7 @@ class PowerSGD(AbstractCompressor[PowerMemory]):
 
     rank: int = 2
     n_rows: int | None = None
+    needs_feedback: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse what is no matrix."""

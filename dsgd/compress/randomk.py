@@ -66,6 +66,7 @@ class RandomK(AbstractCompressor[StreamMemory]):
 
     density: float = 0.01
     linear: ClassVar[bool] = True
+    needs_feedback: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""

@@ -17,7 +17,7 @@ Stich and Jaggi 2019 (EF-SGD and the counterexamples).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -33,6 +33,8 @@ __all__ = ["MajorityVote", "Sign", "VoteMemory"]
 @dataclass(frozen=True)
 class Sign(AbstractCompressor[NoMemory]):
     """Replace entries by their mean magnitude with their sign."""
+
+    needs_feedback: ClassVar[bool] = True
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
         """Return an empty record; see `AbstractCompressor.init`."""

@@ -15,7 +15,7 @@ Source: Aji and Heafield 2017; Stich, Cordonnier and Jaggi 2018 (with memory); t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from dsgd.compress.base import AbstractCompressor, NoMemory
 from dsgd.compress.sparse import check_density, decode_sparse, encode_sparse, largest, n_entries, sparse_bytes
@@ -49,6 +49,7 @@ class TopK(AbstractCompressor[NoMemory]):
 
     density: float = 0.01
     exact: bool = True
+    needs_feedback: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""

@@ -23,7 +23,7 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, FloatVector, IndexVector, IntVector
 
-__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "merge_ascending", "places_length"]
+__all__ = ["DIGIT_BITS", "MAX_SAMPLE", "largest_magnitudes", "merge_ascending", "places_length", "spread_nonzero"]
 
 #: Bits of a digit of the radix select; a histogram has ``2**DIGIT_BITS`` counts.
 DIGIT_BITS = 11
@@ -178,6 +178,25 @@ def largest_magnitudes(
         if keeps:
             places[count] = places[i]
             count += _ONE
+    return np.int64(count)
+
+
+@kernel
+def spread_nonzero(vector: FloatVector, places: IndexVector) -> np.int64:
+    """Write the places of entries that are not zero, evenly spread over them; return how many: all, or all that fit."""
+    n = np.uint64(vector.shape[0])
+    room = np.uint64(places.shape[0])
+    total = _ZERO
+    for i in range(n):
+        total += np.uint64(vector[i] != 0.0)
+    stride = max(_ONE, total // room)
+    seen, count = _ZERO, _ZERO
+    for i in range(n):
+        if vector[i] != 0.0:
+            if seen % stride == _ZERO and count < room:
+                places[count] = np.uint32(i)
+                count += _ONE
+            seen += _ONE
     return np.int64(count)
 
 

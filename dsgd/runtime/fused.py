@@ -41,7 +41,8 @@ _MAX_STRIDE: Final = 64
 def window_for(rank: Rank, strategy: AbstractStrategy[Any], params: FloatVector) -> Window | None:
     """Return the memory through which rounds of a strategy can be fused, or None; the same on every rank."""
     window = rank.group.transport.window
-    if window is None or not strategy.fuses or strategy.overlap or params.nbytes > window.slot_bytes:
+    plain = strategy.fuses and not strategy.overlap and strategy.compressor is None
+    if window is None or not plain or params.nbytes > window.slot_bytes:
         return None
     # Other algorithms add in another order.
     by_doubling = rank.group.algorithm_for(params.shape[0], params.itemsize) == "recursive_doubling"

@@ -4,6 +4,7 @@ from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
 from dsgd.sync.combine import check_combination
+from dsgd.sync.compression import CompressionState, Compressor, common_factor
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.dpsgd import DPSGD, RoundState
 from dsgd.sync.easgd import EASGD, CentreState
@@ -34,6 +35,8 @@ __all__ = [
     "AnchorState",
     "AnytimeSGD",
     "CentreState",
+    "CompressionState",
+    "Compressor",
     "ControlState",
     "DiLoCo",
     "EpochAveraging",
@@ -60,6 +63,7 @@ __all__ = [
     "SlowMo",
     "carry_over",
     "check_combination",
+    "common_factor",
     "resolve",
     "slow_momentum_for",
     "weighted_mean",

@@ -13,6 +13,7 @@ from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from dsgd.collectives.group import Group
+from dsgd.compress import AbstractCompressor
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.types import AnyArray, FloatVector
@@ -47,6 +48,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         (`dsgd.sync.delayed`).
     momentum : {"keep", "zero", "average"}
         What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
+    compressor : AbstractCompressor, "auto" or None
+        How what is exchanged travels (`dsgd.sync.compression`); None sends whole vectors.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others.
     """
@@ -56,6 +59,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     fuses: ClassVar[bool] = False
     n_servers: ClassVar[int] = 0
     overlap: bool = False
+    compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
     momentum: MomentumPolicy = "keep"
 
     @property

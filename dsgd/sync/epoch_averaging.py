@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from dsgd.collectives.group import Group
-from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch
 from dsgd.types import FloatVector
@@ -25,38 +25,45 @@ __all__ = ["EpochAveraging"]
 
 
 @dataclass(frozen=True)
-class EpochAveraging(AbstractStrategy[NoState]):
+class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
     """Average the models at the end of every epoch.
 
     Parameters
     ----------
     momentum : {"keep", "zero", "average"}, default "keep"
         What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+    compressor : AbstractCompressor, "auto" or None, default None
+        How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
+        sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
 
     Raises
     ------
     InvalidParameterError
-        There is no such policy.
+        There is no such policy, or no such compressor.
+    IncompatiblePartsError
+        The compressor does not go with what is exchanged.
     """
 
     momentum: MomentumPolicy = "keep"
+    compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
         check_momentum("EpochAveraging(momentum=...)", self.momentum)
+        check_compressor(self)
 
     @property
     def period(self) -> EveryEpoch:
         """At the end of every epoch."""
         return EveryEpoch()
 
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
+        """Return the model to start from and what the compressor remembers; without one, nothing."""
+        return start_compression(self, group, params, keeps_model=True)
 
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
+        delta_mean(group, vector, weight, self.compressor, state)
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Do nothing: the ranks have equal models."""

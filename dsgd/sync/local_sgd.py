@@ -22,8 +22,8 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
@@ -32,7 +32,7 @@ __all__ = ["LocalSGD"]
 
 
 @dataclass(frozen=True)
-class LocalSGD(AbstractStrategy[NoState]):
+class LocalSGD(AbstractStrategy[NoState | CompressionState]):
     """Average the models every `every` samples.
 
     Parameters
@@ -45,16 +45,22 @@ class LocalSGD(AbstractStrategy[NoState]):
         as long as the work. The last average of an epoch is waited for.
     momentum : {"keep", "zero", "average"}, default "keep"
         What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+    compressor : AbstractCompressor, "auto" or None, default None
+        How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
+        sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
 
     Raises
     ------
     InvalidParameterError
         `every` is not a positive integer, `overlap` is not a bool, or momentum is carried over while averages overlap.
+    IncompatiblePartsError
+        The compressor does not go with what is exchanged, or with `overlap`.
     """
 
     every: int = 1024
     overlap: bool = False
     momentum: MomentumPolicy = "keep"
+    compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
     fuses: ClassVar[bool] = True
 
@@ -71,19 +77,20 @@ class LocalSGD(AbstractStrategy[NoState]):
             raise InvalidParameterError(
                 f"LocalSGD(overlap=True) goes with momentum='keep' only: an average is late. Got {self.momentum!r}."
             )
+        check_compressor(self)
 
     @property
     def period(self) -> EveryRows:
         """After every `every` rows, and at the end of an epoch."""
         return EveryRows(self.every)
 
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
+        """Return the model to start from and what the compressor remembers; without one, nothing."""
+        return start_compression(self, group, params, keeps_model=True)
 
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
+        delta_mean(group, vector, weight, self.compressor, state)
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Do nothing: the ranks have equal models."""

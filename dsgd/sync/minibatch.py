@@ -23,8 +23,8 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
 from dsgd.sync.period import EveryBatch, RoundClock
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
@@ -33,7 +33,7 @@ __all__ = ["MinibatchSGD"]
 
 
 @dataclass(frozen=True)
-class MinibatchSGD(AbstractStrategy[NoState]):
+class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     """Take one step per batch, with the gradient of the whole batch.
 
     Parameters
@@ -44,9 +44,14 @@ class MinibatchSGD(AbstractStrategy[NoState]):
         The batch that the learning rate is meant for; None is `batch` itself, a factor of one.
     warmup : float, default 0
         Epochs until the rate has its whole factor. The source takes 5.
+    compressor : AbstractCompressor, "auto" or None, default None
+        How gradients travel. A biased one must be wrapped in `ErrorFeedback` or have a memory of its own; ``"auto"``
+        sends the entries that are not zero and loses nothing. See `dsgd.sync.compression`.
 
     Raises
     ------
+    IncompatiblePartsError
+        The compressor leaves out what never comes.
     InvalidParameterError
         `batch` or `base_batch` is not a positive integer, or `warmup` is negative or has no factor to grow to.
     """
@@ -54,6 +59,7 @@ class MinibatchSGD(AbstractStrategy[NoState]):
     batch: int = 32
     base_batch: int | None = None
     warmup: float = 0.0
+    compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "gradient"
 
     def __post_init__(self) -> None:
@@ -69,6 +75,7 @@ class MinibatchSGD(AbstractStrategy[NoState]):
             raise InvalidParameterError(
                 f"MinibatchSGD(warmup=...) needs a factor to grow to: pass base_batch too. Got {self.warmup!r}."
             )
+        check_compressor(self)
 
     @property
     def period(self) -> EveryBatch:
@@ -81,13 +88,13 @@ class MinibatchSGD(AbstractStrategy[NoState]):
         progress = clock.epoch + (clock.round + 1) / clock.rounds
         return 1.0 + (kappa - 1.0) * (min(1.0, progress / self.warmup) if self.warmup > 0.0 else 1.0)
 
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
+        """Return what the compressor remembers; without one, nothing."""
+        return start_compression(self, group, params, keeps_model=False)
 
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Replace the gradient by the weighted mean of all gradients; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
+        gradient_mean(group, vector, weight, self.compressor, state)
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Do nothing: the ranks have equal models."""

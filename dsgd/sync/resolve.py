@@ -69,7 +69,7 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     Examples
     --------
     >>> resolve(256)
-    LocalSGD(every=256, overlap=False, momentum='keep')
+    LocalSGD(every=256, overlap=False, momentum='keep', compressor=None)
     >>> resolve("easgd")
     EASGD(every=256, beta=0.9)
     """
