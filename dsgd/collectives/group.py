@@ -21,6 +21,7 @@ from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_l
 from dsgd.collectives.torus import torus_plan
 from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.wire import check_array
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
@@ -139,6 +140,23 @@ class Group:
     def ledger(self) -> RankLedger:
         """The ledger of this rank."""
         return self.transport.ledger
+
+    @property
+    def mailbox(self) -> AbstractMailbox:
+        """Where this rank sends frames without waiting.
+
+        Raises
+        ------
+        InvalidParameterError
+            The gang was made without mailboxes.
+        """
+        mailbox = self.transport.mailbox
+        if mailbox is None:
+            raise InvalidParameterError(
+                f"rank {self.rank} of {self.size} has no mailbox: a gang that talks by post is run with mail=..., see "
+                "dsgd.runtime.run_on_threads."
+            )
+        return mailbox
 
     def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
         """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.

@@ -13,6 +13,7 @@ from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
+    from dsgd.comm.mailbox import AbstractMailbox
     from dsgd.comm.window import Window
 
 __all__ = ["MAX_LIMIT_S", "AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
@@ -105,6 +106,8 @@ class AbstractTransport(ABC):
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     is_virtual : bool
         Whether the clock of the ledger only moves when `exchange` and `worked` are called.
+    mailbox : AbstractMailbox or None
+        Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
     window : Window or None
         Memory in which every rank sees the vectors of all others, for ranks that may keep their cores while they wait.
     """
@@ -117,6 +120,7 @@ class AbstractTransport(ABC):
     wire: str
     deadline_s: float
     is_virtual: bool = False
+    mailbox: AbstractMailbox | None = None
     window: Window | None = None
 
     @abstractmethod

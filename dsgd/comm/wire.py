@@ -42,6 +42,7 @@ __all__ = [
     "OP_GATHER",
     "OP_GOSSIP",
     "OP_NAMES",
+    "OP_POST",
     "OP_SCATTER",
     "OP_SEND",
     "Header",
@@ -79,6 +80,7 @@ OP_BARRIER: Final = 4
 OP_GATHER: Final = 5
 OP_SCATTER: Final = 6
 OP_GOSSIP: Final = 7
+OP_POST: Final = 8
 OP_NAMES: Final = {
     OP_SEND: "send",
     OP_ALLREDUCE: "allreduce",
@@ -88,6 +90,7 @@ OP_NAMES: Final = {
     OP_GATHER: "gather",
     OP_SCATTER: "scatter",
     OP_GOSSIP: "gossip",
+    OP_POST: "post",
 }
 
 

@@ -33,6 +33,7 @@ from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import FailurePolicy, GangResult
+from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import resolve
@@ -137,7 +138,7 @@ class AbstractSGD(AbstractClusterEstimator):
         summaries = [summarise(block, classification=self._is_classification)]
         packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
         shares = packer([block], 0).cut(count_threads(self.n_jobs))
-        return run_on_threads(train, shares, (job,), on_event=self._listener()), packer.sparse
+        return run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job)), packer.sparse
 
     def _train_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None

@@ -9,10 +9,11 @@ from typing import Any, Literal, Protocol
 
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbortFlag
+from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.snapshot import SnapshotKeeper
 
-__all__ = ["FailurePolicy", "GangResult", "Rank", "RankProgram"]
+__all__ = ["FailurePolicy", "GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
 
 #: What becomes of a job when a machine fails; see `dsgd.runtime.run_on_cluster`.
 FailurePolicy = Literal["raise", "restart", "shrink"]
@@ -82,6 +83,63 @@ class RankProgram(Protocol):
     def __call__(self, rank: Rank, data: Any, *args: Any) -> Any:
         """Run on `rank` with its `data`; what rank 0 returns is the result of the job."""
         ...
+
+
+@dataclass(frozen=True)
+class Server:
+    """A rank without rows that serves the others, as its program sees it.
+
+    Parameters
+    ----------
+    mailbox : AbstractMailbox
+        Joins it with the workers, which come first, and the other servers.
+    n_workers : int
+        How many ranks it serves.
+    abort : AbortFlag
+        Set when the job stops.
+    """
+
+    mailbox: AbstractMailbox
+    n_workers: int
+    abort: AbortFlag
+
+    @property
+    def number(self) -> int:
+        """Number of the rank; the first server has that after the last worker."""
+        return self.mailbox.rank
+
+    @property
+    def ledger(self) -> RankLedger:
+        """The ledger of this rank."""
+        return self.mailbox.ledger
+
+
+class ServerProgram(Protocol):
+    """A function that every server of a gang runs until its workers are done."""
+
+    def __call__(self, server: Server, *args: Any) -> None:
+        """Run on `server` with the arguments of the rank program."""
+        ...
+
+
+@dataclass(frozen=True)
+class Mail:
+    """What a gang has beside its collectives.
+
+    Parameters
+    ----------
+    in_pairs : bool, default False
+        Whether mailboxes are only wanted where ranks cannot reach each other without them: where they are threads of
+        several processes.
+    n_servers : int, default 0
+        How many ranks without rows come after the others.
+    serve : callable, optional
+        What they run.
+    """
+
+    in_pairs: bool = False
+    n_servers: int = 0
+    serve: ServerProgram | None = None
 
 
 @dataclass(frozen=True)

@@ -13,11 +13,11 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm import AbortFlag, inproc
+from dsgd.comm import AbortFlag, inproc, inproc_mailbox
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import count_cores, limit_pools
-from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 
 __all__ = ["peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
 
@@ -32,6 +32,7 @@ def run_on_threads(
     timeout_s: float = 300.0,
     algorithm: Algorithm = "auto",
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    mail: Mail | None = None,
 ) -> GangResult:
     """Run a rank program on threads of this process, one rank per entry of `data`.
 
@@ -52,6 +53,8 @@ def run_on_threads(
         How vectors are summed.
     on_event : callable, optional
         Receives what rank 0 publishes, in the thread of rank 0.
+    mail : Mail, optional
+        Whether ranks get mailboxes, and which servers come after them, each in a thread of its own.
 
     Returns
     -------
@@ -66,13 +69,31 @@ def run_on_threads(
     size = len(data)
     begin = time.perf_counter()
     abort = AbortFlag()
-    ledgers = [RankLedger(r) for r in range(size)]
-    transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers, aborts=[abort] * size)
+    mail = Mail(in_pairs=True) if mail is None else mail
+    n_ends = size + mail.n_servers
+    ledgers = [RankLedger(r) for r in range(n_ends)]
+    transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers[:size], aborts=[abort] * size)
+    mailboxes = [] if mail.in_pairs else inproc_mailbox.connect(ledgers, [abort] * n_ends, timeout_s)
+    for transport, mailbox in zip(transports, mailboxes, strict=False):
+        transport.mailbox = mailbox
     values: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
     n_threads = max(1, count_cores() // size)
 
+    def attend(number: int) -> None:
+        assert mail.serve is not None  # a gang without it has no servers
+        try:
+            mail.serve(Server(mailboxes[number], size, abort), *args)
+        except BaseException as error:
+            errors.append((number, error))
+            abort.set(f"server {number} raised {type(error).__name__}: {error}")
+        finally:
+            mailboxes[number].close()
+
     def work(number: int) -> None:
+        if number >= size:
+            attend(number)
+            return
         transport = transports[number]
         listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
         try:
@@ -84,8 +105,10 @@ def run_on_threads(
             abort.set(f"rank {number} raised {type(error).__name__}: {error}")
         finally:
             transport.close()
+            if transport.mailbox is not None:
+                transport.mailbox.close()
 
-    run_threads(work, range(size), abort)
+    run_threads(work, range(n_ends), abort)
     if errors:
         raise root_cause(errors)
     stats = [

@@ -23,6 +23,7 @@ from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.serving import begin_servers
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
@@ -127,7 +128,7 @@ class _Trainer:
         self.n_total = sum(self.rows)
         self.weight = self.shard.n_rows / self.n_total if self.n_total else 1.0 / rank.size
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
-        alone = rank.size == 1 and job.strategy.exchanges == "model"
+        alone = rank.size == 1 and job.strategy.exchanges == "model" and not job.strategy.n_servers
         self.period = job.strategy.period
         self.rounds = 1 if alone else self.period.rounds_per_epoch(self.rows)
         self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
@@ -147,7 +148,9 @@ class _Trainer:
                 self.state.start_epoch()
             while at.round < self.rounds:
                 # With an exchange under way there is no state that could be kept.
-                stop = self.rounds if self.delayed is not None else keeping.next_look(at.round)
+                # Nor where ranks do not wait for each other: a look would make them do so.
+                aside = self.delayed is not None or job.strategy.talks == "by post"
+                stop = self.rounds if aside else keeping.next_look(at.round)
                 self._run_rounds(at.epoch, at.round, stop)
                 at.round = stop
                 if resumed and self.rank.number == 0:
@@ -182,6 +185,8 @@ class _Trainer:
         self.at.strategy = self.job.strategy.init(self.rank.group, self.params, self.weight)
         keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
         note = keeping.recall(self.at)
+        if self.job.strategy.n_servers and self.rank.number == 0:
+            begin_servers(self.rank, self.job.strategy, self.params, self.shard, self.rounds)
         self.ledger.end_round()
         return keeping, note
 
@@ -196,7 +201,7 @@ class _Trainer:
     def _ends_equal(self, clock: RoundClock) -> bool:
         """Return whether all ranks have the same model after a round."""
         strategy = self.job.strategy
-        return strategy.exchanges == "gradient" or (strategy.ends_equal and self.period.is_due(clock))
+        return strategy.ends_equal and (strategy.exchanges == "gradient" or self.period.is_due(clock))
 
     def _set_up(self) -> list[int]:
         """Load the kernels and meet the other ranks; return the rows of each."""
@@ -295,6 +300,10 @@ class _Trainer:
             ledger.charge(COMPUTE, ledger.clock() - begin)
         weight = n_local / n_round if n_round else 0.0
         self.job.strategy.sync(self.rank.group, self.gradient, weight, self.at.strategy)
+        if self.job.strategy.n_servers:
+            # A server has taken the step, and this is its model.
+            self.params[:] = self.gradient
+            return
         begin = ledger.clock() if ledger.timing else 0.0
         self.job.optimizer.step(self.params, self.gradient, n_round, self.state)
         self.rank.worked(params=self.params.size)

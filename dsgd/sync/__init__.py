@@ -1,10 +1,13 @@
 """When ranks talk, and what they say: one file per strategy."""
 
 from dsgd.sync.anytime import AnytimeSGD
+from dsgd.sync.asgd import ASGD
 from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
 from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
+from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.dpsgd import DPSGD, RoundState
 from dsgd.sync.easgd import EASGD, CentreState
@@ -22,8 +25,11 @@ from dsgd.sync.resolve import STRATEGIES, resolve
 from dsgd.sync.scaffold import SCAFFOLD, ControlState
 from dsgd.sync.sgp import SGP, PushSumState
 from dsgd.sync.slowmo import SlowMo, slow_momentum_for
+from dsgd.sync.stale_synchronous import StaleSynchronous
+from dsgd.sync.staleness_aware import StalenessAware
 
 __all__ = [
+    "ASGD",
     "DPSGD",
     "EASGD",
     "SCAFFOLD",
@@ -34,10 +40,12 @@ __all__ = [
     "AbstractStrategy",
     "AnchorState",
     "AnytimeSGD",
+    "BackupWorkers",
     "CentreState",
     "CompressionState",
     "Compressor",
     "ControlState",
+    "DelayCompensatedASGD",
     "DiLoCo",
     "EpochAveraging",
     "EveryBatch",
@@ -61,6 +69,8 @@ __all__ = [
     "RoundClock",
     "RoundState",
     "SlowMo",
+    "StaleSynchronous",
+    "StalenessAware",
     "carry_over",
     "check_combination",
     "common_factor",

@@ -18,9 +18,10 @@ from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractLocalTerm", "AbstractStrategy", "Exchange", "LocalSteps", "NoState", "state_arrays"]
+__all__ = ["AbstractLocalTerm", "AbstractStrategy", "Exchange", "LocalSteps", "NoState", "Talk", "state_arrays"]
 
 Exchange = Literal["model", "gradient"]
+Talk = Literal["together", "in pairs", "by post"]
 StateT = TypeVar("StateT")
 
 
@@ -36,7 +37,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
     ----------
     exchanges : {"model", "gradient"}
         ``"model"``: ranks step on their own and the strategy mixes their models.
-        ``"gradient"``: ranks compute a gradient, the strategy mixes gradients and every rank takes the same step.
+        ``"gradient"``: ranks compute a gradient, the strategy mixes gradients and every rank takes the same step; or,
+        where there are servers, a server does, and the vector that `sync` leaves is its model.
     ends_equal : bool
         Whether all ranks have the same model, to the bit, after a synchronisation. Where they have not, `collect` is
         called at the end of training.
@@ -50,13 +52,17 @@ class AbstractStrategy(ABC, Generic[StateT]):
         What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
     compressor : AbstractCompressor, "auto" or None
         How what is exchanged travels (`dsgd.sync.compression`); None sends whole vectors.
+    talks : {"together", "in pairs", "by post"}
+        ``"together"``: in collectives alone. ``"in pairs"``: any two ranks may exchange vectors. ``"by post"``: ranks
+        write to each other without waiting, so that nobody waits for the slowest but at the end of an epoch.
     n_servers : int
-        Ranks without rows, at the end of the gang, that serve the others.
+        Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
 
     exchanges: ClassVar[Exchange]
     ends_equal: ClassVar[bool] = True
     fuses: ClassVar[bool] = False
+    talks: ClassVar[Talk] = "together"
     n_servers: ClassVar[int] = 0
     overlap: bool = False
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None

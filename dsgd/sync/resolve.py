@@ -9,7 +9,10 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.anytime import AnytimeSGD
+from dsgd.sync.asgd import ASGD
+from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.dpsgd import DPSGD
 from dsgd.sync.easgd import EASGD
@@ -23,6 +26,8 @@ from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.scaffold import SCAFFOLD
 from dsgd.sync.sgp import SGP
 from dsgd.sync.slowmo import SlowMo
+from dsgd.sync.stale_synchronous import StaleSynchronous
+from dsgd.sync.staleness_aware import StalenessAware
 
 __all__ = ["STRATEGIES", "resolve"]
 
@@ -43,6 +48,11 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "diloco": DiLoCo,
         "scaffold": SCAFFOLD,
         "fedprox": FedProx,
+        "asgd": ASGD,
+        "staleness-aware": StalenessAware,
+        "dc-asgd": DelayCompensatedASGD,
+        "stale-synchronous": StaleSynchronous,
+        "backup-workers": BackupWorkers,
     }
 )
 

@@ -1,0 +1,112 @@
+"""What a server of a training job does: it takes over the model and serves it until its workers are done.
+
+Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know of the rows. The
+rest is the loop of `dsgd.sync.server` with the desk of the strategy. Steps that a server takes are those of the local
+optimiser of the job, with a step counter of its own.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+from scipy import sparse
+
+from dsgd.comm.wire import DTYPE_CODES, OP_POST
+from dsgd.errors import IncompatiblePartsError
+from dsgd.local import Shard, make_shard
+from dsgd.runtime.rank import Mail, Rank, Server
+from dsgd.runtime.train_job import TrainJob
+from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.server import AbstractServerStrategy, Model, serve
+from dsgd.types import FloatVector
+
+__all__ = ["begin_servers", "mail_for", "serve_training"]
+
+_DTYPES: Final = {code: dtype for dtype, code in DTYPE_CODES.items()}
+
+
+def mail_for(job: TrainJob) -> Mail | None:
+    """Return what the ranks of a job need beside their collectives.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The optimiser cannot be run by a server.
+    """
+    strategy = job.strategy
+    if strategy.talks == "together":
+        return None
+    if strategy.n_servers and strategy.exchanges == "gradient":
+        _check_optimizer(job)
+    serves = serve_training if strategy.n_servers else None
+    return Mail(strategy.talks == "in pairs", strategy.n_servers, serves)
+
+
+def _check_optimizer(job: TrainJob) -> None:
+    name, optimizer = type(job.strategy).__name__, job.optimizer
+    if optimizer.average:
+        raise IncompatiblePartsError(
+            f"sync={name}(...) has a server take the steps, and average={optimizer.average} is an average of the steps "
+            "that ranks take themselves. Use one without the other."
+        )
+    if optimizer.schedule == "adaptive":
+        raise IncompatiblePartsError(
+            f"sync={name}(...) has a server take the steps, and learning_rate='adaptive' changes rates by what ranks "
+            "find at the end of an epoch. Use another schedule."
+        )
+
+
+def begin_servers(rank: Rank, strategy: AbstractStrategy[Any], params: FloatVector, shard: Shard, rounds: int) -> None:
+    """Hand the model to the servers; called by rank 0.
+
+    Parameters
+    ----------
+    rank : Rank
+        Rank 0.
+    strategy : AbstractStrategy
+        Has servers.
+    params : array, shape (n_params,)
+        The model.
+    shard : Shard
+        Rows of this rank, which are like those of all.
+    rounds : int
+        Rounds in an epoch.
+    """
+    mailbox = rank.group.mailbox
+    facts = np.array([DTYPE_CODES[params.dtype], shard.n_features, shard.is_sparse, rounds, params.shape[0]])
+    for server in range(rank.size, rank.size + strategy.n_servers):
+        mailbox.post(server, facts, OP_POST)
+        mailbox.post(server, params, OP_POST)
+
+
+def serve_training(server: Server, job: TrainJob) -> None:
+    """Serve a training job; a server program."""
+    strategy, mailbox = job.strategy, server.mailbox
+    assert isinstance(strategy, AbstractServerStrategy)  # no other has servers
+    mailbox.ledger.begin_round("setup")
+    facts = np.zeros(5, dtype=np.int64)
+    mailbox.take(0, facts, OP_POST)
+    code, n_features, is_sparse, rounds, n = facts.tolist()
+    params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
+    mailbox.take(0, params, OP_POST)
+    model = _model(job, params, n_features, bool(is_sparse), server.n_workers, rounds)
+    mailbox.ledger.end_round()
+    serve(mailbox, strategy.desk(model), model)
+
+
+def _model(job: TrainJob, params: FloatVector, n_features: int, is_sparse: bool, n_workers: int, rounds: int) -> Model:
+    no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
+    optimizer = job.optimizer
+    state = optimizer.init(make_shard(no_rows, np.zeros(0)))
+    state.t = job.t_start
+    state.epoch = 1
+
+    def step(gradient: FloatVector) -> None:
+        # All workers walk an epoch in as many rounds.
+        state.epoch = 1 + (model.n_letters - 1) // (rounds * n_workers)
+        optimizer.step(params, gradient, 1, state)
+
+    model = Model(params, step, n_workers, rounds)
+    optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(make_shard(no_rows, np.zeros(0))))
+    return model

@@ -1,0 +1,50 @@
+"""Asynchronous SGD: a server takes a step with every gradient as it comes.
+
+Problem: in a synchronous step everybody waits for the slowest worker.
+
+Update: worker p computes the gradient of a batch at the model x_{v - d} that it was given; when it arrives, at version
+v, ``x <- x - eta g_p(x_{v - d})``, and the worker is given the new model. The staleness d is the number of steps that
+others have taken meanwhile: P - 1 where all workers are equally fast. Steps are stable while ``eta h <= 2 sin(pi /
+(2 (2 d + 1)))`` for a curvature h, so rates must fall about as 1 / P.
+
+Cost per round and worker: a letter to the server and one back, `letter_bytes` each; two messages of the gradient's
+length. The server's port carries 2 P of them.
+
+Source: Dean et al. 2012; Recht et al. 2011 for the analysis; Tsitsiklis, Bertsekas and Athans 1986.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dsgd.sync.pushed import AbstractPushStrategy, SteppingDesk
+from dsgd.sync.server import Model
+from dsgd.validation import check_number
+
+__all__ = ["ASGD"]
+
+
+@dataclass(frozen=True)
+class ASGD(AbstractPushStrategy):
+    """Let a server take a step with every gradient as it comes.
+
+    Parameters
+    ----------
+    batch : int, default 8
+        Rows of a worker's gradient.
+
+    Raises
+    ------
+    InvalidParameterError
+        `batch` is not a positive integer.
+    """
+
+    batch: int = 8
+
+    def __post_init__(self) -> None:
+        """Refuse a batch that is not a positive number of rows."""
+        check_number("ASGD(batch=...)", self.batch, low=1, integer=True)
+
+    def desk(self, model: Model) -> SteppingDesk:
+        """Return what takes a step with each gradient."""
+        return SteppingDesk(model)

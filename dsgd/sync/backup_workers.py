@@ -1,0 +1,100 @@
+"""Synchronous SGD with backup workers: a step is taken when most gradients are there, and the rest are dropped.
+
+Problem: a synchronous step takes as long as its slowest worker; asynchronous steps are stale.
+
+Update: of P workers a step takes the first N = P - backups gradients of the current model,
+``x <- x - eta (1 / N) sum g_p(x)``, and answers those workers. A gradient of an older model is dropped, and its worker
+answered at once with the current one. Gradients are never stale; those of slow workers are lost, which biases the
+model towards the rows of fast ones unless rows were dealt at random. With ``backups=0`` it is `MinibatchSGD` with
+batches of P times ``batch`` rows. At the end of an epoch, where fewer than N workers have rows left, a step takes all
+that are still to come.
+
+Cost per round and worker: that of `ASGD`.
+
+Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+import numpy as np
+
+from dsgd.sync.pushed import AbstractPushStrategy
+from dsgd.sync.server import AbstractDesk, Model
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["BackupWorkers"]
+
+
+@dataclass(frozen=True)
+class BackupWorkers(AbstractPushStrategy):
+    """Let a server step with the first gradients of a round, and drop those of the slowest workers.
+
+    Parameters
+    ----------
+    batch : int, default 8
+        Rows of a worker's gradient.
+    backups : int, default 1
+        Workers that a step does not wait for. It waits for one at least.
+
+    Raises
+    ------
+    InvalidParameterError
+        `batch` is not a positive integer or `backups` is negative.
+    """
+
+    batch: int = 8
+    backups: int = 1
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("BackupWorkers(batch=...)", self.batch, low=1, integer=True)
+        check_number("BackupWorkers(backups=...)", self.backups, low=0, integer=True)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what steps with the first gradients of a round."""
+        return _Desk(model, self.backups)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model, backups: int) -> None:
+        self._model = model
+        self._wanted = max(1, model.n_workers - backups)
+        self._sent = [0] * model.n_workers
+        self._waiting: list[int] = []
+        self._sum = np.zeros_like(model.params)
+
+    def accept(self, worker: int, version: int, vector: FloatVector) -> list[int]:
+        model = self._model
+        self._sent[worker] += 1
+        answered = []
+        if version == model.version:
+            self._sum += vector
+            self._waiting.append(worker)
+        else:
+            answered.append(worker)
+        if len(self._waiting) >= min(self._wanted, len(self._waiting) + self._n_to_come()):
+            answered += self._waiting
+            self.settle()
+        return answered
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._model.params
+
+    def settle(self) -> None:
+        if self._waiting:
+            self._sum /= len(self._waiting)
+            self._model.step(self._sum)
+            self._model.version += 1
+            self._sum.fill(0.0)
+            self._waiting = []
+
+    def _n_to_come(self) -> int:
+        """Return how many workers will still send something before the epoch of the fastest ends."""
+        rounds = self._model.rounds
+        end = -(-max(self._sent) // rounds) * rounds
+        return sum(n < end for worker, n in enumerate(self._sent) if worker not in self._waiting)

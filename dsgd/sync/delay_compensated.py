@@ -1,0 +1,93 @@
+"""Delay-compensated asynchronous SGD: a late gradient is moved to where the model is now.
+
+Problem: a gradient that was computed at an old model is not that of the present one.
+
+Update: the server keeps the model b_p that it gave to each worker last. A gradient g of worker p becomes, at the model
+x, ``g + lambda g * g * (x - b_p)``: the first order of the gradient at x, with the outer product of g in the place of
+the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambda adapts for each parameter,
+``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the loss
+is a negative log-likelihood (log loss); for others it has the wrong scale.
+
+Cost per round and worker: that of `ASGD`. The server keeps P models.
+
+Source: Zheng et al. 2017 (DC-ASGD-c and DC-ASGD-a, algorithm 2); lambda 0.04 and, adaptive, 2 with decay 0.95.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, final
+
+import numpy as np
+
+from dsgd.sync.pushed import AbstractPushStrategy
+from dsgd.sync.server import AbstractDesk, Model
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["DelayCompensatedASGD"]
+
+_EPSILON: Final = 1e-7
+
+
+@dataclass(frozen=True)
+class DelayCompensatedASGD(AbstractPushStrategy):
+    """Let a server move every gradient to where its model is.
+
+    Parameters
+    ----------
+    batch : int, default 8
+        Rows of a worker's gradient.
+    compensation : float, default 0.04
+        Lambda; 0 is `ASGD`.
+    decay : float or None, default None
+        Of the running mean of squared gradients that lambda is divided by the root of; None keeps lambda constant.
+
+    Raises
+    ------
+    InvalidParameterError
+        `batch` is not a positive integer, `compensation` is negative or `decay` is not in [0, 1).
+    """
+
+    batch: int = 8
+    compensation: float = 0.04
+    decay: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("DelayCompensatedASGD(batch=...)", self.batch, low=1, integer=True)
+        check_number("DelayCompensatedASGD(compensation=...)", self.compensation, low=0.0)
+        if self.decay is not None:
+            check_number("DelayCompensatedASGD(decay=...)", self.decay, low=0.0, high=1.0, open_high=True)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what compensates delays."""
+        return _Desk(model, self.compensation, self.decay)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model, compensation: float, decay: float | None) -> None:
+        self._model, self._compensation, self._decay = model, compensation, decay
+        self._given = np.repeat(model.params[None], model.n_workers, axis=0)
+        self._mean_square = np.zeros_like(model.params)
+
+    def accept(self, worker: int, version: int, vector: FloatVector) -> tuple[int, ...]:
+        model, strength = self._model, self._compensation
+        if strength:
+            square = vector * vector
+            change = square * (model.params - self._given[worker])
+            if self._decay is not None:
+                self._mean_square *= self._decay
+                self._mean_square += (1.0 - self._decay) * square
+                change /= np.sqrt(self._mean_square + _EPSILON)
+            vector += strength * change
+        model.step(vector)
+        model.version += 1
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._given[worker] = self._model.params
+
+    def settle(self) -> None:
+        """Do nothing: nothing is left."""

@@ -1,0 +1,83 @@
+"""What the methods have in common whose workers send gradients to a server that takes the steps.
+
+Every worker walks its rows in batches of its own. It sends the mean gradient of a batch and gets a model, from which it
+goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of
+n rows, sends ``(P n_p / n) g_p``.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar, final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.sync.base import Exchange
+from dsgd.sync.period import EveryRows
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Model, PushState, finish, push
+from dsgd.types import FloatVector
+
+__all__ = ["AbstractPushStrategy", "SteppingDesk"]
+
+
+class AbstractPushStrategy(AbstractServerStrategy[PushState]):
+    """Workers send the gradient of each batch; what the server does with it is the method.
+
+    Attributes
+    ----------
+    batch : int
+        Rows of a worker's gradient.
+    """
+
+    batch: int
+    exchanges: ClassVar[Exchange] = "gradient"
+
+    @final
+    @property
+    def period(self) -> EveryRows:
+        """After every batch of the rank with the most rows."""
+        return EveryRows(self.batch)
+
+    @final
+    def init(self, group: Group, params: FloatVector, weight: float) -> PushState:
+        """Return the record of a worker that has the model of the server."""
+        return PushState(np.zeros(1, dtype=np.int64))
+
+    @final
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: PushState) -> None:
+        """Send the gradient and replace it by the model of the server; see `AbstractStrategy.sync`."""
+        if (share := weight * group.size) != 1.0:
+            vector *= share
+        push(group, vector, state)
+
+    @final
+    def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:
+        """Replace the model by the last one of the server; see `AbstractStrategy.collect`."""
+        finish(group, params)
+
+
+@final
+class SteppingDesk(AbstractDesk):
+    """Takes a step with each gradient and answers at once.
+
+    Parameters
+    ----------
+    model : Model
+        What it steps on.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self._model = model
+
+    def accept(self, worker: int, version: int, vector: FloatVector) -> tuple[int, ...]:
+        """Take a step; see `AbstractDesk.accept`."""
+        self._model.step(vector)
+        self._model.version += 1
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        """Give the model."""
+        out[:] = self._model.params
+
+    def settle(self) -> None:
+        """Do nothing: nothing is left."""

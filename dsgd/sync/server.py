@@ -1,0 +1,263 @@
+"""A rank that has no rows and keeps the model that the others send to and get from: the parameter server.
+
+Problem: where everybody waits for everybody, the slowest rank and the slowest link set the pace. Ranks that only talk
+to a server wait for nobody else.
+
+A worker posts a letter, a vector with the version of the model that it was made with, and waits for the answer. The
+server takes letters as they come, hands each to its desk, the small part that differs from method to method, and
+answers those workers that the desk names: at once, later (a worker that is ahead is held back by not answering it) or
+never. After its last round a worker says that it is done; when all have, each gets the final model, the same bits.
+
+Cost per round and worker: one letter to the server and one back, each of the vector and 16 bytes. The server's port
+carries the letters of all: P times as much. `letter_bytes` is the closed form.
+
+What still synchronises: the control message at the end of an epoch (losses, the stopping rule), one all-reduce of a few
+numbers among the workers, which waits for the slowest of them. Inside an epoch nothing does, and no state is kept.
+
+Source: Li et al. 2014 (parameter server); Dean et al. 2012 (Downpour).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Final, Generic, TypeVar, final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.comm.mailbox import AbstractMailbox
+from dsgd.comm.wire import HEADER_BYTES, OP_POST
+from dsgd.ledger import COMPUTE
+from dsgd.sync.base import AbstractStrategy
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = [
+    "AbstractDesk",
+    "AbstractServerStrategy",
+    "Letter",
+    "Model",
+    "PushState",
+    "finish",
+    "letter_bytes",
+    "push",
+    "serve",
+]
+
+StateT = TypeVar("StateT")
+
+_HEAD_BYTES: Final = 16
+_WORK: Final = 0
+_DONE: Final = 1
+
+
+@final
+class Letter:
+    """A vector, what it is and which version of the model it belongs to, in one piece of memory.
+
+    Parameters
+    ----------
+    n : int
+        Length of the vector.
+    dtype : dtype
+        Of the vector.
+
+    Attributes
+    ----------
+    frame : array of uint8
+        All of it, as it travels.
+    body : array, shape (n,)
+        The vector; a view.
+    """
+
+    __slots__ = ("_head", "body", "frame")
+
+    def __init__(self, n: int, dtype: np.dtype[AnyArray] | type) -> None:
+        self.frame = np.zeros(_HEAD_BYTES + n * np.dtype(dtype).itemsize, dtype=np.uint8)
+        self._head = self.frame[:_HEAD_BYTES].view(np.int64)
+        self.body: FloatVector = self.frame[_HEAD_BYTES:].view(dtype)
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its sender is done."""
+        return bool(self._head[0] == _DONE)
+
+    @is_last.setter
+    def is_last(self, value: bool) -> None:
+        self._head[0] = _DONE if value else _WORK
+
+    @property
+    def version(self) -> int:
+        """Number of updates that the model had received."""
+        return int(self._head[1])
+
+    @version.setter
+    def version(self, value: int) -> None:
+        self._head[1] = value
+
+
+def letter_bytes(n: int, itemsize: int) -> int:
+    """Return the bytes that a letter with a vector of n elements takes on the wire, header included."""
+    return HEADER_BYTES + _HEAD_BYTES + n * itemsize
+
+
+@dataclass
+class PushState:
+    """What a worker remembers of its server.
+
+    Parameters
+    ----------
+    version : array of int64, shape (1,)
+        Version of the model that it has.
+    """
+
+    version: AnyArray
+
+
+@dataclass
+class Model:
+    """What a server keeps, and what it works with.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model, updated in place.
+    step : callable
+        Takes a mean gradient and takes one step with it, penalty included, as a rank would.
+    n_workers : int
+        How many ranks it serves.
+    rounds : int
+        In how many rounds each of them walks an epoch.
+    version : int
+        Number of updates that it has received.
+    n_letters : int
+        Number of vectors that have come.
+    """
+
+    params: FloatVector
+    step: Callable[[FloatVector], None]
+    n_workers: int
+    rounds: int
+    version: int = 0
+    n_letters: int = 0
+
+
+class AbstractDesk(ABC):
+    """What a server does with a letter."""
+
+    @abstractmethod
+    def accept(self, worker: int, version: int, vector: FloatVector) -> Iterable[int]:
+        """Take in a vector.
+
+        Parameters
+        ----------
+        worker : int
+            Who sent it.
+        version : int
+            Version of the model that it was made with.
+        vector : array, shape (n_params,)
+            Its own until it returns, to be overwritten if it likes.
+
+        Returns
+        -------
+        iterable of int
+            The workers that are answered now; each has sent a letter and had no answer yet.
+        """
+
+    @abstractmethod
+    def answer(self, worker: int, out: FloatVector) -> None:
+        """Write into `out`, shape (n_params,), what a worker gets."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Take in what is left, once every worker is done."""
+
+
+class AbstractServerStrategy(AbstractStrategy[StateT], Generic[StateT]):
+    """A strategy whose ranks talk to a server by post."""
+
+    talks = "by post"
+    n_servers = 1
+    ends_equal = False
+
+    @abstractmethod
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what a server does with the letters of its workers."""
+
+
+def push(group: Group, vector: FloatVector, state: PushState) -> None:
+    """Send a vector to the server and replace it by the answer, in place; waits for it.
+
+    Parameters
+    ----------
+    group : Group
+        The workers.
+    vector : array, shape (n_params,)
+        What the desk of the server takes; afterwards what it gives.
+    state : PushState
+        The version of the model; updated.
+    """
+    letter = Letter(vector.shape[0], vector.dtype)
+    letter.body[:] = vector
+    letter.version = int(state.version[0])
+    group.mailbox.post(group.size, letter.frame, OP_POST)
+    group.mailbox.take(group.size, letter.frame, OP_POST)
+    vector[:] = letter.body
+    state.version[0] = letter.version
+
+
+def finish(group: Group, params: FloatVector) -> None:
+    """Tell the server that this worker is done, and wait for the final model; it is the same on every worker."""
+    letter = Letter(params.shape[0], params.dtype)
+    letter.is_last = True
+    group.mailbox.post(group.size, letter.frame, OP_POST)
+    group.mailbox.take(group.size, letter.frame, OP_POST)
+    params[:] = letter.body
+
+
+def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
+    """Answer letters until every worker is done; the loop of a server.
+
+    Parameters
+    ----------
+    mailbox : AbstractMailbox
+        Joins the server with its workers, whose numbers are 0 .. n_workers - 1.
+    desk : AbstractDesk
+        What is done with a letter.
+    model : Model
+        What the desk works on.
+
+    Raises
+    ------
+    AbortedError, GangTimeoutError, ProtocolError
+        See `AbstractMailbox`. The limit of a wait is that of the whole gang, and it is for *any* worker: those that
+        compute for long may do so as long as others talk.
+    """
+    ledger = mailbox.ledger
+    letter = Letter(model.params.shape[0], model.params.dtype)
+    working = list(range(model.n_workers))
+    while working:
+        ledger.begin_round("serve")
+        worker = mailbox.wait_any(working)
+        mailbox.take(worker, letter.frame, OP_POST)
+        if letter.is_last:
+            working.remove(worker)
+        else:
+            begin = ledger.clock() if ledger.timing else 0.0
+            model.n_letters += 1
+            answered = desk.accept(worker, letter.version, letter.body)
+            if ledger.timing:
+                ledger.charge(COMPUTE, ledger.clock() - begin)
+            for other in answered:
+                desk.answer(other, letter.body)
+                letter.version = model.version
+                mailbox.post(other, letter.frame, OP_POST)
+        ledger.end_round()
+    ledger.begin_round("collect")
+    desk.settle()
+    letter.body[:] = model.params
+    letter.version = model.version
+    for worker in range(model.n_workers):
+        mailbox.post(worker, letter.frame, OP_POST)
+    ledger.end_round()

@@ -1,0 +1,80 @@
+"""Stale synchronous parallel: workers may be ahead of the slowest, but not by more than a few rounds.
+
+Problem: without bounds a slow worker sends gradients of models that nobody remembers; with a barrier in every round it
+stops everybody.
+
+Update: as in `ASGD` the server steps with every gradient as it comes. A worker that has sent c of them is answered once
+every other one has sent at least c - slack, and so reads a model that holds all that was sent up to then.
+With ``slack=0`` all read the same model, which is a synchronous step with the sum of the gradients in the place of
+their mean; without a bound it is `ASGD`.
+
+Cost per round and worker: that of `ASGD`.
+
+Source: Ho et al. 2013.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import final
+
+from dsgd.sync.pushed import AbstractPushStrategy
+from dsgd.sync.server import AbstractDesk, Model
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["StaleSynchronous"]
+
+
+@dataclass(frozen=True)
+class StaleSynchronous(AbstractPushStrategy):
+    """Let a server step with every gradient, and hold back workers that are too far ahead.
+
+    Parameters
+    ----------
+    batch : int, default 8
+        Rows of a worker's gradient.
+    slack : int, default 3
+        Rounds that a worker may be ahead of the slowest.
+
+    Raises
+    ------
+    InvalidParameterError
+        `batch` is not a positive integer or `slack` is negative.
+    """
+
+    batch: int = 8
+    slack: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("StaleSynchronous(batch=...)", self.batch, low=1, integer=True)
+        check_number("StaleSynchronous(slack=...)", self.slack, low=0, integer=True)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what holds workers back."""
+        return _Desk(model, self.slack)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model, slack: int) -> None:
+        self._model, self._slack = model, slack
+        self._sent = [0] * model.n_workers
+        self._waiting: list[int] = []
+
+    def accept(self, worker: int, version: int, vector: FloatVector) -> list[int]:
+        self._model.step(vector)
+        self._model.version += 1
+        self._sent[worker] += 1
+        self._waiting.append(worker)
+        limit = min(self._sent) + self._slack
+        answered = [other for other in self._waiting if self._sent[other] <= limit]
+        self._waiting = [other for other in self._waiting if self._sent[other] > limit]
+        return answered
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._model.params
+
+    def settle(self) -> None:
+        """Do nothing: nothing is left."""

@@ -1,0 +1,84 @@
+"""Plain-numpy twins of the methods whose workers send gradients to a server; one event after the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+Gradient = Callable[[int, np.ndarray], np.ndarray]
+
+
+class Server:
+    """A server and its workers as plain numbers; `arrive` is one event."""
+
+    def __init__(self, x: np.ndarray, n_workers: int, rate: float, gradient: Gradient) -> None:
+        self.x, self.rate, self.gradient = x.copy(), rate, gradient
+        self.version = 0
+        self.seen = [x.copy() for _ in range(n_workers)]
+        self.versions = [0] * n_workers
+        self.sent = [0] * n_workers
+        self.parked: list[int] = []
+        self.pool: list[np.ndarray] = []
+        self.mean_square = np.zeros_like(x)
+
+    def step(self, g: np.ndarray) -> None:
+        """Take a step."""
+        self.x = self.x - self.rate * g
+        self.version += 1
+
+    def hand_out(self, worker: int) -> None:
+        """Give a worker the model."""
+        self.seen[worker], self.versions[worker] = self.x.copy(), self.version
+
+    def arrive(self, worker: int, method: str, **options: Any) -> None:
+        """Let the gradient of a worker arrive; workers that are held back cannot be the ones."""
+        g = self.gradient(worker, self.seen[worker])
+        delay = self.version - self.versions[worker]
+        self.sent[worker] += 1
+        if method == "asgd":
+            self.step(g)
+            self.hand_out(worker)
+        elif method == "aware":
+            self.pool.append(g / max(delay, 1))
+            if len(self.pool) == options["arrivals"]:
+                self.step(np.mean(self.pool, axis=0))
+                self.pool = []
+            self.hand_out(worker)
+        elif method == "compensated":
+            scale = np.ones_like(g)
+            if options["decay"] is not None:
+                self.mean_square = options["decay"] * self.mean_square + (1 - options["decay"]) * g * g
+                scale = 1.0 / np.sqrt(self.mean_square + 1e-7)
+            self.step(g + options["strength"] * scale * g * g * (self.x - self.seen[worker]))
+            self.hand_out(worker)
+        elif method == "stale":
+            self.step(g)
+            self.parked.append(worker)
+            free = [w for w in self.parked if self.sent[w] - min(self.sent) <= options["slack"]]
+            self.parked = [w for w in self.parked if w not in free]
+            for w in free:
+                self.hand_out(w)
+        elif method == "backup":
+            if delay:
+                self.hand_out(worker)
+                return
+            self.pool.append(g)
+            self.parked.append(worker)
+            if len(self.pool) == options["wanted"]:
+                self.step(np.mean(self.pool, axis=0))
+                for w in self.parked:
+                    self.hand_out(w)
+                self.pool, self.parked = [], []
+
+
+def run(server: Server, order: Sequence[int], method: str, **options: Any) -> list[int]:
+    """Let workers arrive in an order, one that is held back giving way to the next that is not; return who came."""
+    came = []
+    n = len(server.seen)
+    for wish in order:
+        worker = next(w % n for w in range(wish, wish + n) if w % n not in server.parked)
+        server.arrive(worker, method, **options)
+        came.append(worker)
+    return came
