@@ -5,8 +5,8 @@ network that is not there.
 
 Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
 latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
-it. A sender goes on when its port is free again: sends are eager, nobody waits for a receiver to be there. Ports are
-taken in the order of clocks (`dsgd.sim.turns`), so a crowded port serves whoever sent first.
+it. A sender goes on when its port is free again: sends are eager, nobody waits for a receiver to be there. Ranks send
+in the order of their clocks (`dsgd.sim.turns`), so a crowded port serves whoever came first.
 
 Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
 """
@@ -94,7 +94,7 @@ class Fabric:
         self.size, self.network, self.turns = len(turns.clocks), network, turns
         n_ports = network.n_ports(self.size)
         self._out_free = [0.0] * n_ports
-        self._in_free = [0.0] * n_ports
+        self._arriving: list[list[tuple[float, float]]] = [[] for _ in range(n_ports)]
         self._ways: dict[tuple[int, int], _Way] = {}
         self._queues: dict[tuple[int, int], deque[Message]] = {}
 
@@ -117,9 +117,25 @@ class Fabric:
         busy_s = way.overhead_s + way.byte_s * n_bytes
         begin = max(at, self._out_free[way.port_out])
         sent = self._out_free[way.port_out] = begin + busy_s
-        arrived = max(begin + way.latency_s, self._in_free[way.port_in]) + busy_s
-        self._in_free[way.port_in] = arrived
-        return sent, arrived, busy_s
+        return sent, _reserve(self._arriving[way.port_in], begin + way.latency_s, busy_s, at), busy_s
+
+
+def _reserve(spans: list[tuple[float, float]], begin: float, busy_s: float, now: float) -> float:
+    """Take a port for a while, from `begin` or the first time later at which it is free; return the end.
+
+    `spans` are the times at which it is taken, in order; those before `now` are forgotten, since nobody sends earlier.
+    What takes the port need not have been sent in that order: some come from far away.
+    """
+    while spans and spans[0][1] <= now:
+        del spans[0]
+    place = 0
+    for first, last in spans:
+        if begin + busy_s <= first:
+            break
+        begin = max(begin, last)
+        place += 1
+    spans.insert(place, (begin, begin + busy_s))
+    return begin + busy_s
 
 
 class SimTransport(AbstractTransport):
