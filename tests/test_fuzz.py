@@ -20,7 +20,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.comm import AbortFlag, neighbours, ring, wire
+from dsgd.comm import AbortFlag, neighbours, ring, streams, wire
 from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.link import Link
 from dsgd.comm.listener import Guest
@@ -173,8 +173,8 @@ def test_any_counters_in_shared_memory_stay_within_bounds(counters: list[int], n
         assert ring.pump(end, end, 2) in range(6)
         assert (incoming[n_bytes:] == 55).all()
         assert (guard == 77).all()
-        assert 0 <= end.state[ring.IN_AT] <= end.state[ring.IN_END]
-        assert 0 <= end.state[ring.OUT_AT] <= end.state[ring.OUT_END]
+        assert 0 <= end.state[streams.IN_AT] <= end.state[streams.IN_END]
+        assert 0 <= end.state[streams.OUT_AT] <= end.state[streams.OUT_END]
 
 
 anything = st.one_of(

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, SharedTransport, neighbours, ring, segment, shm, tcp
+from dsgd.comm import AbortFlag, SharedTransport, neighbours, ring, segment, shm, streams, tcp
 from dsgd.comm.ring import Ring
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
@@ -197,10 +197,10 @@ def test_counters_that_cannot_be_are_refused(wait: str, where: str, value: int) 
     array = np.zeros(1000)
     if where == "read":
         mine.start_out(array)
-        assert ring.pump(mine, None) == ring.BAD_OUT
+        assert ring.pump(mine, None) == streams.BAD_OUT
     else:
         mine.start_in(array)
-        assert ring.pump(None, mine) == ring.BAD_IN
+        assert ring.pump(None, mine) == streams.BAD_IN
     assert not array.any()
     for end in (mine, theirs):
         end.close()
@@ -239,7 +239,7 @@ def test_frames_of_any_size_pass_a_small_ring(sizes: list[int], headers: bool) -
         for _ in range(2 + n // 2000):
             ring.pump(mine, None)
             ring.pump(None, theirs)
-        assert ring.pump(mine, theirs) == ring.DONE
+        assert ring.pump(mine, theirs) == streams.DONE
         np.testing.assert_array_equal(got, sent)
     for end in (mine, theirs):
         end.close()

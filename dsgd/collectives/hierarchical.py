@@ -165,6 +165,7 @@ class Subset(AbstractTransport):
         self.deadline_s = whole.deadline_s
         self._whole = whole
         self._members = members
+        self.adder = None if whole.adder is None else self._add
 
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
@@ -182,6 +183,10 @@ class Subset(AbstractTransport):
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
         """See `AbstractTransport.worked`."""
         self._whole.worked(rows=rows, entries=entries, params=params, n_bytes=n_bytes)
+
+    def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
+        members, adder = self._members, self._whole.adder
+        return adder is not None and adder(members[to], outgoing, members[source], total, op)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change it for the whole; see `AbstractTransport.set_deadline`."""

@@ -17,8 +17,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from dsgd.collectives.cost import ring_bounds
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.wire import OP_ALLGATHER, OP_ALLREDUCE
@@ -42,7 +40,7 @@ def ring_allreduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyA
     vector : array, shape (n,)
         Summed in place.
     scratch : array, shape (ring_scratch_length(n, size),) or longer, dtype of `vector`
-        Overwritten.
+        May be overwritten.
     """
     rank, size = transport.rank, transport.size
     after, before = (rank + 1) % size, (rank - 1) % size
@@ -50,9 +48,8 @@ def ring_allreduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyA
     chunks = [vector[bounds[k] : bounds[k + 1]] for k in range(size)]
     for step in range(size - 1):
         mine = chunks[(rank - step - 1) % size]
-        arrived = scratch[: mine.shape[0]]
-        transport.exchange(after, chunks[(rank - step) % size], before, arrived, OP_ALLREDUCE)
-        np.add(arrived, mine, mine)
+        theirs = chunks[(rank - step) % size]
+        transport.exchange_and_add(after, theirs, before, scratch[: mine.shape[0]], mine, OP_ALLREDUCE)
         transport.worked(n_bytes=mine.nbytes)
     for step in range(size - 1):
         transport.exchange(after, chunks[(rank + 1 - step) % size], before, chunks[(rank - step) % size], OP_ALLREDUCE)

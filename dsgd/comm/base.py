@@ -8,6 +8,8 @@ from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Literal, final
 
+import numpy as np
+
 from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -110,6 +112,9 @@ class AbstractTransport(ABC):
         Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
     window : Window or None
         Memory in which every rank sees the vectors of all others, for ranks that may keep their cores while they wait.
+    adder : callable or None
+        Where a wire can add up what comes while it comes: takes the arguments of `exchange`, adds to `incoming` instead
+        of filling it, and returns True; or returns False, with nothing done, where it cannot.
     """
 
     rank: int
@@ -122,6 +127,7 @@ class AbstractTransport(ABC):
     is_virtual: bool = False
     mailbox: AbstractMailbox | None = None
     window: Window | None = None
+    adder: Callable[[int, AnyArray, int, AnyArray, int], bool] | None = None
 
     @abstractmethod
     def exchange(
@@ -193,6 +199,27 @@ class AbstractTransport(ABC):
     def send(self, to: int, outgoing: AnyArray, op: int = 0) -> None:
         """Send an array to a peer."""
         self.exchange(to, outgoing, None, None, op)
+
+    @final
+    def exchange_and_add(
+        self, to: int, outgoing: AnyArray, source: int, scratch: AnyArray, total: AnyArray, op: int = 0
+    ) -> None:
+        """Send `outgoing` while adding to `total` what comes from rank `source`.
+
+        Parameters
+        ----------
+        to, source : int
+            The peers.
+        outgoing, total : array
+            C-contiguous, in different memory.
+        scratch : array, of the shape and dtype of `total`
+            May be overwritten.
+        op : int
+            Code of the operation.
+        """
+        if self.adder is None or not self.adder(to, outgoing, source, total, op):
+            self.exchange(to, outgoing, source, scratch, op)
+            np.add(scratch, total, out=total)
 
     @final
     def recv(self, source: int, incoming: AnyArray, op: int = 0) -> None:

@@ -14,9 +14,10 @@ makes the segment::
 The lower rank writes a random number into the segment and must get it back from the higher one, which writes another
 that the lower must find: so both see one memory. The same number opens the two local sockets (frames and bell) to the
 one peer they are for. Every rank first sends all records of a kind, then reads those of the others: nobody waits in a
-circle. A rank that cannot make or open a segment says so, and the pair goes on over TCP.
+circle. A rank that cannot make or open a segment says so, and the pair goes on over TCP. Those that have moved find out
+whether they may read each other's memory too (`pulling`).
 
-Cost: four records per pair, once.
+Cost: four records per pair and two short messages, once.
 """
 
 from __future__ import annotations
@@ -35,6 +36,7 @@ import numpy as np
 from dsgd.comm.handshake import receive_exactly
 from dsgd.comm.link import Link
 from dsgd.comm.mesh import measure_latency
+from dsgd.comm.pulling import agree_on_pulling
 from dsgd.comm.ring import Ring, segment_bytes
 from dsgd.comm.segment import NAME_BYTES, Segment, host_identity, socket_path
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
@@ -42,7 +44,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 __all__ = ["Neighbourhood", "join_neighbours", "warn_of"]
 
 _MAGIC: Final = b"dsgS"
-_VERSION: Final = 1
+_VERSION: Final = 2
 _LAYOUT: Final = struct.Struct("<4sBBxxQ32s32s32s48s")
 _NONCE_BYTES: Final = 32
 _WHO: Final = 1
@@ -185,6 +187,7 @@ def join_neighbours(
     capacity: int,
     carries_headers: bool,
     identity: bytes | None = None,
+    pulls: bool = True,
 ) -> Neighbourhood:
     """Share memory with the peers on this host; all ranks call it at once, right after they have joined.
 
@@ -202,6 +205,8 @@ def join_neighbours(
         See `Ring`.
     identity : bytes, length 32, optional
         What stands for this host; found out by default.
+    pulls : bool, default True
+        Whether this rank reads long frames from the memory of its neighbours, where the system lets it.
 
     Returns
     -------
@@ -220,7 +225,10 @@ def join_neighbours(
     try:
         identities = meeting.ask(identity)
         meeting.make_segments([peer for peer in sorted(links) if identities[peer] == identity])
-        rings = {peer: _move(links, peer, rank, meeting, job, epoch, carries_headers) for peer in sorted(meeting.moved)}
+        rings = {
+            peer: _move(links, peer, rank, meeting, job, epoch, carries_headers, pulls)
+            for peer in sorted(meeting.moved)
+        }
     except BaseException as error:
         for shared in meeting.moved.values():
             shared.close()
@@ -350,16 +358,32 @@ class _Meeting:
 
 
 def _move(
-    links: dict[int, Link], peer: int, rank: int, meeting: _Meeting, job: int, epoch: int, carries_headers: bool
+    links: dict[int, Link],
+    peer: int,
+    rank: int,
+    meeting: _Meeting,
+    job: int,
+    epoch: int,
+    carries_headers: bool,
+    pulls: bool,
 ) -> Ring:
     """Put a link over the local socket in the place of the one over TCP."""
     shared, old = meeting.moved[peer], links[peer]
     meeting.link = old
     shared.frames.settimeout(_STEP_S)
     latency_s = measure_latency(shared.frames, is_first=peer < rank)
+    pulling = agree_on_pulling(shared.frames, wanted=pulls)
     link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s, way="shm")
     old.sock.close()
-    return Ring(shared.segment, meeting.capacity, link, shared.bell, first=rank < peer, carries_headers=carries_headers)
+    return Ring(
+        shared.segment,
+        meeting.capacity,
+        link,
+        shared.bell,
+        first=rank < peer,
+        carries_headers=carries_headers,
+        pulling=pulling,
+    )
 
 
 def warn_of(problems: Sequence[str], rank: int) -> None:

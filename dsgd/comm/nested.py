@@ -66,6 +66,7 @@ class NestedTransport(AbstractTransport):
         leaders = first[:-1] if inside.rank == 0 else []
         self._number_inside: dict[int | None, int | None] = {None: None} | {r: r - mine.start for r in mine}
         self._number_between: dict[int | None, int | None] = {None: None} | {r: k for k, r in enumerate(leaders)}
+        self.adder = None if between.adder is None else self._add
 
     def exchange(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int = 0
@@ -94,6 +95,14 @@ class NestedTransport(AbstractTransport):
                 f"rank {self.rank} of {self.size} has no way to rank {peers}: between processes the first rank of each "
                 "talks to the first ranks of the others."
             )
+
+    def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
+        """Let the wire between processes add up what comes, where it leads to both peers; see `AbstractTransport`."""
+        number, adder = self._number_between, self._between.adder
+        other, first = number.get(to), number.get(source)
+        if adder is None or other is None or first is None:
+            return False
+        return adder(other, outgoing, first, total, op)
 
     def set_deadline(self, deadline_s: float) -> None:
         """Change the longest wait; see `AbstractTransport.set_deadline`."""

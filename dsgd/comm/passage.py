@@ -11,8 +11,9 @@ import socket
 from typing import Final
 
 from dsgd.comm.duplex import receive_some, send_some
-from dsgd.comm.link import Link, as_bytes
-from dsgd.comm.ring import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, Ring, pump
+from dsgd.comm.link import Link, PeerGoneError, as_bytes
+from dsgd.comm.ring import Ring, pump
+from dsgd.comm.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
@@ -151,12 +152,14 @@ class Passage:
         return None
 
     def check(self, code: int) -> None:
-        """Raise `ProtocolError` if `pump` has found something wrong."""
+        """Raise what `pump` has found wrong: a `ProtocolError`, or that the peer has gone."""
         link = self.link_out if code == BAD_OUT else self.link_in
         if code < BAD_HEADER or link is None:
             return
         if code == BAD_HEADER:
             link.check_header()
+        if code == UNREADABLE:
+            raise PeerGoneError("its memory cannot be read where it says that its frame is", link)
         raise ProtocolError(
             f"rank {link.rank} at {link.address} has written into the shared memory that it moved a number of bytes "
             "that it cannot have moved."

@@ -7,18 +7,20 @@ All ranks join over TCP first (`mesh`), then those of one host move to memory th
 goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes costs less than
 anything that needs a second wake-up. A long frame announces itself there and goes through a ring of memory (`ring`),
 while a second local socket, the bell, wakes whoever has run out of things to do. A closed socket means that the
-peer's process has gone, a shutdown wakes this one, deadlines are those of TCP.
+peer's process has gone, a shutdown wakes this one, deadlines are those of TCP. Where the system lets processes of one
+user read each other's memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it
+is. A sum over ranks adds up what comes while it comes.
 
 With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
 That takes the wake-up out of a short round, and a core per rank while it waits: for ranks that have a core each.
 
-Cost per long frame: two copies, both of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
+Cost per long frame: one copy, or two of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
 
 The memory is open to processes of this user alone, as their memory is to a debugger.
 
-Source: the two-copy protocol of MPICH's Nemesis (Buntinas, Mercier and Gropp 2006); the sleeping side is ours, since
-their ranks always poll.
+Source: the two-copy protocol of MPICH's Nemesis (Buntinas, Mercier and Gropp 2006) and its single copies by
+``process_vm_readv``; the sleeping side is ours, since their ranks always poll.
 """
 
 from __future__ import annotations
@@ -35,7 +37,8 @@ from dsgd.comm.listener import Listener, Wrap
 from dsgd.comm.mesh import Detour, join_mesh
 from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.passage import Passage, drain
-from dsgd.comm.ring import DONE, pump
+from dsgd.comm.ring import Ring, pump
+from dsgd.comm.streams import DONE
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.comm.window import Window
 from dsgd.errors import InvalidParameterError
@@ -94,6 +97,7 @@ class SharedTransport(AbstractTransport):
         self._spins = spins
         self._n_polls = _SPIN_POLLS if spins else _POLLS
         self._from_bytes = 0 if spins else RING_FROM_BYTES
+        self.adder = self._add
         abort.on_set(self._wake)
         if spins and self.wire == "shm":
             self.window = self._open_window()
@@ -113,6 +117,31 @@ class SharedTransport(AbstractTransport):
             ring_out.start_out(outgoing)
         if ring_in is not None and incoming is not None:
             ring_in.start_in(incoming)
+        self._finish(out, ring_out, outgoing, inn, ring_in, incoming)
+
+    def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
+        """Send `outgoing` while adding to `total` what comes, if that goes through memory; see `AbstractTransport`."""
+        ring_in, take = self._rings.get(source), Ring.adding(total)
+        if ring_in is None or not take or total.nbytes < self._from_bytes:
+            return False
+        ring_out = self._rings.get(to) if outgoing.nbytes >= self._from_bytes else None
+        out, inn = self._mesh.announce(to, outgoing, source, total, op)
+        if ring_out is not None:
+            ring_out.start_out(outgoing)
+        ring_in.start_in(total, take)
+        self._finish(out, ring_out, outgoing, inn, ring_in, total)
+        return True
+
+    def _finish(
+        self,
+        out: Link | None,
+        ring_out: Ring | None,
+        outgoing: AnyArray | None,
+        inn: Link | None,
+        ring_in: Ring | None,
+        incoming: AnyArray | None,
+    ) -> None:
+        """Move two frames that have been announced and started."""
         ledger = self.ledger
         code = DONE
         if self._spins and not ledger.timing and (out is None or ring_out) and (inn is None or ring_in):
@@ -121,11 +150,11 @@ class SharedTransport(AbstractTransport):
             if code == DONE:
                 return
         passage = Passage(out, ring_out, outgoing, inn, ring_in, incoming)
-        passage.check(code)
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
         arrived_at = 0.0
         try:
+            passage.check(code)
             arrived_at = self._move(passage, clock)
         except OSError as error:
             self._mesh.raise_for(error, out, inn)
@@ -221,6 +250,7 @@ def connect(
     detour: Detour | None = None,
     wait: Wait = "sleep",
     identity: bytes | None = None,
+    pulls: bool = True,
 ) -> SharedTransport:
     """Join the gang, and share memory with the peers on this host.
 
@@ -232,6 +262,8 @@ def connect(
         What a rank does that waits for a neighbour; the same on all ranks.
     identity : bytes, length 32, optional
         What stands for this host; found out by default.
+    pulls : bool, default True
+        Whether this rank reads long frames from the memory of its neighbours, where the system lets it.
 
     Returns
     -------
@@ -266,6 +298,7 @@ def connect(
             capacity=RING_BYTES,
             carries_headers=spins,
             identity=identity,
+            pulls=pulls,
         )
     except BaseException:
         for link in links.values():
