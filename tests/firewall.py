@@ -5,6 +5,7 @@ Functions run on workers by `Client.run`.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -14,16 +15,27 @@ from dsgd.comm import mesh, neighbours
 from dsgd.runtime import rendezvous
 
 
+def black_hole(sockets: contextlib.ExitStack) -> str:
+    """Return an address at which nothing ever answers: Linux drops who knocks at a full queue."""
+    server = sockets.enter_context(socket.create_server(("127.0.0.1", 0), backlog=0))
+    address = server.getsockname()
+    for _ in range(4):
+        knocking = sockets.enter_context(socket.socket())
+        knocking.setblocking(False)
+        knocking.connect_ex(address)
+    return f"127.0.0.1:{address[1]}"
+
+
 class _Firewall:
     """What was put in place of what, and what the log said meanwhile."""
 
     def __init__(self, how: str) -> None:
         self.logged: list[str] = []
         self._kept = rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S
-        self._sockets: list[socket.socket] = []
+        self._sockets = contextlib.ExitStack()
         self._handler = logging.Handler()
         self._handler.emit = lambda record: self.logged.append(record.getMessage())  # type: ignore[method-assign]
-        address = self._black_hole() if how == "filtered" else "127.0.0.1:1"
+        address = black_hole(self._sockets) if how == "filtered" else "127.0.0.1:1"
 
         join = self._kept[0]
         rendezvous.SchedulerLink.join = lambda link, _, *rest: join(link, address, *rest)  # type: ignore[method-assign]
@@ -31,23 +43,10 @@ class _Firewall:
         mesh._DIRECT_S = 0.3  # type: ignore[misc]
         logging.getLogger("dsgd.comm.rpc").addHandler(self._handler)
 
-    def _black_hole(self) -> str:
-        """Return an address at which nothing ever answers: Linux drops who knocks at a full queue."""
-        server = socket.create_server(("127.0.0.1", 0), backlog=0)
-        address = server.getsockname()
-        self._sockets.append(server)
-        for _ in range(4):
-            knocking = socket.socket()
-            knocking.setblocking(False)
-            knocking.connect_ex(address)
-            self._sockets.append(knocking)
-        return f"127.0.0.1:{address[1]}"
-
     def take_down(self) -> None:
         rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
         logging.getLogger("dsgd.comm.rpc").removeHandler(self._handler)
-        for sock in self._sockets:
-            sock.close()
+        self._sockets.close()
 
 
 _walls: list[_Firewall] = []

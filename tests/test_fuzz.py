@@ -24,6 +24,7 @@ from dsgd.comm import AbortFlag, neighbours, ring, streams, wire
 from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.link import Link
 from dsgd.comm.listener import Guest
+from dsgd.comm.pulling import Pulling
 from dsgd.comm.rpc import CHUNK_BYTES, Switchboard
 from dsgd.comm.segment import Segment
 from dsgd.comm.tcp import TCPTransport
@@ -151,13 +152,33 @@ def test_any_note_of_a_neighbour_is_read_or_refused(data: bytes) -> None:
 
 
 CAPACITY = 256
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _pull_short_frames() -> Iterator[None]:
+    """Let frames be pulled that are as short as those of these tests."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ring, "PULL_FROM_BYTES", CAPACITY)
+        yield
+
+
 words = st.one_of(st.integers(-(2**63), 2**63 - 1), st.integers(-2 * CAPACITY, 4 * CAPACITY))
 
 
 @share
-@given(st.lists(words, min_size=8, max_size=8), st.integers(0, 3 * CAPACITY), st.booleans())
-def test_any_counters_in_shared_memory_stay_within_bounds(counters: list[int], n_bytes: int, headers: bool) -> None:
+@given(
+    st.lists(words, min_size=8, max_size=8),
+    st.lists(st.one_of(st.integers(0, 3 * CAPACITY), words), min_size=3, max_size=3),
+    st.integers(0, 3 * CAPACITY // 8),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_any_counters_in_shared_memory_stay_within_bounds(
+    counters: list[int], posted: list[int], n: int, headers: bool, pulls: bool, adds: bool
+) -> None:
     """Whatever a peer writes into the counters, this side copies inside the ring and its own array, or stops."""
+    n_bytes = 8 * n
     memory = np.zeros(ring.segment_bytes(CAPACITY, has_boxes=headers) + 256, dtype=np.uint8)
     guard = memory[-256:]
     guard[:] = 77
@@ -165,12 +186,16 @@ def test_any_counters_in_shared_memory_stay_within_bounds(counters: list[int], n
     a, b = socket.socketpair()
     with a, b:
         link = Link(a, 1, "x", job=JOB, epoch=EPOCH)
-        end = ring.Ring(SimpleNamespace(array=memory), CAPACITY, link, b, first=True, carries_headers=headers)  # type: ignore[arg-type]
+        pulling = Pulling(os.getpid() if pulls else 0, pulls)
+        whole: Any = SimpleNamespace(array=memory)
+        end = ring.Ring(whole, CAPACITY, link, b, first=True, carries_headers=headers, pulling=pulling)
         control = memory[1024:2048].view(np.int64)
         control[::16] = counters
+        control[[65, 66, 17]] = posted  # the peer's: how much it has posted and where, and how much it has pulled
         end.start_out(outgoing[:n_bytes])
-        end.start_in(incoming[:n_bytes])
-        assert ring.pump(end, end, 2) in range(6)
+        due = incoming[:n_bytes].view(np.float64)
+        end.start_in(due, end.adding(due) if adds else streams.COPY)
+        assert ring.pump(end, end, 2) in range(7)
         assert (incoming[n_bytes:] == 55).all()
         assert (guard == 77).all()
         assert 0 <= end.state[streams.IN_AT] <= end.state[streams.IN_END]

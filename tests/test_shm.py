@@ -6,6 +6,7 @@ import fcntl
 import logging
 import os
 import signal
+import socket
 import time
 import tracemalloc
 from collections.abc import Iterator
@@ -19,9 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, SharedTransport, neighbours, ring, segment, shm, streams, tcp
+from dsgd.comm import AbortFlag, SharedTransport, neighbours, pulling, ring, segment, shm, streams, tcp
 from dsgd.comm.ring import Ring
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
+from dsgd.kernels import processes
 from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
 
 LONG = 300_000
@@ -213,8 +215,6 @@ class _Memory:
         self.array = np.zeros(ring.segment_bytes(4096), dtype=np.uint8)
 
     def rings(self, *, carries_headers: bool) -> tuple[Ring, Ring]:
-        import socket
-
         from dsgd.comm.link import Link
 
         made = []
@@ -307,6 +307,67 @@ def test_processes_sum_as_threads_do() -> None:
     with process_gang(3, "sums", kind="shm") as (group, _, pipes):
         assert [sum_of(group, n, seed) for seed, n in sizes] == expected[0]
         assert [pipe.recv() for pipe in pipes] == expected[1:]
+
+
+def summed(n: int, dtype: type, **options: Any) -> list[bytes]:
+    """Return the bytes that each of three ranks has after an all-reduce, and that an exchange brought it."""
+
+    def program(rank: int, transport: Any) -> bytes:
+        vector = np.random.default_rng((n, rank)).standard_normal(n).astype(dtype)
+        got = np.empty_like(vector)
+        transport.exchange((rank + 1) % 3, vector, (rank - 1) % 3, got)
+        Group(transport, "ring").allreduce(vector)
+        return vector.tobytes() + got.tobytes()
+
+    with joined(3, **options) as transports:
+        return raise_first(run_ranks([lambda r=r, t=t: program(r, t) for r, t in enumerate(transports)]))
+
+
+@each_wait
+@pytest.mark.parametrize("dtype", [np.float64, np.float32])
+def test_frames_that_are_pulled_have_the_bits_of_the_others(wait: str, dtype: type) -> None:
+    """Whoever may read a neighbour's memory and who may not get the same arrays and the same sums."""
+    n = 3 * ring.PULL_FROM_BYTES // np.dtype(dtype).itemsize + 7
+    with gang("inproc", 3) as transports:
+        expected = [np.random.default_rng((n, rank)).standard_normal(n).astype(dtype) for rank in range(3)]
+        raise_first(run_ranks([lambda t=t: Group(t, "ring").allreduce(expected[t.rank]) for t in transports]))
+    ways = [summed(n, dtype, wait=wait, pulls=pulls) for pulls in (True, False, [True, False, True])]
+    assert ways[0] == ways[1] == ways[2]
+    assert [way[: len(way) // 2] for way in ways[0]] == [vector.tobytes() for vector in expected]
+
+
+@pytest.mark.skipif(not processes.CAN_READ, reason="this system lets no process read another one's memory")
+def test_what_the_peer_is_allowed_is_known() -> None:
+    """Two processes of one user find out alike who reads whose memory; one that does not want to is not read for."""
+    for wanted in ([True, True], [True, False], [False, False]):
+        sockets = socket.socketpair()
+        with sockets[0], sockets[1]:
+            ends = zip(sockets, wanted, strict=True)
+            found = raise_first(
+                run_ranks([lambda s=s, w=w: pulling.agree_on_pulling(s, wanted=w) for s, w in ends])  # type: ignore[misc]
+            )
+        assert [bool(each.peer) for each in found] == wanted
+        assert [each.is_read for each in found] == wanted[::-1]
+
+
+@pytest.mark.skipif(not processes.CAN_READ, reason="this system lets no process read another one's memory")
+@each_wait
+def test_a_frame_that_cannot_be_read_is_an_error(wait: str) -> None:
+    """A peer that says its frame is where it has no memory is named, and nothing of this process is touched."""
+    with joined(2, timeout_s=2.0, wait=wait) as transports, pytest.MonkeyPatch.context() as patch:
+        start, liar = Ring.start_out, transports[1]._rings[0]
+
+        def lie(end: Ring, outgoing: np.ndarray) -> None:
+            start(end, outgoing)
+            end.address_out = 4096 if end is liar else end.address_out
+
+        patch.setattr(Ring, "start_out", lie)
+        results = run_ranks(
+            [lambda k=k: transports[k].exchange(1 - k, np.zeros(LONG), 1 - k, np.zeros(LONG)) for k in range(2)]
+        )
+    assert isinstance(results[0], AbortedError)
+    assert "rank 1" in str(results[0])
+    assert "cannot be read" in str(results[0])
 
 
 def test_an_abort_before_the_ranks_have_met_ends_joining() -> None:

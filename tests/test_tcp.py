@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import socket
@@ -15,6 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import firewall
 from dsgd.comm import AbortFlag, tcp
 from dsgd.comm.handshake import RECORD_BYTES, Record
 from dsgd.comm.listener import split_address
@@ -192,6 +194,43 @@ def test_an_abort_ends_joining() -> None:
                 tcp.connect(listener, rank, addresses, job_id="j", epoch=0, token=TOKEN, abort=abort)
             assert time.monotonic() - begin < 10.0
         timer.join()
+
+
+@pytest.mark.parametrize("said", [b"", b"GET / HTTP/1.1"])
+def test_a_stranger_need_not_wait_until_a_rank_has_connected(said: bytes) -> None:
+    """While a rank tries to reach a peer whose port drops all packets, strangers on its own port are sent away."""
+    abort = AbortFlag()
+    with tcp.Listener() as listener, contextlib.ExitStack() as sockets:
+        addresses = [firewall.black_hole(sockets), listener.address]
+
+        def join() -> None:
+            tcp.connect(listener, 1, addresses, job_id="j", epoch=0, token=TOKEN, abort=abort)
+
+        results: list[Any] = []
+        thread = threading.Thread(target=lambda: results.extend(run_ranks([join])))
+        thread.start()
+        with socket.create_connection(split_address(listener.address), timeout=20.0) as stranger:
+            stranger.sendall(said)
+            assert stranger.recv(10) == b""
+        assert not results, "the rank has stopped connecting"
+        abort.set("enough")
+        thread.join(30.0)
+        assert isinstance(results[0], AbortedError)
+        assert list(listener.refused) == ["stranger" if said else "silent"]
+
+
+def test_nobody_can_come_once_all_ranks_have_joined() -> None:
+    """The port is closed as soon as the last peer is there, not when the gang ends."""
+    with tcp.Listener() as first, tcp.Listener() as second:
+        addresses = [first.address, second.address]
+        options: dict[str, Any] = {"job_id": "j", "epoch": 0, "token": TOKEN, "connect_timeout_s": 10.0}
+        transports = run_ranks(
+            [lambda rank=rank: tcp.connect((first, second)[rank], rank, addresses, **options) for rank in range(2)]
+        )
+        for address in addresses:
+            with pytest.raises(ConnectionRefusedError):
+                socket.create_connection(split_address(address), timeout=10.0)
+        close_all(transports)
 
 
 def test_frames_of_another_count_are_refused() -> None:

@@ -6,7 +6,9 @@ gone within a second, hold up nobody and take no memory.
 
 Connections are read without ever waiting: `Listener.look` takes in who has come, goes on with the TLS handshake and
 the first record of each, and turns away whoever does not get on. A rank calls it now and then while it waits for the
-rendezvous, and whenever something arrives while it joins its peers (`dsgd.comm.mesh`).
+rendezvous, and whenever something arrives while it lets its peers join (`dsgd.comm.mesh`); while it can do neither,
+because it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed as soon
+as the last peer has joined.
 """
 
 from __future__ import annotations
@@ -15,10 +17,11 @@ import re
 import select
 import socket
 import ssl
+import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
@@ -32,6 +35,8 @@ Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
 
 #: How long a guest may take for each of its records. Ranks send theirs in one piece and at once.
 GUEST_S: Final = 0.75
+# With what a guest may take this is still below a second.
+_ATTEND_S: Final = 0.1
 _BACKLOG: Final = 128
 _KEPT_REFUSALS: Final = 8
 _MAX_GUESTS: Final = 256
@@ -240,6 +245,23 @@ class Listener:
                 )
                 self.refuse(guest, kind, reason)
         return [guest for guest in self.guests if guest.record is not None]
+
+    @contextmanager
+    def attended(self, wrap: Wrap | None, job: int, epoch: int) -> Iterator[None]:
+        """Let a thread call `look` now and then, as long as the context lasts; nobody else may meanwhile."""
+        is_over = threading.Event()
+
+        def attend() -> None:
+            while not is_over.wait(_ATTEND_S):
+                self.look(wrap, job, epoch)
+
+        thread = threading.Thread(target=attend, name="dsgd-listener", daemon=True)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
 
     def wait(self, limit_s: float) -> None:
         """Wait until somebody comes or says something, `limit_s` seconds at most."""

@@ -1,8 +1,9 @@
 """Connecting every rank with every other one.
 
-Rank i connects to all lower ranks, one after the other, then accepts all higher ones, many at a time: a stranger that
-connects and says nothing holds up nobody. No cycle of waiting is possible, because a rank waits for lower ranks only
-while it connects, and rank 0 connects to none.
+Rank i connects to all lower ranks, one after the other, then accepts all higher ones, many at a time, and closes its
+port: a stranger that connects and says nothing holds up nobody, and is gone within a second whatever the rank does.
+No cycle of waiting is possible, because a rank waits for lower ranks only while it connects, and rank 0 connects to
+none.
 
 A peer whose port is closed or filtered is reached by a detour, where there is one: through the port on which its
 process is reached anyway (`dsgd.comm.rpc`). That is decided for each pair by the rank that connects.
@@ -94,10 +95,13 @@ def join_mesh(
     deadline = _Deadline(limit_s)
     connector = _Connector(credentials, abort, deadline, opened, wrap, detour)
     try:
-        for peer in range(credentials.rank):
-            listener.look(wrap, credentials.job, credentials.epoch)  # strangers do not wait until it is their turn
-            links[peer] = connector.join(peer, addresses[peer])
+        if credentials.rank:
+            # Strangers do not wait until this rank is through.
+            with listener.attended(wrap, credentials.job, credentials.epoch):
+                for peer in range(credentials.rank):
+                    links[peer] = connector.join(peer, addresses[peer])
         _accept(listener, credentials, abort, deadline, opened, links, wrap)
+        listener.close()
         abort.check()
     except BaseException:
         for sock in opened:
@@ -260,8 +264,6 @@ def _accept(
         abort.check()
         if missing:
             listener.wait(min(deadline.left_s(), _LOOK_UP_S))
-    for guest in list(listener.guests):
-        listener.refuse(guest, "silent", "it said too little")
 
 
 def _not_joined(listener: Listener, rank: int, missing: set[int], deadline: _Deadline) -> GangTimeoutError:

@@ -285,9 +285,10 @@ def connect(
     check_limit("connect_timeout_s", connect_timeout_s)
     spins = wait == "spin"
     abort = AbortFlag() if abort is None else abort
-    # Loaded or compiled now, and not while a peer waits for the first frame.
-    pump(None, None)
     credentials = Credentials(rank, size, job_id, epoch, token, b"shm " + wait.encode() + b" " + config)
+    # Loaded or compiled now, and not while a peer waits for the first frame.
+    with listener.attended(wrap, credentials.job, epoch):
+        pump(None, None)
     links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap, detour)
     try:
         neighbourhood = join_neighbours(

@@ -309,7 +309,7 @@ def pump_streams(
         if source[IN_AT] < source[IN_END]:
             n = _take(source, incoming)
             if n < 0:
-                return -n
+                return int(-n)
             moved += n
             if stop_when_arrived and source[IN_AT] > 0:
                 if asleep:

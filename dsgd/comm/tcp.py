@@ -263,7 +263,7 @@ def connect(
     Parameters
     ----------
     listener : Listener
-        This rank's own; the caller closes it.
+        This rank's own; closed once all ranks have joined, by the caller otherwise.
     rank : int
         This rank.
     addresses : sequence of str, length world size

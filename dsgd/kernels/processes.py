@@ -49,4 +49,5 @@ def read_process(pid: int, target: int, source: int, n_bytes: int, words: int) -
 @kernel
 def read_into(pid: int, source: int, target: AnyArray, words: IntVector) -> int:
     """Fill `target` from address `source` of a process; returns the bytes copied, −1 for none."""
-    return read_process(pid, target.ctypes.data, source, target.nbytes, words.ctypes.data)
+    copied: int = read_process(pid, target.ctypes.data, source, target.nbytes, words.ctypes.data)
+    return copied
