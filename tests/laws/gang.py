@@ -92,9 +92,11 @@ def train_on(
 ) -> list[TrainResult]:
     """Train on a gang and return what every rank returned."""
     settings = {"loss": "log_loss", "alpha": 0.01, "schedule": "constant", "eta0": 0.1, **optimizer}
-    objective = Objective(settings.pop("loss"), "l2", settings.pop("alpha"))
+    fit_intercept = settings.pop("fit_intercept", True)
+    objective = Objective(settings.pop("loss"), "l2", settings.pop("alpha"), fit_intercept=fit_intercept)
     sgd = SGD(objective, rule=rule, **settings)
     initial = np.linspace(-1.0, 1.0, n_params(shards[0].n_features, 1))
+    initial[-1] = 0.0
     job = TrainJob(sgd, strategy, initial, max_iter, tol=None, n_iter_no_change=5)
     n = len(shards)
     transports = {
