@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dsgd import __version__
-from dsgd.cli import datasets, fit, info, predict, study, study_elimination
+from dsgd.cli import datasets, fit, info, predict, study, study_collectives, study_elimination
 
 __all__ = ["app"]
 
@@ -44,6 +44,7 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
+study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")

@@ -3,11 +3,12 @@
 Problem: the model by which algorithms are chosen (`dsgd.collectives.model`) needs alpha, beta and gamma of the wire at
 hand, and all ranks must go by the same ones.
 
-Method: all ranks send to the next and receive from the one before at the same time, as collectives make them do: empty
-frames for alpha, long ones for beta. Gamma is what it takes to add up vectors as long. Of many repetitions the median
+Method: alpha is what a sum of one number by recursive doubling takes, over its steps: what is done in Python for every
+message is in it. For beta all ranks send a long frame to the next and receive one from the rank before at the same
+time, as collectives make them do. Gamma is what it takes to add up vectors as long. Of many repetitions the median
 counts, of the ranks the slowest: they agree on the largest by an all-reduce.
 
-Cost: some 500 short messages and 20 of a megabyte per rank.
+Cost: some 500 short sums and 20 messages of a megabyte per rank.
 
 Source: Hockney 1994.
 """
@@ -20,14 +21,16 @@ from typing import Final
 
 import numpy as np
 
+from dsgd.collectives.cost import fold_of
 from dsgd.collectives.group import Group
-from dsgd.collectives.model import LinkCost
-from dsgd.comm.wire import OP_BARRIER
+from dsgd.collectives.model import LinkCost, n_levels
+from dsgd.comm.wire import OP_ALLREDUCE
 from dsgd.errors import IncompatiblePartsError
 
 __all__ = ["calibrate"]
 
 _SHORT: Final = 500
+_BATCH: Final = 20  # sums between two looks at the clock: who waits in one need not in the next
 _LONG: Final = 20
 
 
@@ -63,11 +66,10 @@ def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
             "several processes. Measure with one rank per process."
         )
     sent, received = (np.ones(max(1, n_bytes // 8)) for _ in range(2))
-    nothing_out, nothing_in = (np.empty(0, dtype=np.uint8) for _ in range(2))
     after, before = (group.rank + 1) % group.size, (group.rank - 1) % group.size
     clock = group.ledger.clock
 
-    def seconds(work: Callable[[], None], repeats: int) -> float:
+    def seconds(work: Callable[[], object], repeats: int) -> float:
         """Return the median of some repetitions, which begin on all ranks at once."""
         group.barrier()
         times = []
@@ -77,11 +79,20 @@ def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
             times.append(clock() - begin)
         return statistics.median(times[repeats // 5 :])
 
+    doubling = Group(transport, "recursive_doubling")
+    number = np.zeros(1)
+
+    def sum_up() -> None:
+        for _ in range(_BATCH):
+            doubling.allreduce(number)
+
     group.ledger.begin_round("setup")
     found = np.zeros(3)
     if group.size > 1:
-        found[0] = seconds(lambda: transport.exchange(after, nothing_out, before, nothing_in, OP_BARRIER), _SHORT)
-        found[1] = seconds(lambda: transport.exchange(after, sent, before, received, OP_BARRIER), _LONG)
+        core, n_folded = fold_of(group.size)
+        n_messages = n_levels(core) + 2 * (n_folded > 0)
+        found[0] = seconds(sum_up, _SHORT // _BATCH) / (_BATCH * n_messages)
+        found[1] = seconds(lambda: transport.exchange(after, sent, before, received, OP_ALLREDUCE), _LONG)
     found[2] = seconds(lambda: np.add(sent, received, out=received), _LONG)
     group.allreduce(found, "max")
     group.ledger.end_round()

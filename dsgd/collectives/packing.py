@@ -228,7 +228,7 @@ def _select(trees: Sequence[Parents], capacities: FloatMatrix, unit: float) -> P
     if found.x is None:
         return Packing(tuple(trees), (0.0,) * n)
     counts = np.rint(found.x[:n])
-    kept = np.flatnonzero(counts)
+    kept = [int(k) for k in np.flatnonzero(counts)]
     return Packing(tuple(trees[k] for k in kept), tuple(float(counts[k]) * unit for k in kept))
 
 

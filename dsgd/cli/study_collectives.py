@@ -1,0 +1,111 @@
+"""``dsgd study collectives``: what a sum over all ranks takes."""
+
+from __future__ import annotations
+
+import json
+import sys
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.study import follow, parse_numbers
+
+if TYPE_CHECKING:
+    from dsgd.study.collectives import CollectiveStudy
+
+__all__ = ["EXAMPLES", "collectives"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd study collectives --demo --out demo/
+
+  dsgd study collectives --wires shm,tcp --ranks 2,4 --sizes 8,4096,65536,1048576 --repeats 50 --out study/
+
+  dsgd study collectives --wires tcp --ranks 16 --scheduler tcp://10.0.0.5:8786 --out study/
+"""
+
+
+def collectives(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figure and report.")],
+    wires: Annotated[str | None, typer.Option(help="inproc (threads), shm, spin and tcp, as shm,tcp.")] = None,
+    ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4,8.")] = None,
+    sizes: Annotated[str | None, typer.Option(help="Bytes of the vectors, as 8,4096,1048576.")] = None,
+    algorithms: Annotated[
+        str | None, typer.Option(help="Algorithms, as ring,rabenseifner; a wrong name lists them.")
+    ] = None,
+    repeats: Annotated[int | None, typer.Option(help="Times that each sum is made.")] = None,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use the cluster at this address; by default workers are started here.")
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="Threads and processes, small enough for a minute.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """What does a sum over all ranks take? Time every algorithm by length and ranks, and hold it against the model.
+
+    In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them. Every sum
+    becomes a row in OUT/rows.jsonl; a study that was stopped goes on where it was when the same command is given again.
+    OUT/report.html needs no network.
+    """
+    from dsgd.study import check_extras
+    from dsgd.study.collectives import CollectiveStudy, demo_collective_study, run_collective_study
+
+    check_extras()  # before minutes of work, not after
+    given = {
+        "wires": _words(wires),
+        "ranks": parse_numbers("--ranks", ranks),
+        "sizes": parse_numbers("--sizes", sizes),
+        "algorithms": _words(algorithms),
+        "repeats": repeats,
+    }
+    preset = demo_collective_study() if demo else CollectiveStudy()
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    study = replace(preset, **changes)
+
+    def describe(row: dict[str, Any]) -> str:
+        return f"{row['wire']} on {row['ranks']} ranks"
+
+    runs = run_collective_study(study, out, scheduler=scheduler, force=force)
+    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
+
+
+def _words(text: str | None) -> tuple[str, ...] | None:
+    return None if text is None else tuple(word.strip() for word in text.split(","))
+
+
+def _report(study: CollectiveStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
+    """Write the report; print what it says."""
+    from dsgd.study.collectives import (
+        check_collective_claims,
+        collective_table,
+        collective_verdict,
+        link_table,
+        summarise_collectives,
+        write_collective_report,
+    )
+
+    path = write_collective_report(study, rows, out)
+    gangs = summarise_collectives(rows)
+    claims = check_collective_claims(gangs)
+    if as_json:
+        facts = {
+            "report": str(path),
+            "rows": str(out / "rows.jsonl"),
+            "n_runs": len(rows),
+            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
+        }
+        typer.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+
+    from dsgd.study import claims_table
+
+    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 160)
+    for table in (link_table(gangs), *map(collective_table, gangs), claims_table(claims)):
+        console.print(table.renderable())
+    console.print(collective_verdict(gangs))
+    typer.echo(f"\nreport: {path}")

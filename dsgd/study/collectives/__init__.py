@@ -1,0 +1,34 @@
+"""Studies of collectives: what an all-reduce takes by algorithm, length and ranks, measured and predicted.
+
+::
+
+    study = demo_collective_study()
+    runs = list(run_collective_study(study, "study/"))
+    write_collective_report(study, [run.row for run in runs], "study/")
+"""
+
+from dsgd.study.collectives.grid import WIRES, CollectiveStudy, demo_collective_study
+from dsgd.study.collectives.report import write_collective_report
+from dsgd.study.collectives.runner import run_collective_study
+from dsgd.study.collectives.summary import (
+    CollectiveGang,
+    check_collective_claims,
+    collective_table,
+    collective_verdict,
+    link_table,
+    summarise_collectives,
+)
+
+__all__ = [
+    "WIRES",
+    "CollectiveGang",
+    "CollectiveStudy",
+    "check_collective_claims",
+    "collective_table",
+    "collective_verdict",
+    "demo_collective_study",
+    "link_table",
+    "run_collective_study",
+    "summarise_collectives",
+    "write_collective_report",
+]

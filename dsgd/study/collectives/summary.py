@@ -1,0 +1,195 @@
+"""What a study of collectives says: per gang, who was fastest, what was predicted, and what "auto" would have cost."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from dsgd.collectives import choose_algorithm
+from dsgd.study.claims import Claim
+from dsgd.study.page import span_of
+from dsgd.study.rows import Row
+from dsgd.study.tables import Table
+
+__all__ = [
+    "CollectiveGang",
+    "check_collective_claims",
+    "collective_table",
+    "collective_verdict",
+    "link_table",
+    "size_text",
+    "summarise_collectives",
+]
+
+_CLOSE: Final = 0.25
+_NAMES: Final = {
+    "inproc": "threads",
+    "shm": "processes, memory",
+    "spin": "processes, polled memory",
+    "tcp": "processes, TCP",
+}
+
+
+@dataclass(frozen=True)
+class CollectiveGang:
+    """The runs of one gang.
+
+    Parameters
+    ----------
+    wire : str
+        What vectors travelled over.
+    ranks : int
+        How many ranks.
+    rows : sequence of dict
+        Its rows.
+    """
+
+    wire: str
+    ranks: int
+    rows: Sequence[Row]
+
+    @property
+    def name(self) -> str:
+        """What to call it."""
+        return f"{self.ranks} {_NAMES[self.wire]}"
+
+    def sizes(self) -> list[int]:
+        """Return the lengths in bytes, ascending."""
+        return sorted({row["n_bytes"] for row in self.rows})
+
+    def algorithms(self) -> list[str]:
+        """Return the algorithms, in the order of the study."""
+        return list(dict.fromkeys(row["algorithm"] for row in self.rows))
+
+    def at(self, n_bytes: int) -> dict[str, Row]:
+        """Return the rows of one length by algorithm."""
+        return {row["algorithm"]: row for row in self.rows if row["n_bytes"] == n_bytes}
+
+    def auto(self, n_bytes: int) -> Row | None:
+        """Return the row of what ``"auto"`` takes, or None if the study did not run that algorithm."""
+        return self.at(n_bytes).get(choose_algorithm(n_bytes, self.ranks))
+
+    def auto_ratio(self, n_bytes: int) -> float | None:
+        """Return the time of what ``"auto"`` takes over that of the fastest algorithm."""
+        chosen = self.auto(n_bytes)
+        fastest = min(row["seconds"] for row in self.at(n_bytes).values())
+        return None if chosen is None else chosen["seconds"] / fastest
+
+    def prediction_ratios(self) -> list[float]:
+        """Return predicted over measured time of every run."""
+        return [row["predicted_s"] / row["seconds"] for row in self.rows]
+
+
+def summarise_collectives(rows: Iterable[Row]) -> list[CollectiveGang]:
+    """Return the gangs that `rows` are of, in their order."""
+    gangs: dict[tuple[str, int], list[Row]] = {}
+    for row in rows:
+        gangs.setdefault((row["wire"], row["ranks"]), []).append(row)
+    return [CollectiveGang(wire, ranks, found) for (wire, ranks), found in gangs.items()]
+
+
+def collective_table(gang: CollectiveGang) -> Table:
+    """Return one row per length: measured and predicted times of each algorithm."""
+    rows = []
+    for n_bytes in gang.sizes():
+        cells = gang.at(n_bytes)
+        fastest = min(cells.values(), key=lambda row: row["seconds"])
+        times = [f"{_us(cells[name]['seconds'])} ({_us(cells[name]['predicted_s'])})" for name in gang.algorithms()]
+        chosen, ratio = gang.auto(n_bytes), gang.auto_ratio(n_bytes)
+        text = "-" if chosen is None or ratio is None else f"{chosen['algorithm'].replace('_', ' ')} {ratio:.2f}"
+        rows.append((size_text(n_bytes), *times, fastest["algorithm"].replace("_", " "), text))
+    columns = ("bytes", *(name.replace("_", " ") for name in gang.algorithms()), "fastest", "auto: x fastest")
+    note = (
+        "Microseconds, medians of the slowest rank; in brackets what the model predicts from a calibration in the gang."
+    )
+    return Table(f"All-reduce, {gang.name}", columns, rows, note)
+
+
+def link_table(gangs: Sequence[CollectiveGang]) -> Table:
+    """Return what a message cost in each gang, and how well that predicted the sums."""
+    rows = []
+    for gang in gangs:
+        row, ratios = gang.rows[0], gang.prediction_ratios()
+        close = sum(abs(ratio - 1.0) <= _CLOSE for ratio in ratios) / len(ratios)
+        rows.append(
+            (
+                gang.name,
+                f"{1e6 * row['latency_s']:.1f}",
+                f"{1e9 * row['byte_s']:.3f}",
+                f"{1e9 * row['added_byte_s']:.3f}",
+                f"{statistics.median(ratios):.2f}",
+                f"{close:.0%}",
+            )
+        )
+    columns = ("gang", "alpha us", "beta ns", "gamma ns", "predicted / measured", "within a quarter")
+    note = (
+        "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
+    )
+    return Table("What a message costs", columns, rows, note)
+
+
+def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
+    """Return what this library says of its collectives, held against a study.
+
+    Parameters
+    ----------
+    gangs : sequence of CollectiveGang
+        The study.
+    """
+    claims = []
+    for gang in gangs:
+        ratios = [ratio for n_bytes in gang.sizes() if (ratio := gang.auto_ratio(n_bytes)) is not None]
+        claims.append(
+            Claim(
+                "auto takes at most a quarter longer than the fastest algorithm",
+                gang.name,
+                "up to 1.25 x",
+                f"{span_of(ratios, '{:.2f}')} x" if ratios else "-",
+                max(ratios) <= 1.0 + _CLOSE if ratios else None,
+                "Of all lengths. By default auto goes by one calibration, so that sums are the same on all wires.",
+            )
+        )
+        predicted = statistics.median(gang.prediction_ratios())
+        claims.append(
+            Claim(
+                "the calibrated model predicts times within a quarter",
+                gang.name,
+                "0.75 to 1.25",
+                f"{predicted:.2f}",
+                abs(predicted - 1.0) <= _CLOSE,
+                "Median over lengths and algorithms of predicted over measured. Ranks beyond the cores take turns, "
+                "which the model does not know of but for what calibration saw of it.",
+            )
+        )
+    return claims
+
+
+def collective_verdict(gangs: Sequence[CollectiveGang]) -> str:
+    """Return the answer of the study in a sentence or two."""
+    ratios = [r for gang in gangs for n_bytes in gang.sizes() if (r := gang.auto_ratio(n_bytes)) is not None]
+    predictions = [ratio for gang in gangs for ratio in gang.prediction_ratios()]
+    close = sum(abs(ratio - 1.0) <= _CLOSE for ratio in predictions) / len(predictions)
+    text = (
+        f"The model predicted {close:.0%} of {len(predictions)} times within a quarter "
+        f"(median {statistics.median(predictions):.2f} of what was measured)."
+    )
+    if ratios:
+        text += (
+            f" What auto takes needed {statistics.median(ratios):.2f} times the time of the fastest algorithm in the "
+            f"median, {max(ratios):.2f} times at worst."
+        )
+    return text
+
+
+def size_text(n_bytes: int) -> str:
+    """Return bytes as text: ``4 KiB``."""
+    for unit, name in ((1 << 20, "MiB"), (1 << 10, "KiB")):
+        if n_bytes >= unit and n_bytes % unit == 0:
+            return f"{n_bytes // unit} {name}"
+    return f"{n_bytes:,} B"
+
+
+def _us(seconds: float) -> str:
+    return f"{1e6 * seconds:,.0f}"

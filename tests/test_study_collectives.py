@@ -1,0 +1,109 @@
+"""The study of collectives: rows that are resumed, tables and claims from rows alone, the figure, the command."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from dsgd.__main__ import main
+from dsgd.collectives import DEFAULT_LINK, allreduce_cost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.model import ALGORITHMS
+from dsgd.errors import DsgdError, InvalidParameterError
+from dsgd.study import read_rows
+from dsgd.study.collectives import (
+    CollectiveStudy,
+    check_collective_claims,
+    collective_table,
+    collective_verdict,
+    link_table,
+    run_collective_study,
+    summarise_collectives,
+    write_collective_report,
+)
+from web_page import check_page
+
+STUDY = CollectiveStudy(wires=("inproc",), ranks=(2, 3), sizes=(8, 65_536), repeats=2)
+
+
+def made_rows(study: CollectiveStudy, **slower: float) -> list[dict[str, Any]]:
+    """Return rows of sums that took what the model says, or so many times longer by algorithm."""
+    rows = []
+    for gang in study.gangs():
+        for run in study.runs(*gang):
+            seconds = allreduce_seconds(run.algorithm, run.n_bytes, run.ranks, DEFAULT_LINK)
+            taken = seconds * slower.get(run.algorithm, 1.0)
+            rows.append(
+                {
+                    "key": run.key, **vars(run), **vars(DEFAULT_LINK), "seconds": taken, "fastest_s": taken,
+                    "predicted_s": seconds, "bytes_sent": 1, "messages": 1, "when": "2026-01-01T00:00:00+00:00",
+                    "versions": {"dsgd": "0"}, "load_at_start": 9.0, "commit": None, "command": "dsgd study",
+                    "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
+                }
+            )  # fmt: skip
+    return rows
+
+
+def test_what_is_run_once_is_not_run_again(tmp_path) -> None:
+    """Rows hold times, predictions and the bytes of the closed form; a second call finds all of them."""
+    first = list(run_collective_study(STUDY, tmp_path))
+    assert len(first) == STUDY.count() == 2 * 2 * len(ALGORITHMS)
+    assert not any(run.resumed for run in first)
+    for run in first:
+        row = run.row
+        assert row["seconds"] >= row["fastest_s"] > 0
+        assert row["predicted_s"] > 0
+        costs = [allreduce_cost(r, row["ranks"], row["n_bytes"] // 4, 4, row["algorithm"]) for r in range(row["ranks"])]
+        assert row["bytes_sent"] == sum(cost.n_bytes for cost in costs)
+    second = list(run_collective_study(STUDY, tmp_path))
+    assert all(run.resumed for run in second)
+    assert [run.row for run in second] == [run.row for run in first] == read_rows(tmp_path / "rows.jsonl")
+
+
+def test_tables_and_claims_follow_from_rows() -> None:
+    """Where times are those of the model it predicts all of them and auto is fastest; where they are not it is said."""
+    gangs = summarise_collectives(made_rows(STUDY))
+    assert all(claim.holds for claim in check_collective_claims(gangs))
+    assert "100% of 24 times" in collective_verdict(gangs)
+    table = collective_table(gangs[1])
+    assert [row[0] for row in table.rows] == ["8 B", "64 KiB"]
+    assert table.rows[0][-1] == "recursive doubling 1.00"
+    assert all(len(row) == len(table.columns) for row in table.rows)
+    assert len(link_table(gangs).rows) == 2
+    slow = {choose_algorithm(n_bytes, 3): 2.0 for n_bytes in (8, 65_536)}
+    late = summarise_collectives(made_rows(STUDY, **slow))[1]
+    assert late.auto_ratio(8) > 1.25
+    assert check_collective_claims([late])[0].holds is False
+
+
+def test_the_command_writes_a_report(tmp_path, capsys) -> None:
+    """One command runs the study, prints what it says and leaves a page that needs no network."""
+    options = [
+        "--wires",
+        "inproc",
+        "--ranks",
+        "2",
+        "--sizes",
+        "8,4096",
+        "--repeats",
+        "1",
+        "--algorithms",
+        "ring,binomial",
+    ]
+    assert main(["study", "collectives", *options, "--out", str(tmp_path), "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["n_runs"] == 4
+    assert main(["study", "collectives", *options, "--out", str(tmp_path)]) == 0
+    assert "What a message costs" in capsys.readouterr().out
+    check_page((tmp_path / "report.html").read_text())
+    assert (tmp_path / "figures" / "collectives.png").stat().st_size > 5_000
+
+
+def test_what_cannot_be_studied_is_refused(tmp_path) -> None:
+    """Unknown wires and algorithms, one rank, and lengths that are no whole numbers of elements."""
+    for wrong in ({"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}, {"repeats": 0}):
+        with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
+            CollectiveStudy(**wrong)
+    with pytest.raises(DsgdError, match="no finished run"):
+        write_collective_report(STUDY, [], tmp_path)
