@@ -156,8 +156,6 @@ def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any
 
 
 def _sum_whole(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    if rest is not None:
-        rest.fill(0.0)
     group.allreduce(vector)
 
 

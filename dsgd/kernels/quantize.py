@@ -305,9 +305,11 @@ def select_adaptive(
         last = min(n, first + width)
         top = residual.dtype.type(0)
         for i in range(first, last):
-            # Not max(): a NaN must be found.
-            if not abs(residual[i]) <= top:
-                top = abs(residual[i])
+            magnitude = abs(residual[i])
+            if not magnitude <= top:
+                top = magnitude
+                if np.isnan(top):  # it stays, whatever comes after it
+                    break
         if top == 0.0:
             continue
         total += float(top)

@@ -1,0 +1,447 @@
+"""Compressors: nothing is lost but what is meant to be, as many bits as promised, the same as in plain numpy."""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+from dataclasses import fields, is_dataclass
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dsgd.compress import (
+    DGC,
+    QSGD,
+    AbstractCompressor,
+    AdaComp,
+    ErrorFeedback,
+    GTopK,
+    Half,
+    Identity,
+    MajorityVote,
+    NonZero,
+    OneBit,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TernGrad,
+    TopK,
+)
+from dsgd.compress.base import Scratch
+from dsgd.compress.sparse import decode_sparse, encode_sparse, largest, n_entries
+from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolError
+from dsgd.kernels import bits
+from reference import compression as reference
+
+Compressor = AbstractCompressor[Any]
+
+#: A new compressor enters all properties by one line here: itself, and its payload in bits for 1,000 float32.
+FAMILY: list[tuple[Compressor, int | None]] = [
+    (Identity(), 32_000),
+    (TopK(0.01), 64 + 10 * 32 + 64 + 64),  # a count, values, 6 low bits of ten places, 26 bits of high parts
+    (TopK(0.01, exact=False), None),
+    (NonZero(), None),
+    (RandomK(0.1), 64 + 100 * 32),
+    (QSGD(7), 2 * 32 + 4032),  # 4 bits and two norms, in whole words
+    (QSGD(1, bucket=100), 10 * 32 + 2048),
+    (TernGrad(), 64 + 1600),
+    (TernGrad(clip=2.5), 64 + 1600),
+    (OneBit(bucket=100), 20 * 32 + 1024),
+    (Sign(), 64 + 1024),
+    (MajorityVote(), 1024),
+    (MajorityVote(momentum=0.9), 1024),
+    (Half(), 16_000),
+    (Half("bfloat16"), 16_000),
+    (PowerSGD(2), 2 * 32 * (31 + 33)),
+    (AdaComp(50), None),
+    (DGC(0.01), 64 + 10 * 32 + 64 + 64),
+    (DGC(0.01, nesterov=True, masking=False, clip=1.0, warm_up=(0.1,), warm_up_rounds=2), None),
+    (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
+    (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
+    (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),
+]
+COMPRESSORS = [compressor for compressor, _ in FAMILY]
+#: Keep what they do not send, and nothing else.
+CONSERVING: list[Compressor] = [
+    AdaComp(7),
+    GTopK(0.1),
+    DGC(0.1, momentum=0.0),
+    *map(ErrorFeedback, (TopK(0.1), TopK(0.1, exact=False), RandomK(0.2), OneBit(9), Sign(), PowerSGD(1), Half())),
+]
+vectors = st.tuples(st.integers(0, 300), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64])).map(
+    lambda drawn: vector_of(*drawn)
+)
+
+
+def vector_of(n: int, seed: int, dtype: Any = np.float64) -> np.ndarray:
+    """Return numbers of many magnitudes, ties and zeros among them."""
+    rng = np.random.default_rng(seed)
+    values = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 3, n)
+    values[rng.random(n) < 0.2] = 0.0
+    return np.where(rng.random(n) < 0.2, np.round(values), values).astype(dtype)
+
+
+def sent(compressor: Compressor, vector: np.ndarray, memory: Any) -> np.ndarray:
+    """Return what arrives of a vector."""
+    payload = compressor.encode(vector, memory)
+    assert payload.dtype == np.uint8
+    out = np.zeros_like(vector)
+    compressor.decode(payload.copy(), out, 1.0)
+    return out
+
+
+def arrays(record: Any) -> list[np.ndarray]:
+    """Return the arrays of a memory."""
+    found: list[np.ndarray] = []
+    for field in fields(record):
+        value = getattr(record, field.name)
+        found += arrays(value) if is_dataclass(value) else [value]
+    return found
+
+
+@pytest.mark.parametrize(("compressor", "n_bits"), FAMILY, ids=repr)
+def test_a_payload_has_the_bits_that_its_formula_says(compressor: Compressor, n_bits: int | None) -> None:
+    """The formula agrees with a count by hand and with the payload, for any length and precision."""
+    known = compressor.payload_bytes(1000, 4)
+    assert known == (None if n_bits is None else n_bits // 8)
+    for n in (0, 1, 2, 63, 64, 65, 1000):
+        for dtype in (np.float32, np.float64):
+            payload = compressor.encode(vector_of(n, n, dtype), compressor.init(n, dtype, 0))
+            expected = compressor.payload_bytes(n, np.dtype(dtype).itemsize)
+            assert payload.shape[0] % 8 == 0
+            assert expected is None or payload.shape[0] == expected
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_every_compressor_is_a_value_with_a_memory_of_arrays(compressor: Compressor) -> None:
+    """It pickles, compares and hashes; its memory is arrays, pickles, and goes on where it was."""
+    assert pickle.loads(pickle.dumps(compressor)) == compressor
+    assert hash(compressor) == hash(pickle.loads(pickle.dumps(compressor)))
+    memory = compressor.init(100, np.float32, 3, 1, 4)
+    assert all(isinstance(array, np.ndarray) and array.ndim for array in arrays(memory))
+    sent(compressor, vector_of(100, 1, np.float32), memory)
+    again = pickle.loads(pickle.dumps(memory))
+    first, second = (sent(compressor, vector_of(100, 2, np.float32), kept) for kept in (memory, again))
+    np.testing.assert_array_equal(first, second)
+    for one, other in zip(arrays(memory), arrays(again), strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_every_compressor_keeps_the_precision_and_the_vector(compressor: Compressor) -> None:
+    """The vector is not changed, and decoding adds a multiple to what is there."""
+    for dtype in (np.float32, np.float64):
+        vector = vector_of(200, 5, dtype)
+        before = vector.copy()
+        memory = compressor.init(200, dtype, 0)
+        payload = compressor.encode(vector, memory).copy()
+        np.testing.assert_array_equal(vector, before)
+        one, other = np.zeros(200, dtype), np.full(200, 10.0, dtype)
+        compressor.decode(payload, one, 1.0)
+        compressor.decode(payload, other, -0.5)
+        assert one.dtype == dtype
+        np.testing.assert_allclose(other, 10.0 - 0.5 * one, rtol=1e-5, atol=1e-5 * np.abs(one).max())
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_nothing_comes_of_nothing(compressor: Compressor) -> None:
+    """Zeros arrive as zeros; of votes, which know no zero, as plus."""
+    for n in (0, 1, 100):
+        out = sent(compressor, np.zeros(n, np.float32), compressor.init(n, np.float32, 0))
+        np.testing.assert_array_equal(out, np.ones(n) if isinstance(compressor, MajorityVote) else np.zeros(n))
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+@pytest.mark.parametrize("bad", [np.inf, np.nan])
+def test_what_is_not_finite_is_not_hidden(compressor: Compressor, bad: float) -> None:
+    """An infinity or a NaN arrives as something that is not finite; signs alone cannot carry it."""
+    vector = vector_of(100, 3, np.float32)
+    vector[42] = bad
+    with np.errstate(all="ignore"):
+        out = sent(compressor, vector, compressor.init(100, np.float32, 0))
+    if isinstance(compressor, MajorityVote):
+        assert np.isfinite(out).all()
+    elif not isinstance(compressor, RandomK):
+        assert not np.isfinite(out).all()
+
+
+@settings(max_examples=60)
+@given(vector=vectors, compressor=st.sampled_from(CONSERVING))
+def test_what_is_not_sent_is_kept(vector: np.ndarray, compressor: Compressor) -> None:
+    """Over several vectors, what arrived and what is in memory add up to what came in."""
+    memory = compressor.init(vector.shape[0], vector.dtype, 1)
+    total = np.zeros(vector.shape[0])
+    for factor in (1.0, -0.5, 0.25):
+        total += sent(compressor, (factor * vector).astype(vector.dtype), memory)
+    rounding = 16 * np.finfo(vector.dtype).eps * max(1.0, np.abs(vector).max(initial=0.0))
+    np.testing.assert_allclose(total + memory.residual, 0.75 * vector.astype(float), rtol=0, atol=rounding)
+
+
+@settings(max_examples=40)
+@given(vector=vectors, factor=st.sampled_from([2.0, 0.125, 1024.0]))
+def test_scaled_vectors_arrive_scaled(vector: np.ndarray, factor: float) -> None:
+    """Powers of two go through compressors as through a multiplication."""
+    for compressor in (TopK(0.1), RandomK(0.1), QSGD(7, 32), TernGrad(), OneBit(16), Sign(), PowerSGD(2), NonZero()):
+        one = sent(compressor, vector, compressor.init(vector.shape[0], vector.dtype, 1))
+        other = sent(compressor, vector * vector.dtype.type(factor), compressor.init(vector.shape[0], vector.dtype, 1))
+        np.testing.assert_allclose(other, one * factor, rtol=1e-5)
+
+
+@settings(max_examples=80)
+@given(vector=vectors, density=st.sampled_from([0.001, 0.05, 0.2, 0.3, 1.0]), planted=st.booleans())
+def test_the_largest_entries_are_found_exactly(vector: np.ndarray, density: float, planted: bool) -> None:
+    """The k largest magnitudes, the lower of two equal ones, NaN and infinity above all; in ascending places."""
+    if planted and vector.shape[0] > 2:
+        vector[1], vector[-1] = -np.inf, np.nan
+    # Long enough for a sample to say something, and with many ties.
+    vector = np.tile(vector, 40)
+    k = n_entries(vector.shape[0], density)
+    places = largest(vector, k, k, 0, Scratch())
+    magnitudes = np.where(np.isnan(vector), np.inf, np.abs(vector))
+    expected = np.lexsort((np.arange(vector.shape[0]), -magnitudes, ~np.isnan(vector)))[:k]
+    np.testing.assert_array_equal(places, np.sort(expected))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_a_misleading_sample_costs_time_only(dtype: Any) -> None:
+    """Vectors that defeat the sampled bound, too few or too many above it, are selected from exactly."""
+    rng = np.random.default_rng(0)
+    spike = np.zeros(100_000, dtype)
+    spike[rng.choice(100_000, 50, replace=False)] = rng.standard_normal(50)
+    for vector in (spike, np.ones(100_000, dtype), np.arange(100_000, dtype=dtype) // 1000):
+        for k in (1, 100, 20_000):
+            places = largest(vector, k, k, 0, Scratch())
+            np.testing.assert_array_equal(np.sort(np.argsort(-np.abs(vector), kind="stable")[:k]), places)
+
+
+def test_a_sampled_threshold_lets_a_few_more_through() -> None:
+    """Between k and 1.3 k entries arrive, and none is smaller than one that does not."""
+    vector = np.random.default_rng(1).standard_normal(50_000)
+    out = sent(TopK(0.02, exact=False), vector, TopK().init(50_000, np.float64, 0))
+    assert 1000 <= np.count_nonzero(out) <= 1300
+    assert np.abs(vector[out != 0]).min() > np.abs(vector[out == 0]).max()
+
+
+@settings(max_examples=100)
+@given(st.data())
+def test_places_survive_packing(data: st.DataObject) -> None:
+    """Any set of places below any n comes back, with its values."""
+    n = data.draw(st.integers(1, 5000))
+    k = data.draw(st.integers(0, min(n, 300)))
+    places = np.sort(np.random.default_rng(n + k).choice(n, k, replace=False)).astype(np.uint32)
+    values = vector_of(k, k)
+    found, back = decode_sparse(encode_sparse(places, values, n, Scratch()), n, np.float64)
+    np.testing.assert_array_equal(found, places)
+    np.testing.assert_array_equal(back, values)
+
+
+@settings(max_examples=100)
+@given(width=st.integers(1, 32), n=st.integers(0, 200), seed=st.integers(0, 1000))
+def test_codes_survive_packing(width: int, n: int, seed: int) -> None:
+    """Codes of any width come back from as many bits as they need."""
+    codes = np.random.default_rng(seed).integers(0, 2**width, n).astype(np.uint32)
+    words = np.full(-(-n * width // 64), 2**64 - 1, np.uint64)
+    bits.pack_codes(codes, width, words)
+    back = np.empty(n, np.uint32)
+    bits.unpack_codes(words, width, back)
+    np.testing.assert_array_equal(back, codes)
+    text = "".join(format(code, f"0{width}b")[::-1] for code in codes)
+    assert sum(int(word) << (64 * j) for j, word in enumerate(words)) == int(text[::-1] or "0", 2)
+
+
+@settings(max_examples=60)
+@given(data=st.binary(max_size=80), n=st.integers(0, 40), compressor=st.sampled_from([TopK(0.1), NonZero(), AdaComp()]))
+def test_payloads_are_not_believed(data: bytes, n: int, compressor: Compressor) -> None:
+    """Whatever bytes arrive, they are entries of the vector or a ProtocolError; nothing is written elsewhere."""
+    out = np.zeros(n + 2)
+    with contextlib.suppress(ProtocolError):
+        compressor.decode(np.frombuffer(bytearray(data), np.uint8), out[1 : n + 1], 1.0)
+    assert out[0] == out[-1] == 0.0
+
+
+def test_a_payload_of_another_length_is_refused() -> None:
+    """Every compressor says what it expected."""
+    for compressor in COMPRESSORS:
+        payload = compressor.encode(vector_of(100, 0), compressor.init(100, np.float64, 0))
+        with pytest.raises(ProtocolError, match="payload"):
+            compressor.decode(payload[:-8].copy(), np.zeros(100), 1.0)
+
+
+@pytest.mark.parametrize(("compressor", "variance"), [(QSGD(2, 16), None), (QSGD(1, 64), None), (TernGrad(), 0)])
+def test_random_rounding_is_unbiased(compressor: Compressor, variance: Any) -> None:
+    """Over many draws the mean is the vector, and the variance what the formula says (a bound for QSGD)."""
+    vector = np.random.default_rng(2).standard_normal(64)
+    memory = compressor.init(64, np.float64, 7)
+    draws = np.array([sent(compressor, vector, memory) for _ in range(4000)])
+    errors = draws - vector
+    scores = errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(len(draws)) + 1e-300)
+    assert np.abs(scores).max() < 4.5
+    spread = np.mean(np.sum(errors**2, axis=1))
+    if isinstance(compressor, QSGD):
+        d, s = compressor.bucket, compressor.levels
+        assert spread <= 1.02 * min(d / s**2, np.sqrt(d) / s) * np.sum(vector**2)
+    else:
+        formula = np.abs(vector).max() * np.abs(vector).sum() - np.sum(vector**2)
+        assert spread == pytest.approx(formula, rel=0.05)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_every_compressor_equals_its_twin(dtype: Any) -> None:
+    """What arrives is what the plain-numpy twin computes, fed the same random numbers."""
+    n, vector = 300, vector_of(300, 11, dtype)
+    tolerance = {"rtol": 1e-5 if dtype == np.float32 else 1e-12, "atol": 0}
+
+    def check(compressor: Compressor, expected: np.ndarray) -> None:
+        got = sent(compressor, vector, compressor.init(n, dtype, 5, 2))
+        np.testing.assert_allclose(got, expected, **tolerance)
+
+    stream = QSGD().init(n, dtype, 5, 2).stream
+    check(TopK(0.05), reference.top(vector, 15))
+    check(GTopK(0.05), reference.top(vector, 15))
+    check(QSGD(3, 40), reference.qsgd(vector, 3, 40, stream))
+    scale = float(np.abs(vector).max())
+    check(TernGrad(), scale * reference.ternary(vector, scale, stream))
+    check(OneBit(40), reference.one_bit(vector, 40))
+    check(Sign(), reference.signed(vector))
+    single = vector.astype(np.float32)
+    check(Half(), single.astype(np.float16).astype(dtype))
+    check(Half("bfloat16"), reference.brain_float(single).astype(dtype))
+
+
+def test_halves_are_those_of_numpy_for_every_kind_of_number() -> None:
+    """All halves and the floats between them: subnormal, largest, overflow, ties, infinite, NaN, both signs."""
+    halves = np.arange(65536, dtype=np.uint16).view(np.float16)
+    exact = halves[~np.isnan(halves)].astype(np.float32)
+    finite = np.sort(exact[np.isfinite(exact)])
+    between = (finite[1:].astype(float) + finite[:-1]) / 2
+    vector = np.concatenate([exact, between, np.nextafter(between, 0), [65519.0, 65520.0, 1e6, 1e-8, np.nan]])
+    vector = vector.astype(np.float32)
+    with np.errstate(over="ignore"):
+        expected = vector.astype(np.float16)
+    got = sent(Half(), vector, Half().init(vector.shape[0], np.float32, 0))
+    np.testing.assert_array_equal(got, expected.astype(np.float32))
+
+
+def test_adacomp_equals_its_twin_and_sends_from_every_bin() -> None:
+    """Three vectors in a row, and no bin with anything in it stays silent."""
+    compressor = AdaComp(25)
+    memory, residual = compressor.init(300, np.float64, 0), np.zeros(300)
+    for seed in range(3):
+        vector = vector_of(300, seed)
+        residual += vector
+        expected = reference.adacomp(residual, vector, 25)
+        got = sent(compressor, vector, memory)
+        np.testing.assert_allclose(got, expected, rtol=1e-12)
+        assert all(np.any(got[part]) for part in reference.buckets(300, 25))
+        residual -= expected
+        np.testing.assert_allclose(memory.residual, residual, atol=1e-9)
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [
+        DGC(0.05, momentum=0.8),
+        DGC(0.05, nesterov=True, clip=3.0),
+        DGC(0.02, masking=False, warm_up=(0.5, 0.1), warm_up_rounds=2),
+    ],
+    ids=repr,
+)
+def test_dgc_equals_its_twin(compressor: DGC) -> None:
+    """Momentum, look-ahead, masking, clipping and warm-up, over six vectors."""
+    memory, twin = compressor.init(200, np.float64, 0, 0, 4), reference.DGC(compressor, 200, 4)
+    for seed in range(6):
+        vector = np.random.default_rng(seed).standard_normal(200)
+        np.testing.assert_allclose(sent(compressor, vector, memory), twin(vector), rtol=1e-12)
+    np.testing.assert_allclose(memory.velocity, twin.velocity, rtol=1e-12)
+
+
+def test_dgc_at_full_density_is_momentum_or_none() -> None:
+    """Unmasked, what arrives is the velocity of SGD with momentum; masked, the vector itself."""
+    plain, heavy, velocity = DGC(1.0), DGC(1.0, masking=False), np.zeros(50)
+    memories = plain.init(50, np.float64, 0), heavy.init(50, np.float64, 0)
+    for seed in range(5):
+        vector = np.random.default_rng(seed).standard_normal(50)
+        velocity = 0.9 * velocity + vector
+        np.testing.assert_allclose(sent(plain, vector, memories[0]), vector, rtol=1e-12)
+        np.testing.assert_allclose(sent(heavy, vector, memories[1]), velocity, rtol=1e-12)
+
+
+def test_powersgd_finds_the_best_matrix_of_its_rank() -> None:
+    """On one matrix again and again the error becomes that of the truncated SVD; at full rank it is zero."""
+    rng = np.random.default_rng(3)
+    matrix = rng.standard_normal((20, 3)) @ np.diag([5.0, 3.0, 2.0]) @ rng.standard_normal((3, 25))
+    matrix += 0.01 * rng.standard_normal((20, 25))
+    for rank in (1, 2, 20):
+        compressor = PowerSGD(rank, n_rows=20)
+        memory = compressor.init(500, np.float64, 0)
+        for _ in range(40):
+            out = sent(compressor, matrix.reshape(-1), memory)
+        best = np.linalg.svd(matrix, compute_uv=False)[rank:]
+        np.testing.assert_allclose(np.linalg.norm(out - matrix.reshape(-1)), np.linalg.norm(best), atol=1e-6)
+
+
+def test_powersgd_goes_on_after_nothing() -> None:
+    """Zeros and matrices of lower rank do not make it blind for what comes then."""
+    compressor, vector = PowerSGD(2), vector_of(100, 1)
+    memory = compressor.init(100, np.float64, 0)
+    for before in (np.zeros(100), np.eye(10)[0].repeat(10)):
+        assert np.isfinite(sent(compressor, before, memory)).all()
+    for _ in range(30):
+        out = sent(compressor, vector, memory)
+    best = np.linalg.svd(vector.reshape(10, 10), compute_uv=False)[2:]
+    np.testing.assert_allclose(np.linalg.norm(out - vector), np.linalg.norm(best), rtol=1e-3)
+
+
+def test_many_levels_are_all_of_them() -> None:
+    """QSGD with as many levels as a byte has, in small buckets, is close to the vector."""
+    vector = np.random.default_rng(4).standard_normal(1000)
+    out = sent(QSGD(127, bucket=1), vector, QSGD().init(1000, np.float64, 0))
+    np.testing.assert_allclose(out, vector, rtol=1e-12)
+
+
+def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
+    """On a quadratic, SGD with signs or a few entries stalls far away, and with a memory reaches it."""
+    scales, optimum = np.linspace(1.0, 10.0, 40), np.random.default_rng(5).standard_normal(40)
+
+    def distance(compressor: Compressor) -> float:
+        x, memory = np.zeros(40), compressor.init(40, np.float64, 0)
+        for _ in range(1500):
+            x -= sent(compressor, 0.01 * scales * (x - optimum), memory)
+        return float(np.linalg.norm(x - optimum))
+
+    for compressor in (TopK(0.05), OneBit(40), Sign()):
+        assert distance(ErrorFeedback(compressor)) < 1e-3
+    assert distance(Sign()) > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("make", "text"),
+    [
+        (lambda: TopK(0.0), "density"),
+        (lambda: RandomK(1.5), "density"),
+        (lambda: QSGD(128), "levels"),
+        (lambda: OneBit(0), "bucket"),
+        (lambda: TernGrad(-1.0), "clip"),
+        (lambda: MajorityVote(1.0), "momentum"),
+        (lambda: Half("float8"), "format"),  # type: ignore[arg-type]
+        (lambda: PowerSGD(0), "rank"),
+        (lambda: DGC(warm_up=(2.0,)), "warm_up"),
+        (lambda: GTopK(route="star"), "route"),  # type: ignore[arg-type]
+        (lambda: ErrorFeedback(TopK(), decay=0.0), "decay"),
+        (lambda: ErrorFeedback("topk"), "compressor"),  # type: ignore[arg-type]
+    ],
+)
+def test_parameters_are_checked(make: Any, text: str) -> None:
+    """What cannot be is refused when it is written, by name."""
+    with pytest.raises(InvalidParameterError, match=text):
+        make()
+
+
+@pytest.mark.parametrize("inner", [GTopK(), DGC(), AdaComp(), QSGD(), TernGrad(), ErrorFeedback(TopK())], ids=repr)
+def test_feedback_refuses_what_needs_none(inner: Compressor) -> None:
+    """A second memory, or one for noise that may be longer than the vector, is refused; both are named."""
+    with pytest.raises(IncompatiblePartsError, match=f"ErrorFeedback cannot wrap {type(inner).__name__}"):
+        ErrorFeedback(inner)
