@@ -161,7 +161,7 @@ class TrainState:
         self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
         for name, vector in self.own().items():
             if name in saved:
-                vector[:] = saved[name][0]
+                vector[...] = saved[name][0].reshape(vector.shape)
         if "received" not in saved:
             self.optimizer.received.fill(0.0)
             self.optimizer.counters[kernels.L1_TOTAL] = 0.0

@@ -5,6 +5,7 @@ from dsgd.sync.asgd import ASGD
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
+from dsgd.sync.choco import ChocoSGD, ChocoState
 from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
@@ -19,6 +20,7 @@ from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.momentum import MomentumPolicy, carry_over
 from dsgd.sync.one_shot import OneShotAveraging
 from dsgd.sync.outer import OuterState
+from dsgd.sync.overlap_sgp import InFlightState, OverlapSGP
 from dsgd.sync.period import AbstractPeriod, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
 from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.resolve import STRATEGIES, resolve
@@ -42,6 +44,8 @@ __all__ = [
     "AnytimeSGD",
     "BackupWorkers",
     "CentreState",
+    "ChocoSGD",
+    "ChocoState",
     "CompressionState",
     "Compressor",
     "ControlState",
@@ -53,6 +57,7 @@ __all__ = [
     "EveryRows",
     "Exchange",
     "FedProx",
+    "InFlightState",
     "LeaderSGD",
     "LeaderState",
     "LocalSGD",
@@ -64,6 +69,7 @@ __all__ = [
     "Once",
     "OneShotAveraging",
     "OuterState",
+    "OverlapSGP",
     "PostLocalSGD",
     "PushSumState",
     "RoundClock",

@@ -27,7 +27,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange
+from dsgd.sync.base import AbstractStrategy, Exchange, Talk
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
@@ -91,6 +91,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     topology: AbstractTopology = field(default_factory=Ring)
     exchanges: ClassVar[Exchange] = "model"
     ends_equal: ClassVar[bool] = False
+    talks: ClassVar[Talk] = "in pairs"
 
     def __post_init__(self) -> None:
         check_number("DPSGD(every=...)", self.every, low=1, integer=True)

@@ -12,6 +12,7 @@ from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.choco import ChocoSGD
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
 from dsgd.sync.dpsgd import DPSGD
@@ -22,6 +23,7 @@ from dsgd.sync.leader import LeaderSGD
 from dsgd.sync.local_sgd import LocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
 from dsgd.sync.one_shot import OneShotAveraging
+from dsgd.sync.overlap_sgp import OverlapSGP
 from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.scaffold import SCAFFOLD
 from dsgd.sync.sgp import SGP
@@ -44,6 +46,8 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "leader": LeaderSGD,
         "dpsgd": DPSGD,
         "sgp": SGP,
+        "overlap-sgp": OverlapSGP,
+        "choco": ChocoSGD,
         "slowmo": SlowMo,
         "diloco": DiLoCo,
         "scaffold": SCAFFOLD,

@@ -27,7 +27,7 @@ from dsgd.collectives.gossip import check_gossip, push_sum
 from dsgd.collectives.group import Group
 from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange
+from dsgd.sync.base import AbstractStrategy, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
@@ -76,6 +76,7 @@ class SGP(AbstractStrategy[PushSumState]):
     topology: AbstractTopology = field(default_factory=Exponential)
     exchanges: ClassVar[Exchange] = "model"
     ends_equal: ClassVar[bool] = False
+    talks: ClassVar[Talk] = "in pairs"
 
     def __post_init__(self) -> None:
         check_number("SGP(every=...)", self.every, low=1, integer=True)

@@ -12,12 +12,14 @@ from typing import Any
 
 from dsgd.collectives import Cost, allgather_cost, allreduce_cost, broadcast_cost, gossip_cost
 from dsgd.comm.topology import Complete, Groups, Ring, Star
+from dsgd.compress import Identity
 from dsgd.sync import (
     DPSGD,
     EASGD,
     SCAFFOLD,
     SGP,
     AbstractStrategy,
+    ChocoSGD,
     DiLoCo,
     EpochAveraging,
     FedProx,
@@ -25,6 +27,7 @@ from dsgd.sync import (
     LocalSGD,
     MinibatchSGD,
     OneShotAveraging,
+    OverlapSGP,
     PostLocalSGD,
     SlowMo,
 )
@@ -71,6 +74,13 @@ def gossip(topology: Any, rank: int, size: int, n: int, itemsize: int, k: int, *
     return gossip_cost(topology, rank, size, n + extra, itemsize, k % topology.period(size))
 
 
+def choco(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of a payload for each neighbour."""
+    strategy = ChocoSGD()
+    n_bytes = strategy.compressor.payload_bytes(n, itemsize)
+    return gossip(strategy.topology, rank, size, n_bytes or 0, 1, k)
+
+
 def from_leader(n_groups: int, every: int, rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
     """Return the cost of an exchange with leaders, where in round k rank k has the lowest loss, then rank k + 1, ..."""
     cost = allgather_cost(size, 1, 8)
@@ -106,6 +116,11 @@ FAMILY = [
     ),
     Member(DPSGD(8), twins.Gossip, partial(gossip, Ring()), DPSGD(8, Complete()), DPSGD(8, Groups(99))),
     Member(SGP(8), twins.PushSum, partial(gossip, SGP().topology, extra=1), SGP(8, Complete()), SGP(8, Groups(99))),
+    Member(
+        OverlapSGP(8), twins.LatePushSum, partial(gossip, SGP().topology, extra=1), None, OverlapSGP(8, 1, Groups(99))
+    ),
+    Member(OverlapSGP(8, 3, Ring()), twins.LatePushSum, partial(gossip, Ring(), extra=1)),
+    Member(ChocoSGD(8), twins.Choco, choco, ChocoSGD(8, Identity(), 1.0, Complete()), ChocoSGD(8, gamma=0.0)),
     Member(SGP(8, Star()), twins.PushSum, partial(gossip, Star(), extra=1)),
     Member(SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, nesterov=False), one_sum, SlowMo(8, 0.0)),
     Member(DiLoCo(8, 0.6, 0.4), outer(0.6, 0.4, nesterov=True), one_sum, DiLoCo(8, 1.0, 0.0)),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, inproc
+from dsgd.comm import AbortFlag, inproc, inproc_mailbox
 from dsgd.local import SGD, AbstractRule, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
@@ -44,7 +44,7 @@ def exchange(
         The states at the end.
     """
     size = len(weights)
-    transports = inproc.connect(size)
+    transports = with_mailboxes(inproc.connect(size))
     before = [np.empty((size, first.size)) for _ in range(n_rounds + 1)]
 
     def run(rank: int) -> tuple[np.ndarray, list[Any], Any]:
@@ -66,10 +66,26 @@ def exchange(
         return params, totals, state
 
     results = raise_first(run_ranks([lambda rank=rank: run(rank) for rank in range(size)]))
-    for transport in transports:
-        transport.close()
+    close(transports)
     assert len({params.tobytes() for params, _, _ in results}) == 1
     return before, results[0][0], [totals for _, totals, _ in results], [state for _, _, state in results]
+
+
+def with_mailboxes(transports: list[Any]) -> list[Any]:
+    """Return transports between threads, with mailboxes."""
+    ledgers = [transport.ledger for transport in transports]
+    mailboxes = inproc_mailbox.connect(ledgers, [AbortFlag()] * len(transports), 20.0)
+    for transport, mailbox in zip(transports, mailboxes, strict=True):
+        transport.mailbox = mailbox
+    return transports
+
+
+def close(transports: list[Any]) -> None:
+    """Close transports and their mailboxes."""
+    for transport in transports:
+        if transport.mailbox is not None:
+            transport.mailbox.close()
+        transport.close()
 
 
 def shards_of(n_rows: Sequence[int], d: int = 5, seed: int = 0, loss: str = "log_loss") -> list[Shard]:
@@ -100,7 +116,7 @@ def train_on(
     job = TrainJob(sgd, strategy, initial, max_iter, tol=None, n_iter_no_change=5)
     n = len(shards)
     transports = {
-        "threads": lambda: inproc.connect(n),
+        "threads": lambda: with_mailboxes(inproc.connect(n)),
         "tcp": lambda: raise_first(connect_tcp(n)),
         "shm": lambda: raise_first(connect_shm(n)),
     }[kind]()
@@ -109,5 +125,4 @@ def train_on(
         pairs = zip(ranks, shards, strict=True)
         return raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
     finally:
-        for transport in transports:
-            transport.close()
+        close(transports)

@@ -10,11 +10,14 @@ import pytest
 
 from dsgd import SGDClassifier
 from dsgd.local import Momentum, make_shard
+from dsgd.sim import SimulatedCluster
 from dsgd.sync import EASGD, SCAFFOLD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
 from laws.family import FAMILY, Member
 from laws.gang import shards_of, train_on
 
 ONE_STEP = Momentum(0.0, batch=8)
+#: Those that need no mailboxes.
+MEETING = [m for m in FAMILY if m.strategy.talks != "by post"]
 
 
 @pytest.mark.parametrize("size", [1, 2, 4])
@@ -39,7 +42,7 @@ def test_outer_momentum_of_one_step_is_momentum(nesterov: bool) -> None:
 
 
 @pytest.mark.parametrize("kind", ["tcp", "shm"])
-@pytest.mark.parametrize("member", FAMILY, ids=repr)
+@pytest.mark.parametrize("member", MEETING, ids=repr)
 def test_every_wire_gives_the_same_bits(member: Member, kind: str) -> None:
     """Uneven ranks that are threads and ranks over sockets or shared memory end in the same model, equal on all."""
     shards = shards_of([40, 0, 53])
@@ -50,12 +53,28 @@ def test_every_wire_gives_the_same_bits(member: Member, kind: str) -> None:
     assert np.isfinite(threads[0].params).all()
 
 
+@pytest.mark.parametrize("member", MEETING, ids=repr)
+def test_simulated_ranks_give_the_same_bits(member: Member) -> None:
+    """Ranks on a virtual clock end in the model of ranks that are threads, to the bit."""
+    X, y = problem(90)
+    rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
+    fit: dict[str, Any] = {"sync": member.strategy, "optimizer": rule, "max_iter": 2, "tol": None, "shuffle": False}
+    threads = SGDClassifier(n_jobs=3, **fit).fit(X, y)
+    simulated = SGDClassifier(client=SimulatedCluster(3, "10GbE"), **fit).fit(X, y)
+    assert simulated.coef_.tobytes() == threads.coef_.tobytes()
+
+
+def problem(n_rows: int) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and classes with some noise."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((n_rows, 5))
+    return X, X @ np.linspace(-1, 1, 5) + 0.3 * rng.standard_normal(n_rows) > 0
+
+
 @pytest.mark.parametrize("member", FAMILY, ids=repr)
 def test_every_strategy_goes_on_from_a_checkpoint(member: Member, tmp_path: Any) -> None:
     """Training from a checkpoint on ends in the bits of training in one go, and goes on with other ranks too."""
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((120, 5))
-    y = X @ np.linspace(-1, 1, 5) + 0.3 * rng.standard_normal(120) > 0
+    X, y = problem(120)
     rule = Momentum(0.9, batch=4) if member.strategy.momentum != "keep" else None
     fit: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.01, "tol": None, "n_jobs": 3, "random_state": 0}
     fit |= {"sync": member.strategy, "optimizer": rule, "loss": "log_loss"}
@@ -81,7 +100,8 @@ def squared_distance(strategy: Any, n_rows: int, size: int, seed: int) -> float:
     return float(np.sum((found[0].params[:32] - truth / 3.0) ** 2))
 
 
-WITH_PERIODS = [m.strategy for m in FAMILY if "every" in vars(m.strategy) and m.strategy.momentum == "keep"]
+#: One of each class that has a period.
+WITH_PERIODS = list({type(m.strategy): m.strategy for m in reversed(FAMILY) if "every" in vars(m.strategy)}.values())
 
 
 @pytest.mark.parametrize("strategy", WITH_PERIODS, ids=repr)

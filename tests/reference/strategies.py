@@ -154,3 +154,52 @@ class PushSum(Mean):
     def collect(self, models):
         """Return the model of training."""
         return self.weight @ models / self.weight.sum()
+
+
+class LatePushSum(Mean):
+    """Masses and weights over a directed graph, of which what is sent arrives some rounds later."""
+
+    def start(self, first):
+        """Begin at a model."""
+        self.weight, self.under_way = np.ones(len(self.w)), []
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange."""
+        W = shares(self.s.topology, len(models), self.k)
+        own = np.diag(W)
+        mass = self.weight[:, None] * models
+        self.under_way.append(((W - np.diag(own)) @ mass, (W - np.diag(own)) @ self.weight))
+        mass, self.weight, self.k = own[:, None] * mass, own * self.weight, self.k + 1
+        if self.k > self.s.delay:
+            late, weight = self.under_way.pop(0)
+            mass, self.weight = mass + late, self.weight + weight
+        return mass / self.weight[:, None]
+
+    def collect(self, models):
+        """Return the model of training."""
+        mass, weight = self.weight @ models, self.weight.sum()
+        for late, of_late in self.under_way:
+            mass, weight = mass + late.sum(axis=0), weight + of_late.sum()
+        return mass / weight
+
+
+class Choco(Mean):
+    """Gossip of the largest entries of differences from public copies."""
+
+    def start(self, first):
+        """Begin at a model."""
+        self.public = np.tile(first, (len(self.w), 1))
+
+    def sync(self, models, rates=None, losses=None):
+        """Return the models after an exchange."""
+        W = mixing(self.s.topology, len(models), 0)
+        difference = models - self.public
+        k = int(np.ceil(self.s.compressor.density * models.shape[1]))
+        for row in difference:
+            row[np.argsort(-np.abs(row))[k:]] = 0.0
+        self.public = self.public + difference
+        return models + self.s.gamma * (W @ self.public - self.public)
+
+    def collect(self, models):
+        """Return the model of training."""
+        return models.mean(axis=0)

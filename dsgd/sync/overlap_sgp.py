@@ -1,0 +1,147 @@
+"""Overlap SGP: stochastic gradient push whose messages arrive some rounds late, so that nobody waits for them.
+
+Problem: even one message per round is waited for. A rank that sends its share and goes on, and takes in what was sent
+to it some rounds ago, waits only for peers that are that many rounds behind: short stalls of a rank or a link cost
+nothing.
+
+Update: that of `dsgd.sync.sgp`, but what was sent in round k is added in round ``k + delay``. Masses and weights under
+way keep the sums over ranks whole, and ``z = (w z) / w`` with the weight that a rank has itself corrects for them. A
+rank is at most `delay` rounds ahead of those it hears from. At the end everything under way is taken in.
+
+Messages are added in the round that is theirs and not when they come, so the same seed gives the same model.
+
+Cost per round: one message of the model and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
+shares under way, which a gang that goes on from a checkpoint sends again.
+
+Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP), where a message that comes early is added
+early.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.comm.topology import AbstractTopology, Exponential, shares
+from dsgd.comm.wire import OP_GOSSIP
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.dpsgd import check_topology
+from dsgd.sync.period import EveryRows
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_number
+
+__all__ = ["InFlightState", "OverlapSGP"]
+
+
+@dataclass
+class InFlightState:
+    """What overlap SGP remembers.
+
+    Parameters
+    ----------
+    weight : array of float64, shape (1,)
+        w of this rank.
+    rounds : array of int64, shape (1,)
+        Exchanges so far.
+    sent : array, shape (delay, n_params + 1)
+        The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``.
+    """
+
+    weight: FloatVector
+    rounds: IntVector
+    sent: FloatMatrix
+
+    def __post_init__(self) -> None:
+        # What is no field is in no checkpoint: a new gang has posted nothing yet.
+        self.posted = 0
+        self.mass = np.empty(self.sent.shape[1], self.sent.dtype)
+
+
+@dataclass(frozen=True)
+class OverlapSGP(AbstractStrategy[InFlightState]):
+    """Push a share of the model to peers every `every` rows, and take in shares that were pushed some rounds ago.
+
+    Parameters
+    ----------
+    every : int, default 256
+        Rows of the rank with the most rows between two exchanges.
+    delay : int, default 1
+        Rounds until what was sent is added, from 1 to 7.
+    topology : AbstractTopology, default ``Exponential()``
+        Who sends to whom.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is out of range.
+    """
+
+    every: int = 256
+    delay: int = 1
+    topology: AbstractTopology = field(default_factory=Exponential)
+    exchanges: ClassVar[Exchange] = "model"
+    ends_equal: ClassVar[bool] = False
+    talks: ClassVar[Talk] = "by post"
+
+    def __post_init__(self) -> None:
+        check_number("OverlapSGP(every=...)", self.every, low=1, integer=True)
+        # One more round than that may be under way, and a mailbox holds eight frames from one rank to another.
+        check_number("OverlapSGP(delay=...)", self.delay, low=1, high=7, integer=True)
+        check_topology("OverlapSGP", self.topology, symmetric=False)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> InFlightState:
+        """Return a weight of one, and nothing under way."""
+        sent = np.zeros((self.delay, params.shape[0] + 1), params.dtype)
+        return InFlightState(np.ones(1), np.zeros(1, np.int64), sent)
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: InFlightState) -> None:
+        """Push, and take in what was pushed some rounds ago; see `AbstractStrategy.sync`."""
+        if group.size == 1:
+            return
+        k, mass = int(state.rounds[0]), state.mass
+        # What this gang has not posted itself it has from the gang before.
+        for earlier in range(max(state.posted, k - self.delay), k):
+            self._post(group, earlier, state)
+        mass[-1] = state.weight[0] * shares(self.topology, group.rank, group.size, k)
+        np.multiply(vector, mass[-1], out=mass[:-1])
+        # The row of a round that its receivers take in this one.
+        state.sent[k % self.delay] = mass
+        self._post(group, k, state)
+        if k >= self.delay:
+            self._take(group, k - self.delay, state)
+        state.rounds += 1
+        state.posted = k + 1
+        state.weight[0] = mass[-1]
+        np.divide(mass[:-1], mass[-1], out=vector)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: InFlightState) -> None:
+        """Take in what is under way, and return the mean of all masses over the mean of all weights."""
+        k, mass = int(state.rounds[0]), state.mass
+        for earlier in range(max(state.posted, k - self.delay), k):
+            self._post(group, earlier, state)
+        np.multiply(params, params.dtype.type(state.weight[0]), out=mass[:-1])
+        mass[-1] = state.weight[0]
+        for late in range(max(0, k - self.delay), k):
+            self._take(group, late, state)
+        weighted_mean(group, mass, 1.0 / group.size)
+        np.divide(mass[:-1], mass[-1], out=params)
+
+    def _post(self, group: Group, k: int, state: InFlightState) -> None:
+        for peer in self.topology.out_peers(group.rank, group.size, k):
+            group.mailbox.post(peer, state.sent[k % self.delay], OP_GOSSIP)
+
+    def _take(self, group: Group, k: int, state: InFlightState) -> None:
+        """Add to the mass what in-peers sent in round k."""
+        arrived = np.empty_like(state.mass)
+        for peer in self.topology.in_peers(group.rank, group.size, k):
+            group.mailbox.take(peer, arrived, OP_GOSSIP)
+            state.mass += arrived
