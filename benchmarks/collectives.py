@@ -1,0 +1,189 @@
+"""Time all-reduces: every algorithm of dsgd beside torch's gloo, in the same processes, taking turns.
+
+Every rank is a process with a gang over TCP, one over shared memory and, where torch is installed, gloo's. For each
+length all methods sum the same float32 vector, a few times in a row, in turn; what counts is the slowest rank, and of
+the repetitions the median. Rows go to ``--out`` as JSON lines, tables to the terminal. Nothing is asserted.
+
+    python benchmarks/collectives.py --ranks 2 --quick
+    python benchmarks/collectives.py --ranks 2,4 --methods tcp,shm,gloo --out rows.jsonl
+    python benchmarks/collectives.py --packing
+
+``--packing`` runs nothing: for all sets of accelerators of a DGX-1V it prints what spanning trees carry (the least cut,
+which `dsgd.collectives.packing` reaches) beside rings that are laid one by one, in units of one NVLink.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import multiprocessing
+import os
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from itertools import combinations
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+# One thread per process: the ranks are what runs in parallel.
+for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
+    os.environ.setdefault(_name, "1")
+
+import numpy as np  # noqa: E402
+from common import Rows  # noqa: E402
+
+from dsgd.collectives import Group, choose_algorithm  # noqa: E402
+from dsgd.collectives.model import ALGORITHMS  # noqa: E402
+from dsgd.collectives.packing import DGX_1V, best_rate, ring_rate, subgraph  # noqa: E402
+
+SIZES = (8, 4_096, 65_536, 1_048_576, 16_777_216)
+REPEATS = {8: 60, 4_096: 60, 65_536: 40, 1_048_576: 20, 16_777_216: 6}
+BATCH = {8: 30, 4_096: 30, 65_536: 10, 1_048_576: 3, 16_777_216: 1}
+WIRES = ("tcp", "shm")
+LIMIT_S = 120.0
+
+# Seconds of every repetition, by bytes and method.
+Timings = dict[int, dict[str, list[float]]]
+
+
+def rank_program(rank: int, size: int, pipe: Connection, methods: list[str], quick: bool) -> None:
+    from dsgd.comm import shm, tcp
+
+    options: dict[str, Any] = {"job_id": "bench", "epoch": 0, "token": bytes(32), "timeout_s": LIMIT_S}
+    transports: dict[str, Any] = {}
+    with tcp.Listener() as first, tcp.Listener() as second:
+        pipe.send((first.address, second.address))
+        addresses, meeting_file = pipe.recv()
+        transports["tcp"] = tcp.connect(first, rank, [pair[0] for pair in addresses], **options)
+        transports["shm"] = shm.connect(second, rank, [pair[1] for pair in addresses], **options)
+    sums: dict[str, Callable[[Any], Any]] = {}
+    for wire in WIRES:
+        names = [*ALGORITHMS, "auto"] if wire in methods else []
+        sums |= {f"{wire} {name}": Group(transports[wire], name, hosts=[0] * size).allreduce for name in names}
+    if "gloo" in methods:
+        sums["gloo"] = join_gloo(rank, size, meeting_file)
+    group = Group(transports["tcp"])
+    found: Timings = {}
+    for n_bytes in SIZES:
+        vector = np.zeros(n_bytes // 4, dtype=np.float32)
+        repeats, batch = max(2, REPEATS[n_bytes] // (4 if quick else 1)), BATCH[n_bytes]
+        seconds = np.zeros((repeats + 1, len(sums)))
+        for line in seconds:
+            for k, sum_up in enumerate(sums.values()):
+                group.barrier()
+                begin = time.perf_counter()
+                for _ in range(batch):
+                    sum_up(vector)
+                line[k] = (time.perf_counter() - begin) / batch
+        group.allreduce(seconds, "max")
+        found[n_bytes] = {name: seconds[1:, k].tolist() for k, name in enumerate(sums)}
+    for transport in transports.values():
+        transport.close()
+    pipe.send(found)
+
+
+def join_gloo(rank: int, size: int, meeting_file: str) -> Callable[[Any], Any]:
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    # Without this gloo resolves the host's name, which not every machine can.
+    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=size)
+    return lambda vector: dist.all_reduce(torch.from_numpy(vector))
+
+
+def time_ranks(size: int, methods: list[str], quick: bool) -> Timings:
+    """Run a process per rank and return what rank 0 measured."""
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(size):
+                ours, theirs = context.Pipe()
+                processes.append(context.Process(target=rank_program, args=(rank, size, theirs, methods, quick)))
+                processes[-1].start()
+                theirs.close()
+                pipes.append(ours)
+            addresses = [pipe.recv() for pipe in pipes]
+            for pipe in pipes:
+                pipe.send((addresses, str(Path(folder) / "meeting")))
+            found: list[Timings] = [pipe.recv() for pipe in pipes]
+            return found[0]
+        finally:
+            for process in processes:
+                process.join(10.0)
+                if process.is_alive():
+                    process.kill()
+                    process.join()
+
+
+def print_table(size: int, found: Timings) -> None:
+    names = list(next(iter(found.values())))
+    print(f"\n{size} processes, all-reduce of float32, median microseconds of the slowest rank")
+    print("bytes".ljust(26) + "".join(f"{n_bytes:>14,}" for n_bytes in found))
+    for name in names:
+        cells = [f"{1e6 * statistics.median(times[name]):,.0f}" for times in found.values()]
+        print(name.ljust(26) + "".join(f"{cell:>14}" for cell in cells))
+    taken = [choose_algorithm(n_bytes, size).replace("recursive_", "") for n_bytes in found]
+    print("auto takes".ljust(26) + "".join(f"{name:>14}" for name in taken))
+    if "gloo" in names:
+        for wire in WIRES:
+            if (name := f"{wire} auto") in names:
+                ratios = [ratio_of(times[name], times["gloo"]) for times in found.values()]
+                print(f"{name} / gloo".ljust(26) + "".join(f"{ratio:>14.2f}" for ratio in ratios))
+
+
+def ratio_of(ours: list[float], theirs: list[float]) -> float:
+    """Return the median of ratios of neighbouring repetitions."""
+    return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
+
+
+def print_packing() -> None:
+    print("accelerators   sets   no ring   trees / ring: mean rate   trees faster")
+    for size in range(2, 9):
+        rates = []
+        for members in combinations(range(8), size):
+            part = subgraph(DGX_1V, members)
+            rates.append((max(best_rate(part, root) for root in range(size)), ring_rate(part)))
+        trees, rings = np.array(rates).T
+        connected = trees > 0
+        print(
+            f"{size:>12} {connected.sum():>6} {(rings[connected] == 0).sum():>9} {trees[connected].mean():>14.2f} / "
+            f"{rings[connected].mean():.2f} {(trees > rings)[connected].sum():>17}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", default="2,4", help="numbers of processes, as 2,4")
+    parser.add_argument("--methods", default="tcp,shm,gloo", help="of tcp, shm and gloo")
+    parser.add_argument("--quick", action="store_true", help="a quarter of the repetitions")
+    parser.add_argument("--packing", action="store_true", help="print what trees and rings carry in a DGX-1V")
+    parser.add_argument("--out", help="append rows to this file")
+    options = parser.parse_args()
+    if options.packing:
+        print_packing()
+        return
+    methods = options.methods.split(",")
+    if "gloo" in methods and importlib.util.find_spec("torch") is None:
+        print("gloo: left out, torch is not installed", file=sys.stderr)
+        methods.remove("gloo")
+    rows = Rows("collectives", options.out)
+    for size in map(int, options.ranks.split(",")):
+        found = time_ranks(size, methods, options.quick)
+        print_table(size, found)
+        for n_bytes, times in found.items():
+            for name, seconds in times.items():
+                facts = {"ranks": size, "bytes": n_bytes, "method": name, "seconds": statistics.median(seconds)}
+                rows.add(**facts, fastest_s=min(seconds))
+    if options.out:
+        print(json.dumps({"rows": options.out}))
+
+
+if __name__ == "__main__":
+    main()
