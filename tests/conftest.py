@@ -2,7 +2,7 @@
 
 A test fails when a thread, a child process, an internet socket or a shared-memory file of ours is there after it that
 was not there before. What belongs to a fixture of wider scope (a cluster for a whole module) was there before; while
-such a cluster lives its own sockets come and go, so they are counted when its module ends.
+such a cluster lives its own sockets and processes come and go, so they are counted when its module ends.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
 
+import contextlib
 import gc
 import random
 import sys
@@ -46,7 +47,7 @@ hypothesis.settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "ci"))
 _GRACE_S = 5.0
 _SHARED_MEMORY = Path("/dev/shm")
 _SHARED_MEMORY_PREFIX = "dsgd"
-# Helpers of the standard library and joblib that serve the whole session once they run.
+# Helpers of the standard library and joblib that serve the whole session once they run; what they have forked does not.
 _HELPER_PROCESSES = ("resource_tracker", "forkserver", "semaphore_tracker")
 # Pools that libraries keep for the life of the process.
 _LIBRARY_THREADS = ("Dask-Offload", "asyncio_", "TMonitor", "tqdm_monitor", "Profile", "pydevd", "pytest_timeout")
@@ -58,22 +59,24 @@ class _Holdings:
 
     threads: frozenset[str]
     processes: frozenset[str]
+    forked: frozenset[str]
     sockets: frozenset[str]
     shared_memory: frozenset[str]
 
     @classmethod
     def now(cls) -> _Holdings:
-        return cls(_threads(), _processes(), _sockets(), _shared_memory())
+        return cls(_threads(), *_processes(), _sockets(), _shared_memory())
 
-    def beyond(self, before: _Holdings, *, sockets: bool) -> list[str]:
-        """Return what is here and was not there before."""
+    def beyond(self, before: _Holdings, *, module: bool) -> list[str]:
+        """Return what is here and was not there before; after a module also what was forked from a server of forks."""
         found = [
             *(f"thread {name}" for name in self.threads - before.threads),
             *(f"process {name}" for name in self.processes - before.processes),
             *(f"shared memory {name}" for name in self.shared_memory - before.shared_memory),
         ]
-        if sockets:
-            found += [f"socket {name}" for name in self.sockets - before.sockets]
+        found += [f"socket {name}" for name in self.sockets - before.sockets]
+        if module:
+            found += [f"process {name}" for name in self.forked - before.forked]
         return sorted(found)
 
 
@@ -88,16 +91,37 @@ def _threads() -> frozenset[str]:
     )
 
 
-def _processes() -> frozenset[str]:
-    found = set()
-    for child in psutil.Process().children(recursive=True):
+def _processes() -> tuple[frozenset[str], frozenset[str]]:
+    """Return our processes, and those that helpers have forked for us."""
+    ours, forked = set(), set()
+    for pid, parent in _descendants(os.getpid()):
         try:
+            child = psutil.Process(pid)
             command = " ".join(child.cmdline())
-            if child.status() != psutil.STATUS_ZOMBIE and not any(helper in command for helper in _HELPER_PROCESSES):
-                found.add(f"{child.pid} ({command[:120]})")
+            if child.status() == psutil.STATUS_ZOMBIE:
+                continue
         except psutil.NoSuchProcess:
             continue
-    return frozenset(found)
+        helps = any(helper in command for helper in _HELPER_PROCESSES)
+        if not helps:
+            ours.add(f"{pid} ({command[:120]})")
+        elif parent != os.getpid() and "forkserver" in command:
+            forked.add(f"{pid} ({command[:120]})")
+    return frozenset(ours), frozenset(forked)
+
+
+def _descendants(pid: int) -> list[tuple[int, int]]:
+    """Return the processes below one, each with its parent."""
+    tasks = Path(f"/proc/{pid}/task")
+    if not Path("/proc/self/task").is_dir():
+        return [(child.pid, child.ppid()) for child in psutil.Process(pid).children(recursive=True)]
+    # Linux says it at once; psutil would look at every process of the machine, twice for each test.
+    found: list[tuple[int, int]] = []
+    with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+        for task in tasks.iterdir():
+            for child in map(int, (task / "children").read_text().split()):
+                found += [(child, pid), *_descendants(child)]
+    return found
 
 
 def _sockets() -> frozenset[str]:
@@ -121,14 +145,14 @@ def _lives_cluster() -> bool:
     return any(scheduler.status.name == "running" for scheduler in list(module.Scheduler._instances))
 
 
-def _left_behind(before: _Holdings, *, sockets: bool) -> list[str]:
+def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
     """Return what is left once it had time to go: threads end and sockets close a moment after their owner."""
     deadline = time.monotonic() + _GRACE_S
-    left = _Holdings.now().beyond(before, sockets=sockets)
+    left = _Holdings.now().beyond(before, module=module)
     while left and time.monotonic() < deadline:
         gc.collect()
         time.sleep(0.02)
-        left = _Holdings.now().beyond(before, sockets=sockets)
+        left = _Holdings.now().beyond(before, module=module)
     return left
 
 
@@ -137,7 +161,7 @@ def _module_leaves_nothing_behind() -> Iterator[None]:
     before = _Holdings.now()
     outer = _lives_cluster()
     yield
-    left = [] if outer else _left_behind(before, sockets=True)
+    left = [] if outer else _left_behind(before, module=True)
     assert not left, "the module left behind: " + "; ".join(left)
 
 
@@ -148,7 +172,7 @@ def _leaves_nothing_behind(request: pytest.FixtureRequest) -> Iterator[None]:
     yield
     if cluster_fixture:  # its nannies restart workers and its comms open sockets at any time; the module check counts
         return
-    left = _left_behind(before, sockets=True)
+    left = _left_behind(before, module=False)
     assert not left, f"{request.node.name} left behind: " + "; ".join(left)
 
 

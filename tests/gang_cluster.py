@@ -10,8 +10,13 @@ from typing import Any
 import numpy as np
 from distributed import Client, Future, LocalCluster
 
+from forks import fork_workers
+
 
 def start_cluster(n_workers: int, **options: Any) -> LocalCluster:
+    """Return a cluster of worker processes, or of threads of this one with ``processes=False``."""
+    if options.get("processes", True):
+        fork_workers()
     return LocalCluster(
         **{
             "n_workers": n_workers,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import multiprocessing
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +17,7 @@ from dsgd.comm import AbortFlag, AbstractTransport, gloo, inproc, shm, tcp
 from dsgd.comm.mesh import Detour
 from dsgd.comm.rpc import Switchboard
 from dsgd.errors import ProtocolError
+from forks import forking
 
 TOKEN = bytes(range(32))
 TRANSPORTS = ("inproc", "tcp", "shm")
@@ -279,7 +279,7 @@ def process_gang(
     size: int, what: str, timeout_s: float = 20.0, kind: str = "tcp"
 ) -> Iterator[tuple[Group, list[Any], list[Connection]]]:
     """Start size - 1 processes that run as ranks 1, 2, ...; give rank 0's group, the processes and their pipes."""
-    context = multiprocessing.get_context("spawn")
+    context = forking()
     pipes, processes = [], []
     transport: AbstractTransport | None = None
     try:

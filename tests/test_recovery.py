@@ -17,7 +17,7 @@ from distributed import Client, LocalCluster
 import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
-from dsgd.runtime import Checkpoint, run_on_cluster
+from dsgd.runtime import Checkpoint, Restart, run_on_cluster
 from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
@@ -92,10 +92,12 @@ def once(action: Callable[[], Any]) -> tuple[Callable[[Mapping[str, Any]], None]
 def at_epoch(monkeypatch: pytest.MonkeyPatch) -> Callable[[Mapping[int, Callable[[], Any]]], None]:
     """Return a function that arranges for actions once a fit has come to an epoch."""
 
-    def arrange(actions: Mapping[int, Callable[[], Any]]) -> None:
+    def arrange(actions: Mapping[int, Callable[[], Any]], resumed: list[Mapping[str, Any]] | None = None) -> None:
         left = dict(actions)
 
         def listen(event: Mapping[str, Any]) -> None:
+            if resumed is not None and event.get("phase") == "resumed":
+                resumed.append(event)
             for epoch in [epoch for epoch in left if event.get("epoch", 0) >= epoch]:
                 left.pop(epoch)()
 
@@ -154,6 +156,29 @@ def test_checkpoints_of_a_cluster(client: Client, rows: Any, at_epoch: Any, tmp_
     assert model.loss_curve_ == whole.loss_curve_
 
 
+def test_when_all_workers_are_lost_the_checkpoint_is_left(
+    client: Client, rows: Any, at_epoch: Any, tmp_path: Path
+) -> None:
+    """A restart without survivors goes on from what its own job has written, bit for bit, and from nobody else's."""
+    X, y = rows
+    options = OPTIONS | {"n_jobs": 3, "average": True, "penalty": "l1"}
+    place = Checkpoint(tmp_path, every_s=0.2)
+    whole = SGDClassifier(**options, client=client, checkpoint=place).fit(X, y)
+
+    def kill_all() -> None:
+        for pid in client.run(os.getpid).values():
+            os.kill(pid, signal.SIGKILL)
+
+    resumed: list[Mapping[str, Any]] = []
+    at_epoch({8: kill_all}, resumed)
+    with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
+        model = SGDClassifier(**options, client=client, on_failure="restart", checkpoint=place).fit(X, y)
+    assert model.coef_.tobytes() == whole.coef_.tobytes()
+    assert model.loss_curve_ == whole.loss_curve_
+    # Neither anew nor from the end of the fit before, which lies in the same folder.
+    assert [1 < event["resumed_epoch"] < 20 for event in resumed] == [True]
+
+
 def test_failures_are_counted(client: Client) -> None:
     """After as many restarts as allowed the failure is raised, with a note that it was not the first."""
 
@@ -173,8 +198,7 @@ def test_failures_are_counted(client: Client) -> None:
             args=(60.0,),
             n_ranks=2,
             on_event=kill_one,
-            on_failure="restart",
-            max_restarts=1,
+            on_failure=Restart(at_most=1),
         )
     assert "formed anew 1 times before" in caught.value.__notes__[0]
 

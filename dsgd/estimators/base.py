@@ -32,7 +32,8 @@ from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import FailurePolicy, GangResult
+from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.rank import GangResult
 from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train

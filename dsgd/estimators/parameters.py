@@ -12,7 +12,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.local import AbstractRule
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import FailurePolicy
+from dsgd.runtime.policy import as_policy
 from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
@@ -45,7 +45,7 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     if estimator.penalty == "elasticnet" or estimator.l1_ratio is not None:
         check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
-    check_choice(f"{name}(on_failure=...)", estimator.on_failure, get_args(FailurePolicy))
+    as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):

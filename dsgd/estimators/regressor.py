@@ -16,7 +16,7 @@ from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, lazy
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import FailurePolicy
+from dsgd.runtime.policy import FailurePolicy
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]
@@ -90,9 +90,9 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
         What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
-    on_failure : {"raise", "restart", "shrink"}, default "raise"
+    on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
         What happens on a cluster when a worker is lost or hangs: raise the error; go on with all rows on the workers
-        that are left; or go on with the ranks that are left and the rows they hold.
+        that are left; or go on with the ranks that are left and the rows they hold. The objects say how often.
     checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
         Folder or URL where ``fit`` writes the state of training, every 30 seconds by default.
     resume_from : str, path or None, default None

@@ -34,7 +34,8 @@ from dsgd.inputs.sources import (
 )
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
+from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.rank import GangResult, RankProgram
 from dsgd.sim import SimulatedCluster
 
 if TYPE_CHECKING:

@@ -9,7 +9,8 @@ import importlib
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import FailurePolicy, GangResult, Rank, RankProgram
+from dsgd.runtime.policy import FailurePolicy, Restart, Shrink
+from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 
 if TYPE_CHECKING:
@@ -22,6 +23,8 @@ __all__ = [
     "GangResult",
     "Rank",
     "RankProgram",
+    "Restart",
+    "Shrink",
     "client_for",
     "client_of",
     "connect_client",

@@ -9,7 +9,7 @@ Format (version 1), all numbers little-endian::
     offset  8  version    uint32    1
     offset 12  header     uint32    length of the JSON header
     offset 16  digest     32 bytes  SHA-256 of all that follows
-    offset 48  JSON       version of dsgd, world size, position, configuration of the job, time
+    offset 48  JSON       version of dsgd, world size, position, configuration and id of the job, time
                npz        the arrays, uncompressed; never pickled
 
 Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. A local file is written
@@ -42,7 +42,7 @@ from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
-__all__ = ["Checkpoint", "SavedState", "check_configuration", "describe", "read_newest", "write"]
+__all__ = ["Checkpoint", "SavedState", "check_configuration", "describe", "read_newest", "read_own", "write"]
 
 _MAGIC: Final = b"DSGDCKPT"
 _VERSION: Final = 1
@@ -98,6 +98,8 @@ class SavedState:
         The state.
     note : str, default ""
         What the user should know about how it was read.
+    job_id : str, default ""
+        Of the job on the cluster that wrote it.
     """
 
     position: tuple[int, int]
@@ -105,6 +107,7 @@ class SavedState:
     configuration: Mapping[str, Any]
     arrays: Mapping[str, AnyArray]
     note: str = ""
+    job_id: str = ""
 
 
 def write(target: Checkpoint, state: SavedState) -> str:
@@ -123,7 +126,7 @@ def write(target: Checkpoint, state: SavedState) -> str:
         It cannot be written; with the reason of the file system.
     """
     folder = _folder(target.path)
-    name = "checkpoint-{:08d}-{:08d}.dsgd".format(*state.position)
+    name = _name(state.position)
     try:
         folder.put(name, _encode(state))
         kept = [name, *(other for other in _listed(folder) if other != name)][: target.keep]
@@ -179,6 +182,45 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
     raise CheckpointError(f"resume_from={str(path)!r}: no checkpoint there is whole ({'; '.join(damages)}).")
 
 
+def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) -> SavedState | None:
+    """Read the newest whole checkpoint that a job itself has written; None if it has written none that is new enough.
+
+    Parameters
+    ----------
+    path : str or os.PathLike
+        As in `Checkpoint`.
+    job_id : str
+        The job.
+    since : tuple of (int, int)
+        The oldest position that is of use; older files are not read.
+
+    Raises
+    ------
+    CheckpointError
+        The folder cannot be read. Without it nobody knows whether there is one.
+    """
+    folder = _folder(path)
+    damages = []
+    try:
+        for name in _listed(folder):
+            if name < _name(since):
+                break
+            try:
+                state = _decode(folder.get(name))
+            except (FileNotFoundError, _DamagedError) as damage:
+                damages.append(f"{name}: {damage}")
+                continue
+            if state.job_id != job_id:
+                break  # what an earlier fit has left
+            trouble = f"training went on from {name}; what is newer cannot be used ({'; '.join(damages)})."
+            return replace(state, note=f"checkpoint={str(path)!r}: {trouble}" if damages else "")
+    except OSError as error:
+        raise CheckpointError(
+            f"checkpoint={str(path)!r} cannot be read: {error}. The gang is formed anew and would go on from there."
+        ) from error
+    return None
+
+
 def check_configuration(saved: Mapping[str, Any], ours: Mapping[str, Any], where: str) -> None:
     """Raise `CheckpointError` that names every difference between what was trained and what is to be trained."""
     differences = _differences("", saved, ours)
@@ -214,6 +256,10 @@ class _DamagedError(Exception):
     """A file is not a whole checkpoint of a version we know."""
 
 
+def _name(position: tuple[int, int]) -> str:
+    return "checkpoint-{:08d}-{:08d}.dsgd".format(*position)
+
+
 def _encode(state: SavedState) -> bytes:
     header = json.dumps(
         {
@@ -222,6 +268,7 @@ def _encode(state: SavedState) -> bytes:
             "world_size": state.world_size,
             "position": list(state.position),
             "configuration": state.configuration,
+            "job_id": state.job_id,
         }
     ).encode()
     buffer = io.BytesIO()
@@ -248,7 +295,8 @@ def _decode(content: bytes) -> SavedState:
     except (ValueError, zipfile.BadZipFile) as error:
         raise _DamagedError(str(error)) from error
     epoch, number = header["position"]
-    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays)
+    job_id = header.get("job_id", "")
+    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, job_id=job_id)
 
 
 def _differences(where: str, saved: Any, ours: Any) -> list[str]:

@@ -6,7 +6,7 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Final, get_args
+from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
@@ -19,12 +19,13 @@ from dsgd.runtime.member import Cut, MemberOutcome, MemberTask, Pack, run_member
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
-from dsgd.runtime.rank import FailurePolicy, GangResult, RankProgram
+from dsgd.runtime.policy import FailurePolicy, as_policy
+from dsgd.runtime.rank import GangResult, RankProgram
 from dsgd.runtime.recovery import Limits, Recovery
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.wires import WireOptions
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_number
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -65,7 +66,6 @@ def run_on_cluster(
     block_nbytes: Sequence[int] | None = None,
     demand: MemoryDemand | None = None,
     on_failure: FailurePolicy = "raise",
-    max_restarts: int = 3,
     elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
 ) -> GangResult:
@@ -104,8 +104,8 @@ def run_on_cluster(
     queue_timeout_s : float, default 86400
         How long the job waits for other jobs to release its workers.
     hung_after_s : float, default 15
-        How long a worker may send no heartbeat before its rank is taken to hang. Dask's workers send one every half
-        second (every 5 s on clusters of hundreds), also while a kernel runs that releases the interpreter lock.
+        How long a worker may send no heartbeat before its rank is taken to hang. Workers that have a rank send one
+        every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
     algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
@@ -126,14 +126,12 @@ def run_on_cluster(
         Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
     demand : MemoryDemand, optional
         What ranks need of the memory of their workers; by default, blocks pack into as much as they are.
-    on_failure : {"raise", "restart", "shrink"}, default "raise"
+    on_failure : {"raise", "restart", "shrink"}, Restart or Shrink, default "raise"
         What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
         ends the job. ``"restart"`` forms the gang anew over all blocks, on the workers that are left or, with
         `n_ranks`, as many as before. ``"shrink"`` goes on with the ranks that are left and the blocks they hold. A
         program that uses ``rank.keeper`` goes on from its last snapshot; any other starts from the beginning. An
-        error that the program raises ends the job in any case.
-    max_restarts : int, default 3
-        How many such failures the job survives; the next one is raised.
+        error that the program raises ends the job in any case. The objects say how many failures are survived.
     elastic : bool, default False
         Whether workers that join the cluster are taken in; the program decides when, see `SnapshotKeeper`.
     reload : callable, optional
@@ -154,7 +152,7 @@ def run_on_cluster(
     MemoryLimitError
         A worker has too little memory for its share.
     WorkerLostError
-        A worker left during the job, and `on_failure` or `max_restarts` do not let it go on.
+        A worker left during the job, and `on_failure` does not let it go on.
     GangTimeoutError
         A rank hangs, or a wait outlived its deadline; names the rank.
     RankError
@@ -174,14 +172,13 @@ def run_on_cluster(
             )
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
-    check_choice("run_on_cluster(on_failure=...)", on_failure, get_args(FailurePolicy))
-    check_number("run_on_cluster(max_restarts=...)", max_restarts, low=0, integer=True)
+    policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload = cloudpickle.dumps((program, pack, cut, args))
     check_versions(client)
     register(client)
     session = Session(client, timeout_s, on_event, hung_after_s)
     limits = n_ranks, ranks_per_worker
-    recovery = Recovery(session, on_failure, max_restarts, elastic, block_rows)
+    recovery = Recovery(session, policy, elastic, block_rows)
     try:
         outcomes: list[MemberOutcome] | None = None
         while outcomes is None:

@@ -20,7 +20,7 @@ import numpy as np
 
 from dsgd.errors import CheckpointError, PausedError
 from dsgd.local import Shard
-from dsgd.runtime.checkpoint import SavedState, describe, read_newest, write
+from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.train_job import TrainJob
@@ -84,7 +84,10 @@ class StateKeeping:
         return min(number + self._stride, self._rounds) if self.is_on else self._rounds
 
     def recall(self, at: TrainState) -> str | None:
-        """Go on from the newest state that a rank holds, else from a checkpoint; called by all ranks.
+        """Go on from the newest state there is; called by all ranks.
+
+        That is what a rank holds in memory, or a checkpoint of this same job that is as new; else what `resume_from`
+        names.
 
         Returns
         -------
@@ -98,10 +101,14 @@ class StateKeeping:
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
+        note, arrays, own = "", None, None
+        if group.rank == 0 and self._rank.formed and self._target is not None:
+            own = read_own(self._target.path, self._rank.job_id, (0, 0) if mine is None else mine.position)
+            mine = mine if own is None else Snapshot(own.position, own.arrays)
         root = None if self._keeper is None else find_newest(group, mine)
-        note, arrays = "", None
         if root is not None:
-            arrays = mine.arrays if mine is not None and group.rank == root else None
+            if mine is not None and group.rank == root:
+                note, arrays = "" if own is None else own.note, mine.arrays
         elif self._resume_from is not None:
             root = 0
             if group.rank == root:
@@ -184,7 +191,9 @@ class StateKeeping:
             vectors = at.gathered(self._rank.group, same_model=same_model)
             if self._rank.number == 0:
                 arrays = {**common, **vectors, "digests": self._digests}
-                write(self._target, SavedState(at.position, self._rank.size, self._configuration, arrays))
+                job_id = self._rank.job_id
+                state = SavedState(at.position, self._rank.size, self._configuration, arrays, job_id=job_id)
+                write(self._target, state)
             self._written = self._clock()
 
     def _check_rows(self, saved: SavedState) -> None:

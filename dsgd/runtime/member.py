@@ -228,7 +228,14 @@ def _run(
         if task.keeps:
             extras["keeper"] = job.kept.keepers.setdefault(number - first, SnapshotKeeper())
         try:
-            rank = Rank(Group(transport, task.algorithm), job.abort, n_threads=n_threads, **extras)
+            rank = Rank(
+                Group(transport, task.algorithm),
+                job.abort,
+                n_threads=n_threads,
+                job_id=task.fence.job_id,
+                formed=task.fence.epoch,
+                **extras,
+            )
             with limit_pools(n_threads):
                 values[number - first] = program(rank, data[number - first], *args)
         except BaseException as error:

@@ -12,11 +12,11 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
+from time import monotonic
 from typing import TYPE_CHECKING, Any, Final
 
 from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin, WorkerPlugin
-from distributed.metrics import time
 
 from dsgd.errors import ClusterError, VersionMismatchError
 from dsgd.runtime.registry import Registry
@@ -40,9 +40,10 @@ __all__ = [
 _SCHEDULER_PREFIX: Final = "dsgd-gangs-"
 SCHEDULER_PLUGIN: Final = f"{_SCHEDULER_PREFIX}{LOADED_VERSION}"
 WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
-# Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress).
+# Message streams: scheduler to worker (open, abort, close a job), and worker to scheduler (started, progress; alive).
 _JOB_ORDER: Final = "dsgd-job"
 MEMBER_EVENT: Final = "dsgd-member-event"
+_HEARTBEAT: Final = "dsgd-heartbeat"
 # What Dask calls the reasons why a worker goes, where they say more than that its connection broke.
 _DEPARTURES: Final = {
     "retire-workers": "was retired (the cluster was scaled down, or somebody closed it)",
@@ -76,11 +77,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.scheduler = scheduler
         self.registry = Registry(self._send, self._wake)
         self._changed: dict[str, asyncio.Event] = {}
+        self._heard: dict[str, float] = {}
         before = scheduler.plugins.get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Put on the scheduler once more: its jobs go on.
-            self.registry, self._changed = before.registry, before._changed
-        self._listened_at = self._awake_since = time()
+            self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
+        self._listened_at = self._awake_since = monotonic()
         scheduler.handlers.update(
             {
                 "dsgd_survey": self.survey,
@@ -93,6 +95,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
             }
         )
         scheduler.stream_handlers[MEMBER_EVENT] = self.member_event
+        scheduler.stream_handlers[_HEARTBEAT] = self.heartbeat
 
     # ---- asked by the client
 
@@ -174,11 +177,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
         else:
             self.registry.publish(job_id, event)
 
+    def heartbeat(self, worker: str) -> None:
+        """Note that the event loop of a worker turns."""
+        self._heard[worker] = monotonic()
+
     # ---- told by Dask
 
     def remove_worker(self, scheduler: Scheduler, worker: str, *, stimulus_id: str = "", **kwargs: Any) -> None:
         """Stop the job of a worker that left."""
         how = next((text for cause, text in _DEPARTURES.items() if stimulus_id.startswith(cause)), "left the cluster")
+        self._heard.pop(worker, None)
         self.registry.worker_left(worker, how)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
@@ -233,21 +241,24 @@ class GangSchedulerPlugin(SchedulerPlugin):
             scheduler.remove_plugin(name)
 
     def _listen(self, job_id: str) -> None:
-        """Look whether a worker of the job has stopped sending the heartbeats that every Dask worker sends.
+        """Look whether a worker of the job has stopped sending heartbeats.
 
         They come from the worker's event loop, which runs on beside a kernel of any length that has released the
-        interpreter lock, as ours do.
+        interpreter lock, as ours do. They are not Dask's own: those rest while the wall clock of a worker that was set
+        back catches up. When they come is measured here, by a clock that nobody sets.
         """
-        now = time()
+        now = monotonic()
         if now - self._listened_at > _DEAF_S:
             # It was this process that slept (or nobody asked): what workers have sent meanwhile is still to be read.
             self._awake_since = now
         self._listened_at = now
-        workers = self.scheduler.workers
-        self.registry.hear(job_id, {name: now - max(ws.last_seen, self._awake_since) for name, ws in workers.items()})
+        self.registry.hear(job_id, {name: now - max(at, self._awake_since) for name, at in self._heard.items()})
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
         if worker in self.scheduler.stream_comms:
+            if message["action"] == "open":
+                # Silence begins when heartbeats are asked for.
+                self._heard[worker] = monotonic()
             self.scheduler.worker_send(worker, {"op": _JOB_ORDER, **message})
 
     def _wake(self, job_id: str) -> None:
@@ -270,30 +281,44 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
 
 class GangWorkerPlugin(WorkerPlugin):
-    """Holds the jobs of a worker, and stops a member whose task was cancelled."""
+    """Holds the jobs of a worker, sends heartbeats while it has one, and stops a member whose task was cancelled."""
 
     name = WORKER_PLUGIN
     idempotent = True
 
     def setup(self, worker: Worker) -> None:
         """Take the handler into the worker."""
+        self.worker = worker
         self.store = JobStore()
+        self._heart: asyncio.Task[None] | None = None
         self.relays = RelayHandlers(worker, self.store)
         worker.stream_handlers[_JOB_ORDER] = self.order
         worker.handlers.update(self.relays.handlers())
 
     def teardown(self, worker: Worker) -> None:
         """Stop everything: the worker closes."""
+        if self._heart is not None:
+            self._heart.cancel()
         self.store.close_all(f"worker {worker.address} is closing")
 
-    def order(self, action: str, job_id: str, epoch: int, token: bytes = b"", reason: str = "") -> None:
+    def order(
+        self, action: str, job_id: str, epoch: int, token: bytes = b"", heartbeat_s: float = 1.0, reason: str = ""
+    ) -> None:
         """Open, abort or close a job, as the scheduler says."""
         if action == "open":
             self.store.open(job_id, epoch, token)
+            if self._heart is not None:
+                self._heart.cancel()
+            self._heart = asyncio.create_task(self._beat(heartbeat_s))
         elif action == "abort":
             self.store.abort(job_id, epoch, reason)
         elif action == "close":
             self.store.close(job_id)
+
+    async def _beat(self, period_s: float) -> None:
+        while len(self.store):
+            self.worker.batched_send({"op": _HEARTBEAT})
+            await asyncio.sleep(period_s)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Stop the member whose task was cancelled, or whose client went away.

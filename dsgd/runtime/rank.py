@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import Any, Protocol
 
 from dsgd.collectives.group import Group
 from dsgd.comm.base import AbortFlag
@@ -13,10 +13,7 @@ from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.snapshot import SnapshotKeeper
 
-__all__ = ["FailurePolicy", "GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
-
-#: What becomes of a job when a machine fails; see `dsgd.runtime.run_on_cluster`.
-FailurePolicy = Literal["raise", "restart", "shrink"]
+__all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
 
 
 def _say_nothing(event: Mapping[str, Any]) -> None:
@@ -40,6 +37,10 @@ class Rank:
     n_threads : int
         How many threads the rank may use, itself among them, so that all ranks together use the threads that the
         workers have.
+    job_id : str, default ""
+        Of the job on the cluster: the same each time its gang is formed.
+    formed : int, default 0
+        How many times the gang has been formed before.
     """
 
     group: Group
@@ -47,6 +48,8 @@ class Rank:
     publish: Callable[[Mapping[str, Any]], None] = field(default=_say_nothing)
     keeper: SnapshotKeeper | None = None
     n_threads: int = 1
+    job_id: str = ""
+    formed: int = 0
 
     @property
     def number(self) -> int:

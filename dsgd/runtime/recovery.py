@@ -27,7 +27,7 @@ from dsgd.errors import GangError, PausedError
 from dsgd.runtime.member import kept_blocks, request_pause
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
-from dsgd.runtime.rank import FailurePolicy
+from dsgd.runtime.policy import Restart, Shrink
 from dsgd.runtime.session import Session
 
 __all__ = ["Limits", "Recovery"]
@@ -47,10 +47,8 @@ class Recovery:
     ----------
     session : Session
         The job.
-    policy : {"raise", "restart", "shrink"}
-        What to do when a machine fails.
-    max_restarts : int
-        How many failures the job survives.
+    policy : Restart, Shrink or None
+        What to do when a machine fails; None raises.
     elastic : bool
         Whether the gang takes in workers that join the cluster.
     block_rows : sequence of int or None
@@ -69,14 +67,13 @@ class Recovery:
     def __init__(
         self,
         session: Session,
-        policy: FailurePolicy,
-        max_restarts: int,
+        policy: Restart | Shrink | None,
         elastic: bool,
         block_rows: Sequence[int] | None,
     ) -> None:
         self._session = session
         self._policy = policy
-        self._restarts_left = max_restarts
+        self._left = 0 if policy is None else policy.at_most
         self._elastic = elastic
         self._block_rows = block_rows
         self._deaf: set[str] = set()
@@ -91,7 +88,7 @@ class Recovery:
     @property
     def is_possible(self) -> bool:
         """Whether the job may be formed anew at all, so that workers keep what it needs."""
-        return self._policy != "raise" or self._elastic
+        return self._policy is not None or self._elastic
 
     def heed(self, error: GangError, plan: Plan | None) -> None:
         """Prepare to form the gang anew after an error, or raise it.
@@ -110,7 +107,7 @@ class Recovery:
                 error.add_note(f"the gang had been formed anew {len(self.events)} times before")
             raise error
         self._began, self.cause = time.monotonic(), error
-        self._restarts_left -= not joined
+        self._left -= not joined
         if record.get("kind") == "hung":
             self._deaf.add(str(record["worker"]))
         self._deaf.update(self._session.renew(self._deaf, plan.addresses))
@@ -120,13 +117,13 @@ class Recovery:
         answers = self._session.ask(kept_blocks, members, _ASK_S)
         # Who does not answer hangs, or has just gone.
         self._deaf.update(set(members) - set(answers))
-        if self._policy != "raise":
+        if self._policy is not None:
             # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
             for worker in self._deaf & running:
                 self._session.client.run_on_scheduler(_remove, worker)
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
         self._plan, self._pausing = plan, False
-        if self._policy == "shrink" and not joined:
+        if isinstance(self._policy, Shrink) and not joined:
             self._dropped |= {
                 index for member in plan.members if member.worker.address not in answers for index in member.blocks
             }
@@ -136,12 +133,12 @@ class Recovery:
                 "rank": None if joined else record["rank"],
                 "worker": "" if joined else record["worker"],
                 "host": "" if joined else record["host"],
-                "policy": "elastic" if joined else self._policy,
+                "policy": "elastic" if joined else type(self._policy).__name__.lower(),
             }
         )
 
     def _is_survived(self, record: Mapping[str, Any]) -> bool:
-        return self._policy != "raise" and self._restarts_left > 0 and record.get("kind") in _OF_MACHINES
+        return self._left > 0 and record.get("kind") in _OF_MACHINES
 
     def missing(self, survey: Mapping[str, Any]) -> list[int]:
         """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
@@ -159,7 +156,7 @@ class Recovery:
     ) -> Plan:
         """Return the plan of the next gang; see `make_plan` for what it raises."""
         workers = [worker for worker in workers if worker.address not in self._deaf]
-        if self._plan is not None and self._policy == "shrink" and self.events[-1]["kind"] != "joined":
+        if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in workers})
         return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits, demand)
 

@@ -32,6 +32,9 @@ _GRACE_S: Final = 1.0
 # How long a member that does not react to an abort keeps its worker leased after its job was closed.
 _LINGER_S: Final = 10.0
 _MAX_EVENTS: Final = 256
+# So many heartbeats fall into the silence after which a worker hangs; seldom enough for clusters of hundreds.
+_HEARTBEATS: Final = 8
+_LONGEST_HEARTBEAT_S: Final = 2.0
 
 
 @dataclass(frozen=True)
@@ -419,7 +422,7 @@ class Registry:
     def _tell(self, worker: str, action: str, job: Job) -> None:
         message: dict[str, Any] = {"action": action, "job_id": job.job_id, "epoch": job.epoch}
         if action == "open":
-            message["token"] = job.token
+            message |= {"token": job.token, "heartbeat_s": min(job.hung_after_s / _HEARTBEATS, _LONGEST_HEARTBEAT_S)}
         if action == "abort":
             message["reason"] = self._reason(job)
         self._send(worker, message)

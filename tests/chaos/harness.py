@@ -7,8 +7,6 @@ what outlives its wait is killed and reported.
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
-import multiprocessing.forkserver
 import os
 import signal
 import time
@@ -20,12 +18,12 @@ from pathlib import Path
 from typing import Any, Self
 
 import psutil
-import pytest
 from distributed import Client
 from distributed.comm import CommClosedError
 
 from chaos import nodes
 from chaos.gates import Visit
+from forks import forking, server_pid
 from gang_cluster import assert_clean, wait_until
 
 __all__ = ["Cluster", "Fit", "Outcome", "fork"]
@@ -34,27 +32,11 @@ _START_S = 60.0
 _END_S = 20.0
 _STEP_S = 0.01
 _SHARED_MEMORY = Path("/dev/shm")
-_TESTS = Path(__file__).parents[1]
-# Workers are forked from the same server, and processes that are killed are not worth a traceback each.
-_ENVIRONMENT = {
-    "DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD": "forkserver",
-    "DASK_LOGGING__DISTRIBUTED": "critical",
-    "DASK_LOGGING__ASYNCIO": "critical",
-    "DASK_LOGGING__DSGD": "critical",
-}
 
 
 def fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connection]:
     """Start a process and return it with our end of its pipe."""
-    context = multiprocessing.get_context("forkserver")
-    if multiprocessing.forkserver._forkserver._forkserver_pid is None:
-        with pytest.MonkeyPatch.context() as patch:
-            for name, value in _ENVIRONMENT.items():
-                patch.setenv(name, value)
-            # Its path must be right before it imports; Python 3.11 passes ours on only afterwards.
-            patch.setenv("PYTHONPATH", str(_TESTS), prepend=os.pathsep)
-            context.set_forkserver_preload(["chaos.nodes"])
-            multiprocessing.forkserver.ensure_running()
+    context = forking()
     ours, theirs = context.Pipe()
     process = context.Process(target=target, args=(theirs, *args))
     process.start()
@@ -64,7 +46,7 @@ def fork(target: Callable[..., None], *args: Any) -> tuple[BaseProcess, Connecti
 
 def _forked() -> list[psutil.Process]:
     """Return all processes of this suite that live."""
-    server = multiprocessing.forkserver._forkserver._forkserver_pid
+    server = server_pid()
     if server is None:
         return []
     children = psutil.Process(server).children(recursive=True)
@@ -283,8 +265,6 @@ class Cluster:
 
     def __exit__(self, *exc_info: object) -> None:
         self.stop()
-        # The server of forks ends with us; a suite that comes later may want other modules in its own.
-        multiprocessing.forkserver._forkserver._stop()
 
 
 def _running(dask_scheduler: Any) -> list[str]:

@@ -7,14 +7,16 @@ of them costs little. Each ends when the pipe to the test closes, whatever becom
 from __future__ import annotations
 
 import asyncio
-import multiprocessing.forkserver
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection
 from typing import Any
 
+import dask
 import dask.array as da
+import distributed.utils
 import numpy as np
 from dask import delayed
 from distributed import Client, LocalCluster, Nanny, Scheduler
@@ -61,10 +63,16 @@ def run_workers(orders: Connection, address: str, n_threads: int) -> None:
             orders.send([nanny.name for nanny in nannies])
         await asyncio.gather(*(nanny.close(timeout=5) for nanny in nannies), return_exceptions=True)
 
+    _fork_workers()
+    asyncio.run(live())
+
+
+def _fork_workers() -> None:
     # Workers are forked from the server that forked this process. Python would start another one, which would have to
     # import everything once more; address and life line of the first are inherited.
-    multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
-    asyncio.run(live())
+    forkserver._forkserver.ensure_running = lambda: None  # type: ignore[attr-defined]
+    dask.config.set({"distributed.worker.multiprocessing-method": "forkserver"})
+    distributed.utils._forkserver_preload_set = True
 
 
 async def _receive(orders: Connection) -> Any:
@@ -203,7 +211,7 @@ def run_adaptive(say: Connection, gates: Gates) -> None:
 
     Sends the ranks and the accuracy of the fit, and the workers that are left in the end.
     """
-    multiprocessing.forkserver._forkserver.ensure_running = lambda: None  # type: ignore[method-assign]
+    _fork_workers()
     options = {"threads_per_worker": 1, "dashboard_address": "127.0.0.1:0", "scheduler_kwargs": {"dashboard": False}}
     with LocalCluster(n_workers=2, **options) as cluster, Client(cluster, set_as_default=False) as client:
         started: list[bool] = []

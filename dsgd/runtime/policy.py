@@ -1,0 +1,89 @@
+"""What becomes of a job when a machine fails: the values of ``on_failure``."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
+
+__all__ = ["FailurePolicy", "Restart", "Shrink", "as_policy"]
+
+
+@dataclass(frozen=True)
+class Restart:
+    """Form the gang anew over all rows; ``"restart"`` for short.
+
+    Lost rows are computed again by Dask, or sent again by the client. The gang has the ranks that the cluster can carry
+    then or, where their number is given, as many as before.
+
+    Parameters
+    ----------
+    at_most : int, default 3
+        How many failures the job survives; the next one is raised.
+
+    Raises
+    ------
+    InvalidParameterError
+        The number is negative.
+    """
+
+    at_most: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of failures."""
+        check_number("Restart(at_most=...)", self.at_most, low=0, integer=True)
+
+
+@dataclass(frozen=True)
+class Shrink:
+    """Go on with the ranks that are left and the rows they hold; ``"shrink"`` for short.
+
+    Parameters
+    ----------
+    at_most : int, default 3
+        How many failures the job survives; the next one is raised.
+
+    Raises
+    ------
+    InvalidParameterError
+        The number is negative.
+    """
+
+    at_most: int = 3
+
+    def __post_init__(self) -> None:
+        """Refuse what is no number of failures."""
+        check_number("Shrink(at_most=...)", self.at_most, low=0, integer=True)
+
+
+#: What becomes of a job when a machine fails; see `dsgd.runtime.run_on_cluster`.
+FailurePolicy = Literal["raise", "restart", "shrink"] | Restart | Shrink
+
+_NAMED: Final = {"raise": None, "restart": Restart(), "shrink": Shrink()}
+
+
+def as_policy(where: str, value: FailurePolicy) -> Restart | Shrink | None:
+    """Return the policy that a value of ``on_failure`` stands for; None where failures are raised.
+
+    Parameters
+    ----------
+    where : str
+        The parameter as the user wrote it, e.g. ``"SGDClassifier(on_failure=...)"``.
+    value : str, Restart or Shrink
+        What was got.
+
+    Raises
+    ------
+    InvalidParameterError
+        It is none of them.
+    """
+    if isinstance(value, (Restart, Shrink)):
+        return value
+    if not isinstance(value, str) or value not in _NAMED:
+        raise InvalidParameterError(
+            f'{where} must be one of "raise", "restart", "shrink", Restart(at_most=...) or Shrink(at_most=...). '
+            f"Got {value!r}."
+        )
+    return _NAMED[value]
