@@ -210,6 +210,29 @@ def test_a_long_kernel_is_no_hung_rank(client: Client) -> None:
     assert result.value == 2.0
 
 
+def test_a_clock_that_is_set_back_is_no_hung_rank(client: Client) -> None:
+    """A wall clock that jumps back by an hour, and with it the timers of Dask that rest, ends no job."""
+    moved: list[str] = []
+
+    def set_back() -> None:
+        moved.extend(rank_workers(client)[1:])
+        client.run(programs.move_clock, -3600.0, workers=moved)
+
+    try:
+        result = run_on_cluster(
+            programs.spin,
+            [],
+            client=client,
+            pack=programs.keep,
+            args=(3.0,),
+            hung_after_s=1.5,
+            on_event=once(set_back),
+        )
+        assert result.value > 0
+    finally:
+        client.run(programs.move_clock, 3600.0, workers=moved)
+
+
 def test_a_cancelled_rank_stops_the_gang(client: Client) -> None:
     """Cancelling a rank's task from elsewhere stops all ranks, with an error that says so."""
     listener = once(lambda: client.run_on_scheduler(_cancel_ranks))

@@ -13,13 +13,13 @@ import random
 import signal
 import socket
 import threading
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from distributed import Client
 
+import gang_programs
 from chaos.gates import Visit
 from chaos.harness import Cluster, Fit
 
@@ -216,16 +216,12 @@ def _limit_files(size: int) -> None:
 
 
 def _shift_clock(scene: Scene, rng: random.Random) -> None:
-    """Put the wall clock of a rank's process up to a day ahead."""
-    scene.observer.run(_set_clock, rng.uniform(0.0, 86_400.0), workers=[scene.victim.worker])
+    """Put the wall clock of a rank's process up to a day ahead or back."""
+    ahead_s = rng.uniform(0.0, 86_400.0) * rng.choice([-1.0, 1.0])
+    scene.observer.run(gang_programs.move_clock, ahead_s, workers=[scene.victim.worker])
     pid = scene.victim.pid
-    # It is not put back: the timers of tornado, and so Dask's heartbeats, would then rest until it is as late again.
+    # The timers of tornado, and so Dask's own heartbeats, may rest for a day: the worker is good for nothing else.
     scene.undo.append(lambda: _signal(pid, signal.SIGKILL))
-
-
-def _set_clock(ahead_s: float) -> None:
-    true = time.time
-    time.time = lambda: true() + ahead_s
 
 
 _LOST = frozenset({"WorkerLostError"})
