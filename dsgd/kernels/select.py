@@ -138,7 +138,7 @@ def largest_magnitudes(
     if wanted == _ZERO:
         return np.int64(0)
     n_sample = min(np.uint64(sample.shape[0]), n // np.uint64(16))
-    found = _ZERO
+    found, bound, is_sampled = _ZERO, _ZERO, False
     if wanted * np.uint64(_MIN_SHARE) <= n and n_sample > _ZERO:
         stride = n // n_sample
         for i in range(n_sample):
@@ -146,11 +146,16 @@ def largest_magnitudes(
         middle = float(k) * float(n_sample) / float(n)
         rank = np.uint64(middle + 4.0 * np.sqrt(middle) + 4.0) if most == k else np.uint64(middle + 1.0)
         bound, _ = kth_magnitude(sample, None, n_sample, min(rank, n_sample), counts)
-        found = collect_from(bits, bound, places)
+        is_sampled = True
+        # Of a vector that is mostly zeros, all others.
+        found = collect_from(bits, max(bound, _ONE), places)
         if most > k and wanted <= found <= np.uint64(most):
             return np.int64(found)
     if found < wanted or found > np.uint64(places.shape[0]):
-        bound, n_above = kth_magnitude(bits, None, n, wanted, counts)
+        if is_sampled and bound == _ZERO and found < wanted:
+            n_above = found
+        else:
+            bound, n_above = kth_magnitude(bits, None, n, wanted, counts)
         kth = kind(bound)
         left = wanted - n_above
         count = _ZERO

@@ -10,9 +10,17 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from dsgd.collectives import Cost, allgather_cost, allreduce_cost, broadcast_cost, gossip_cost
+from dsgd.collectives import (
+    Cost,
+    allgather_cost,
+    allgatherv_cost,
+    allreduce_cost,
+    broadcast_cost,
+    compressed_cost,
+    gossip_cost,
+)
 from dsgd.comm.topology import Complete, Groups, Ring, Star
-from dsgd.compress import Identity
+from dsgd.compress import DGC, AbstractCompressor, ErrorFeedback, GTopK, Identity, PowerSGD, RandomK, TopK
 from dsgd.sync import (
     DPSGD,
     EASGD,
@@ -99,9 +107,29 @@ def outer(rate: float, beta: float, nesterov: bool) -> Callable[..., Any]:
     return partial(twins.Outer, rate=rate, beta=beta, nesterov=nesterov)
 
 
+def compressed(compressor: AbstractCompressor[Any], rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of the mean of compressed vectors."""
+    cost = compressed_cost(rank, size, n, itemsize, compressor)
+    assert cost is not None
+    return cost
+
+
+def lossless(rank: int, size: int, n: int, itemsize: int, k: int) -> Cost:
+    """Return the cost of lengths, and of one word each: where this is asked nobody moves, so no difference is sent."""
+    parts = [allgather_cost(size, 1, 8), allgatherv_cost(rank, [8] * size, 1, known=True)]
+    return Cost(sum(part.n_bytes for part in parts), sum(part.messages for part in parts))
+
+
+#: Compressors in the limit in which they lose nothing.
+WHOLE = [GTopK(1.0), ErrorFeedback(TopK(1.0)), ErrorFeedback(PowerSGD(99))]
+GRADIENTS = [DGC(1.0), GTopK(1.0, route="tree"), ErrorFeedback(RandomK(1.0))]
+
 FAMILY = [
     Member(LocalSGD(8), twins.Mean, one_sum, LocalSGD(8)),
     Member(LocalSGD(8, momentum="average"), twins.Mean, one_sum, LocalSGD(8, momentum="average")),
+    Member(LocalSGD(8, compressor="auto"), twins.Mean, lossless, LocalSGD(8, compressor="auto")),
+    *(Member(LocalSGD(8, compressor=c), twins.Mean, partial(compressed, c), LocalSGD(8, compressor=c)) for c in WHOLE),
+    *(Member(MinibatchSGD(16, compressor=c), twins.Mean, partial(compressed, c)) for c in GRADIENTS),
     Member(PostLocalSGD(32, 8, 1), twins.Mean, one_sum, PostLocalSGD(8, 8)),
     Member(EpochAveraging(), twins.Mean, one_sum),
     Member(OneShotAveraging(), twins.Mean, one_sum),

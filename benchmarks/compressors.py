@@ -1,0 +1,173 @@
+"""Encode and decode of every compressor in GB/s of the vector, beside a memcpy and torch's equivalents.
+
+Every method works on the same normal vector, is timed `repeats` times, interleaved, and the best is kept; one thread.
+
+- encode: ``encode`` into a payload (a compressor with a memory updates it too); decode: ``decode`` of that payload into
+  a vector. GB/s are bytes of the vector, not of the payload, so that all rows compare.
+- select: the exact k largest magnitudes of 25 million float32, beside ``numpy.argpartition`` of ``numpy.abs`` and
+  torch's ``topk`` of ``abs``, as places in any order.
+- pack: signs and 4-bit codes into bits and back, beside ``numpy.packbits`` and ``numpy.unpackbits``.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import time
+from collections.abc import Callable
+from typing import Any
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import numpy as np
+import torch
+from common import Rows, machine
+
+from dsgd.compress import (
+    DGC,
+    QSGD,
+    AdaComp,
+    ErrorFeedback,
+    GTopK,
+    Half,
+    Identity,
+    MajorityVote,
+    NonZero,
+    OneBit,
+    PowerSGD,
+    RandomK,
+    Sign,
+    TernGrad,
+    TopK,
+)
+from dsgd.compress.base import Scratch
+from dsgd.compress.sparse import as_bits, largest
+from dsgd.kernels import bits
+
+COMPRESSORS = [
+    Identity(),
+    Half(),
+    Half("bfloat16"),
+    TopK(0.001),
+    TopK(0.01),
+    TopK(0.01, exact=False),
+    ErrorFeedback(TopK(0.01)),
+    RandomK(0.01),
+    GTopK(0.001),
+    DGC(0.001),
+    AdaComp(),
+    NonZero(),
+    QSGD(7),
+    QSGD(127),
+    TernGrad(),
+    OneBit(),
+    Sign(),
+    MajorityVote(),
+    PowerSGD(2),
+]
+
+
+def best(work: dict[str, Callable[[], Any]], repeats: int) -> dict[str, float]:
+    """Return the shortest time of each, taken in turns."""
+    times = {name: float("inf") for name in work}
+    for _ in range(repeats + 1):  # the first compiles
+        for name, call in work.items():
+            start = time.perf_counter()
+            call()
+            times[name] = min(times[name], time.perf_counter() - start)
+    return times
+
+
+def compressors(n: int, repeats: int, rows: Rows) -> None:
+    """Time encode and decode of every compressor."""
+    vector = np.random.default_rng(0).standard_normal(n).astype(np.float32)
+    out, tensor = np.zeros_like(vector), torch.from_numpy(vector)
+    work: dict[str, Callable[[], Any]] = {"memcpy": lambda: np.copyto(out, vector)}
+    sizes: dict[str, int] = {}
+    for compressor in COMPRESSORS:
+        memory = compressor.init(n, np.float32, 0)
+        payload = compressor.encode(vector, memory).copy()
+        sizes[repr(compressor)] = payload.nbytes
+        work[f"{compressor!r} encode"] = lambda c=compressor, m=memory: c.encode(vector, m)
+        work[f"{compressor!r} decode"] = lambda c=compressor, p=payload: c.decode(p, out, 1.0)
+    halves = {name: tensor.to(kind) for name, kind in (("float16", torch.float16), ("bfloat16", torch.bfloat16))}
+    for name, half in halves.items():
+        work[f"torch {name} encode"] = lambda half=half: tensor.to(half.dtype)
+        work[f"torch {name} decode"] = lambda half=half: half.to(torch.float32)
+    chosen = torch.topk(tensor.abs(), n // 100, sorted=False).indices
+    values, whole = tensor[chosen], torch.zeros(n)
+    work["torch topk 0.01 encode"] = lambda: tensor[torch.topk(tensor.abs(), n // 100, sorted=False).indices]
+    work["torch topk 0.01 decode"] = lambda: whole.index_add_(0, chosen, values)
+    times = best(work, repeats)
+    print(f"\n{n:,} float32; GB/s of the vector\n{'':66}{'encode':>9}{'decode':>9}{'bits/entry':>12}")
+    print(f"{'memcpy':66}{vector.nbytes / times['memcpy'] / 1e9:>9.2f}")
+    rows.add(method="memcpy", n=n, seconds=times["memcpy"], gb_per_s=vector.nbytes / times["memcpy"] / 1e9)
+    for name in [key.removesuffix(" encode") for key in work if key.endswith(" encode")]:
+        speeds = [vector.nbytes / times[f"{name} {step}"] / 1e9 for step in ("encode", "decode")]
+        n_bits = f"{8 * sizes[name] / n:.3f}" if name in sizes else ""
+        print(f"{name:66}{speeds[0]:>9.2f}{speeds[1]:>9.2f}{n_bits:>12}")
+        rows.add(method=name, n=n, encode_gb_per_s=speeds[0], decode_gb_per_s=speeds[1], bytes=sizes.get(name))
+
+
+def selection(n: int, repeats: int, rows: Rows) -> None:
+    """Time the exact selection of the largest magnitudes."""
+    normal = np.random.default_rng(1).standard_normal(n).astype(np.float32)
+    sparse = np.where(np.random.default_rng(2).random(n, np.float32) < 0.05, normal, np.float32(0))
+    print(f"\nthe k largest magnitudes of {n:,} float32, ms\n{'':34}{'dsgd':>9}{'numpy':>9}{'torch':>9}{'gain':>8}")
+    for label, vector in (("normal", normal), ("95 % zeros", sparse)):
+        tensor, scratch = torch.from_numpy(vector), Scratch()
+        for density in (0.001, 0.01, 0.1):
+            k = int(density * n)
+            work: dict[str, Callable[[], Any]] = {
+                "dsgd": lambda v=vector, k=k, s=scratch: largest(v, k, k, 0, s),
+                "numpy": lambda v=vector, k=k: np.argpartition(np.abs(v), n - k)[n - k :],
+                "torch": lambda t=tensor, k=k: torch.topk(t.abs(), k, sorted=False).indices,
+            }
+            times = best(work, repeats)
+            gain = min(times["numpy"], times["torch"]) / times["dsgd"]
+            ms = "".join(f"{1e3 * seconds:>9.1f}" for seconds in times.values())
+            print(f"{f'{label}, density {density}':34}{ms}{gain:>7.1f}x")
+            rows.add(
+                method="select", data=label, density=density, n=n, gain=gain, **{f"{k}_s": v for k, v in times.items()}
+            )
+
+
+def packing(n: int, repeats: int, rows: Rows) -> None:
+    """Time bits in and out."""
+    vector = np.random.default_rng(3).standard_normal(n).astype(np.float32)
+    words, out = np.empty(-(-n // 64), np.uint64), np.zeros_like(vector)
+    codes, back = np.random.default_rng(4).integers(0, 16, n).astype(np.uint8), np.empty(n, np.uint8)
+    nibbles = np.empty(-(-n // 16), np.uint64)
+    bits.pack_codes(codes, 4, nibbles)
+    negative = np.packbits(vector < 0)
+    work: dict[str, Callable[[], Any]] = {
+        "signs into bits": lambda: bits.pack_signs(as_bits(vector), words),
+        "bits into signs": lambda: bits.add_signs(words, out, 1.0, -1.0),
+        "4-bit codes into words": lambda: bits.pack_codes(codes, 4, nibbles),
+        "words into 4-bit codes": lambda: bits.unpack_codes(nibbles, 4, back),
+        "numpy.packbits of vector < 0": lambda: np.packbits(vector < 0),
+        "numpy.unpackbits, to +-1": lambda: np.subtract(1.0, 2.0 * np.unpackbits(negative), out=out, dtype=np.float32),
+    }
+    print(f"\n{n:,} entries, GB/s of float32 vector")
+    for name, seconds in best(work, repeats).items():
+        print(f"{name:34}{vector.nbytes / seconds / 1e9:>9.2f}")
+        rows.add(method=name, n=n, seconds=seconds, gb_per_s=vector.nbytes / seconds / 1e9)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
+    parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
+    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--rows", help="append rows to this file")
+    arguments = parser.parse_args()
+    torch.set_num_threads(1)
+    print(machine())
+    rows = Rows("compressors", arguments.rows)
+    compressors(arguments.n, arguments.repeats, rows)
+    packing(arguments.n, arguments.repeats, rows)
+    selection(arguments.select, arguments.repeats, rows)
+
+
+if __name__ == "__main__":
+    main()
