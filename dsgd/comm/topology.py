@@ -11,7 +11,7 @@ weightings make the mean survive it:
 - uniform: rank j cuts what it has into ``1 + d_j`` equal parts, keeps one and sends the others. W is column stochastic:
   the sum over ranks survives, and doubly stochastic where all ranks send and receive equally much.
 
-How fast ranks agree is set by the spectral gap 1 - |lambda_2(W)|: of order P^-2 on a ring of P ranks, P^-1 on a square
+How fast ranks agree is set by the spectral gap 1 - abs(lambda_2): of order P^-2 on a ring of P ranks, P^-1 on a square
 grid, independent of P on random regular graphs, and 1, all at once, if everybody talks to everybody.
 
 Cost per round: a rank sends one message per peer it sends to, in the order of `dsgd.comm.matching`.
@@ -421,7 +421,7 @@ def mixing_matrix(
 
 
 def spectral_gap(matrix: FloatMatrix) -> float:
-    """Return 1 - |lambda_2|, with lambda_2 the second largest eigenvalue of a mixing matrix by modulus; 1 for one rank.
+    """Return 1 - abs(lambda_2), lambda_2 the second largest eigenvalue of a mixing matrix by modulus; 1 for one rank.
 
     Parameters
     ----------

@@ -11,9 +11,9 @@ heavy ball  u <- mu u + g;  d = u                                               
 Nesterov    u <- mu u + g;  d = g + mu u                                            Nesterov 1983; Sutskever et al. 2013
 Adagrad     v <- v + g^2;  d = g / (sqrt(v) + e)                                    Duchi, Hazan and Singer 2011
 Adam        u <- b1 u + (1 - b1) g;  v <- b2 v + (1 - b2) g^2;                      Kingma and Ba 2015;
-            d = u / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + e)                         (decoupled) Loshchilov, Hutter 2019
+            d = u / (1 - b1^t) / (sqrt(v / (1 - b2^t)) + e)                         Loshchilov and Hutter 2019
 LARS        u <- mu u + eta r g;  d = u / eta;  r = c ||w|| / (||g|| + s ||w||)     You, Gitman and Ginsburg 2017
-            per slice, an output's weights; 1 where a norm is zero, and for intercepts
+            per slice, an output's weights; r = 1 for intercepts and zero norms
 =========== ======================================================================= ====================================
 """
 
