@@ -14,12 +14,13 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from distributed import Client
 from sklearn.datasets import make_classification, make_regression
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from gang_cluster import start_cluster
 
 pytestmark = pytest.mark.cluster
 
@@ -30,7 +31,7 @@ OPTIONS = {"alpha": 1e-2, "max_iter": 8, "tol": None, "random_state": 0}
 def client() -> Iterator[Client]:
     """Two single-threaded worker processes."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        start_cluster(2) as cluster,
         Client(cluster) as client,
     ):
         yield client
@@ -263,8 +264,7 @@ def test_a_worker_process_without_dsgd_is_named(data, lazy):
     X, y = data
     if lazy:
         X, y = da.from_array(X, chunks=(250, -1)), da.from_array(y, chunks=250)
-    options = {"n_workers": 1, "threads_per_worker": 1, "dashboard_address": "127.0.0.1:0"}
-    with LocalCluster(**options) as cluster, Client(cluster) as client:
+    with start_cluster(1) as cluster, Client(cluster) as client:
         flags = ["--host", "127.0.0.1", "--nthreads", "1", "--no-dashboard", "--no-nanny", "--death-timeout", "60"]
         command = [sys.executable, "-c", _WORKER_WITHOUT_DSGD, cluster.scheduler_address, *flags]
         with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as worker:

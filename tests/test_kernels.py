@@ -1,7 +1,6 @@
 """Scalar kernels against calculus and scikit-learn, vector kernels against float64 numpy, and the cache on disk."""
 
 import json
-import os
 import subprocess
 import sys
 
@@ -139,8 +138,8 @@ for data in (X, sp.csr_array(X)):
                     is_finite(params)
 kernels = [sgd.run_rows, sgd.gradient_rows, sgd.step_all, sgd.all_finite, evaluate.evaluate_rows,
            rows.fingerprint_dense, rows.fingerprint_sparse, rows.place_dense, rows.place_sparse]
-counts = {{k.__name__: [sum(k.stats.cache_hits.values()), sum(k.stats.cache_misses.values())] for k in kernels}}
-print(json.dumps(counts))
+found = {{k.__name__: [sum(k.stats.cache_misses.values()), sorted(map(str, k.signatures))] for k in kernels}}
+print(json.dumps(found))
 """
 
 
@@ -151,16 +150,16 @@ def test_cached_kernels_know_all_files_they_come_from():
 
 
 @pytest.mark.slow
-def test_a_fresh_process_compiles_nothing(tmp_path):
+def test_a_fresh_process_compiles_nothing():
     """After one fit a fresh process loads every kernel from disk, whatever loss, penalty and schedule it is given."""
-    env = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path)}
 
     def fresh(every):
         program = FRESH.format(every=every)
-        done = subprocess.run([sys.executable, "-c", program], env=env, capture_output=True, text=True, check=False)
+        done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return json.loads(done.stdout)
 
     first, second = fresh(False), fresh(True)
-    assert all(misses > 0 for _, misses in first.values())
-    assert all(hits > 0 and misses == 0 for hits, misses in second.values()), second
+    # What lies on the disk may be of other tests; but no other signature may be needed than those of the one fit.
+    assert all(signatures for _, signatures in first.values())
+    assert second == {name: [0, signatures] for name, (_, signatures) in first.items()}

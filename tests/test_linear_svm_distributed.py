@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.sparse as sp
-from distributed import Client, LocalCluster
+from distributed import Client
 from sklearn.base import clone
 from sklearn.datasets import dump_svmlight_file, make_classification, make_regression
 from sklearn.exceptions import ConvergenceWarning
@@ -29,6 +29,7 @@ from dsgd.svm.linear_problem import LOSSES, LinearSolution, certify, make_proble
 from dsgd.svm.linear_rows import Team, gather_rows
 from dsgd.svm.newton import solve_newton
 from dsgd.svm.survivors import solve_survivors
+from gang_cluster import start_cluster
 from reference import linear_svm as twin
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
@@ -393,7 +394,7 @@ def test_history_is_of_certificates():
 def client() -> Iterator[Client]:
     """Two single-threaded worker processes."""
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        start_cluster(2) as cluster,
         Client(cluster) as client,
     ):
         yield client

@@ -354,14 +354,16 @@ def test_real_files_read_as_scikit_learn_reads_them(real_file: Any, name: str) -
 @pytest.mark.cluster
 def test_blocks_are_read_by_worker_processes(tmp_path: Path, rng: np.random.Generator) -> None:
     """Worker processes read the ranges of a file, and an error on a worker names file and line on the client."""
-    from distributed import Client, LocalCluster
+    from distributed import Client
+
+    from gang_cluster import start_cluster
 
     X = sp.random(3000, 40, density=0.2, format="csr", random_state=rng)
     path, bad = tmp_path / "x.svm", tmp_path / "bad.svm"
     write_svmlight(X, np.arange(3000), path)
     bad.write_bytes(b"1 1:1\n" * 500 + b"1 1:\n")
     with (
-        LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+        start_cluster(2) as cluster,
         Client(cluster) as client,
     ):
         futures = client.compute(read_svmlight(path, blocksize=20_000))
