@@ -283,11 +283,11 @@ def watched_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     run_round = _Trainer._round
     before = [0]
 
-    def run(self: _Trainer, epoch: int, number: int) -> None:
+    def run(self: _Trainer, epoch: int, first: int, number: int) -> None:
         if self.rank.number == 0 and (epoch, number) == (0, 2):
             before[0] = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-        run_round(self, epoch, number)
+        run_round(self, epoch, first, number)
         if before[0] and self.rank.number == 0:
             peaks.append(tracemalloc.get_traced_memory()[1] - before[0])
 
