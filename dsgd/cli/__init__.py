@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dsgd import __version__
-from dsgd.cli import datasets, fit, info, predict, study, study_collectives, study_elimination
+from dsgd.cli import datasets, fit, info, predict, study, study_collectives, study_elimination, study_gtopk
 
 __all__ = ["app"]
 
@@ -46,6 +46,7 @@ app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
 study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
+study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.command("info", epilog=info.EXAMPLES)(info.info)

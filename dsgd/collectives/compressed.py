@@ -51,6 +51,7 @@ from dsgd.compress import (
     TernGrad,
 )
 from dsgd.compress.base import WORD_BYTES, words_for
+from dsgd.compress.powersgd import times_rows
 from dsgd.compress.sparse import n_entries
 from dsgd.compress.terngrad import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
@@ -173,7 +174,7 @@ def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, 
 
     def row_factors() -> AnyArray:
         quantize.orthonormalise(left)
-        right: AnyArray = left @ matrix
+        right: AnyArray = times_rows(left, matrix)
         if rest is not None:
             quantize.add_outer(left, right, rest, -1.0)
         return right
