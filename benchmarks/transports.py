@@ -15,6 +15,7 @@ terminal. Nothing is asserted.
 ``tls``     the same, encrypted with certificates as those of a Dask cluster; left out where cryptography is missing
 ``shm``     `dsgd.comm.shm`, ranks that wait sleep
 ``spin``    `dsgd.comm.shm` with ``wait="spin"``
+``ucx``     `dsgd.comm.ucx`; left out where ucxx is missing
 ``gloo``    ``torch.distributed``, plain processes; left out where torch is missing
 ``mpi``     mpi4py on MPICH, plain processes; left out where ``--mpi-python`` has no mpi4py or no mpiexec beside it
 """
@@ -45,7 +46,7 @@ import numpy as np  # noqa: E402
 
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 65536, "1 MB": 10**6, "10 MB": 10**7, "64 MB": 64 * 10**6}
 REPEATS = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**6: 8}
-METHODS = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "shm", "spin", "gloo", "mpi")
+METHODS = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "shm", "spin", "ucx", "gloo", "mpi")
 # What takes so much longer is repeated as much less often.
 SLOWER = {"graph": 100, "actor": 10, "rpc": 10}
 OPERATIONS = ("allreduce", "pingpong")
@@ -109,7 +110,7 @@ def time_group(group: Any, quick: bool, slower: int = 1) -> Timings:
 
 
 def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
-    from dsgd.comm import shm, tcp
+    from dsgd.comm import shm, tcp, ucx
 
     def wrap(sock: Any, server_side: bool) -> Any:
         settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
@@ -122,6 +123,8 @@ def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: A
         if method in ("shm", "spin"):
             wait: Any = "spin" if method == "spin" else "sleep"
             transport: Any = shm.connect(listener, rank, addresses, wait=wait, **options)
+        elif method == "ucx":
+            transport = ucx.connect(listener, rank, addresses, **options)
         else:
             transport = tcp.connect(listener, rank, addresses, wrap=wrap if method == "tls" else None, **options)
     found = time_transport(transport, quick)
@@ -331,6 +334,9 @@ def measure(method: str, quick: bool, mpi_python: str) -> Timings | None:
         return time_mpi(mpi_python, quick)
     if method == "tls" and importlib.util.find_spec("cryptography") is None:
         print("tls: left out, cryptography (which makes the certificates) is not installed", file=sys.stderr)
+        return None
+    if method == "ucx" and importlib.util.find_spec("ucxx") is None:
+        print("ucx: left out, ucxx is not installed", file=sys.stderr)
         return None
     if method == "gloo" and importlib.util.find_spec("torch") is None:
         print("gloo: left out, torch is not installed", file=sys.stderr)

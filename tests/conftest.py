@@ -16,6 +16,8 @@ os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 os.environ.setdefault("MKL_NUM_THREADS", "1")
 os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
+# UCX would otherwise listen on every network of the machine.
+os.environ.setdefault("UCX_NET_DEVICES", "lo")
 
 import contextlib
 import gc

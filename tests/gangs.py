@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, AbstractTransport, gloo, inproc, shm, tcp
+from dsgd.comm import AbortFlag, AbstractTransport, gloo, inproc, shm, tcp, ucx
 from dsgd.comm.mesh import Detour
 from dsgd.comm.rpc import Switchboard
 from dsgd.errors import ProtocolError
@@ -206,8 +206,9 @@ def gang(
         transports: list[Any] = list(inproc.connect(n, timeout_s=timeout_s, aborts=aborts))
     elif kind in SHARED:
         transports = raise_first(connect_shm(n, timeout_s, aborts, **SHARED[kind](n)))
-    elif kind == "gloo":
-        transports = raise_first(connect_with(gloo.connect, n, timeout_s, aborts))
+    elif kind in ("gloo", "ucx"):
+        connect = gloo.connect if kind == "gloo" else ucx.connect
+        transports = raise_first(connect_with(connect, n, timeout_s, aborts))
     else:
         wrap = wrap_picky if kind == "wrapped" else None
         transports = raise_first(connect_tcp(n, timeout_s, aborts, wrap=wrap))

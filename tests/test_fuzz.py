@@ -8,19 +8,24 @@ take memory because it says so.
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import os
 import resource
 import socket
+import ssl
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
+from distributed import Security
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.comm import AbortFlag, neighbours, ring, streams, wire
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, inproc, neighbours, ring, streams, wire
 from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record
 from dsgd.comm.link import Link
 from dsgd.comm.listener import Guest
@@ -28,13 +33,17 @@ from dsgd.comm.pulling import Pulling
 from dsgd.comm.rpc import CHUNK_BYTES, Switchboard
 from dsgd.comm.segment import Segment
 from dsgd.comm.tcp import TCPTransport
-from dsgd.errors import AbortedError, DsgdError, ProtocolError
+from dsgd.errors import AbortedError, DsgdError, GangTimeoutError, ProtocolError
+from dsgd.kernels import rounds
 from dsgd.ledger import RankLedger
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.runtime.fused import FusedRounds
+from dsgd.runtime.rank import Rank
 from dsgd.runtime.relays import RelayHandlers
 from dsgd.runtime.store import JobStore
 
-N_TESTS = 7
-share = settings(max_examples=max(int(os.environ.get("DSGD_FUZZ_CASES", "700")) // N_TESTS, 1))
+N_TESTS = 10
+share = settings(max_examples=max(int(os.environ.get("DSGD_FUZZ_CASES", "1000")) // N_TESTS, 1))
 pytestmark = pytest.mark.timeout(3600)
 
 JOB, EPOCH, TOKEN = 7, 1, bytes(range(32))
@@ -280,3 +289,120 @@ def test_a_relay_takes_its_bytes_in_order_or_ends(messages: list[Any]) -> None:
 
     sent, taken = asyncio.run(run())
     assert taken == sent
+
+
+SHARD = make_shard(np.ones((4, 3)), np.array([1.0, -1.0, 1.0, -1.0]))
+N_ROUNDS = 4
+
+
+@share
+@given(
+    st.integers(0, 1),
+    st.lists(st.one_of(st.integers(-1, N_ROUNDS + 2), words), min_size=4, max_size=4),
+    st.binary(max_size=64),
+)
+def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: list[int], vector: bytes) -> None:
+    """Whatever a peer writes into its box, the spinning loop ends with a round of the epoch, or an error in time."""
+    transports = inproc.connect(2, timeout_s=0.01, spins=True)
+    window = transports[victim].window
+    assert window is not None
+    own, box = (
+        (ctypes.c_uint8 * rounds.BOX_BYTES).from_address(int(window.incoming[rank])) for rank in (victim, 1 - victim)
+    )
+    control = (ctypes.c_int64 * 4).from_buffer(box)
+    control[:] = shown
+    ctypes.memmove(ctypes.addressof(box) + 128, vector, len(vector))
+    before = bytes(box)
+    optimizer = SGD(Objective("hinge", "l2", 1e-3))
+    params = np.zeros(4)
+    rank = Rank(Group(transports[victim]), AbortFlag())
+    loop = FusedRounds(rank, window, optimizer, params, SHARD, optimizer.init(SHARD))
+    result: Any = None
+    try:
+        result = loop.run(0, N_ROUNDS, N_ROUNDS, 0.5)
+    except (ProtocolError, AbortedError, GangTimeoutError) as error:
+        result = str(error)
+    assert f"rank {1 - victim}" in result if isinstance(result, str) else 1 <= result <= N_ROUNDS
+    assert bytes(box) == before
+    assert int.from_bytes(bytes(own)[:8], "little") <= N_ROUNDS
+    for transport in transports:
+        transport.close()
+
+
+@pytest.fixture(scope="module")
+def contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """What the two ends of a connection in an encrypted cluster are made with."""
+    pytest.importorskip("cryptography")
+    security = Security.temporary()
+    return security.get_listen_args("worker")["ssl_context"], security.get_connection_args("worker")["ssl_context"]
+
+
+changes = st.tuples(
+    st.lists(st.tuples(st.integers(0, 2**16), st.integers(1, 255)), max_size=4),
+    st.one_of(st.none(), st.integers(0, 2**16)),
+    st.binary(max_size=40),
+)
+
+
+def change(data: bytes, how: tuple[list[tuple[int, int]], int | None, bytes]) -> bytes:
+    """Return bytes of which some are another, cut short, or with more behind them."""
+    flipped, end, more = how
+    changed = bytearray(data)
+    for place, value in flipped:
+        changed[place % len(data)] ^= value
+    return bytes(changed if end is None else changed[: end % len(data)]) + more
+
+
+@share
+@given(how=st.one_of(changes, st.binary(max_size=400)))
+def test_any_tls_hello_is_answered_or_refused(contexts: Any, how: Any) -> None:
+    """A guest that begins TLS with anything but a handshake is a stranger, and one that goes on never gets in by it."""
+    outgoing = ssl.MemoryBIO()
+    client = contexts[1].wrap_bio(ssl.MemoryBIO(), outgoing)
+    with pytest.raises(ssl.SSLWantReadError):
+        client.do_handshake()
+    data = how if isinstance(how, bytes) else change(outgoing.read(), how)
+
+    def read(sock: socket.socket) -> Record | None:
+        sock.setblocking(False)
+        with contexts[0].wrap_socket(sock, server_side=True, do_handshake_on_connect=False) as wrapped:
+            guest = Guest(wrapped, "somewhere", 0.0)
+            guest.read()
+            return guest.record
+
+    assert not isinstance(feed(data, read), Record)
+
+
+@share
+@given(how=changes)
+def test_any_tls_record_is_taken_as_sent_or_refused(contexts: Any, how: Any) -> None:
+    """Of an encrypted connection the bytes come out that went in, or an error."""
+    got = np.full(N, -1.0)
+    incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client = contexts[1].wrap_bio(incoming, outgoing)
+    ours, theirs = socket.socketpair()
+    ours.setblocking(False)
+    theirs.settimeout(10.0)
+    with theirs, contexts[0].wrap_socket(ours, server_side=True, do_handshake_on_connect=False) as server:
+        for end in (client, server, client, server):
+            with contextlib.suppress(ssl.SSLWantReadError):
+                end.do_handshake()
+            if end is client:
+                theirs.sendall(outgoing.read())
+            else:
+                incoming.write(theirs.recv(1 << 16))
+        client.write(good_frame())
+        sent = outgoing.read()
+        data = change(sent, how)
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        server.settimeout(10.0)
+        link = Link(server, 1, "somewhere", job=JOB, epoch=EPOCH)
+        transport = TCPTransport(0, 2, {1: link}, RankLedger(0), AbortFlag(), 10.0)
+        if data.startswith(sent):
+            transport.recv(1, got, wire.OP_ALLREDUCE)
+            assert got.tobytes() == good_frame()[wire.HEADER_BYTES :]
+        else:
+            with pytest.raises((ProtocolError, AbortedError)):
+                transport.recv(1, got, wire.OP_ALLREDUCE)
+            assert (got == -1.0).all()

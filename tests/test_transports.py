@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, P
 from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks
 
-KINDS = ("inproc", "tcp", "wrapped", "rpc", "gloo", *SHARED)
+needs_ucxx = pytest.mark.skipif(find_spec("ucxx") is None, reason="needs ucxx")
+KINDS = ("inproc", "tcp", "wrapped", "rpc", "gloo", pytest.param("ucx", marks=needs_ucxx), *SHARED)
 each_kind = pytest.mark.parametrize("kind", KINDS)
 
 

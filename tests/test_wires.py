@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
@@ -57,10 +58,15 @@ def test_ranks_can_talk_through_the_ports_of_their_workers(client: Client) -> No
 
 
 def test_a_library_may_carry_the_arrays(client: Client) -> None:
-    """With transport="gloo" the bits are those of TCP; a library that is missing is named."""
+    """With transport="gloo" or "ucx" the bits are those of TCP; a library that is missing is named."""
     result = sums(client, transport="gloo", n_ranks=2)
     assert transports(result) == ["gloo"] * 2
-    assert result.value == sums(client, transport="tcp", n_ranks=2).value
+    over_tcp = sums(client, transport="tcp", n_ranks=2).value
+    assert result.value == over_tcp
+    if find_spec("ucxx"):
+        over_ucx = sums(client, transport="ucx", n_ranks=2)
+        assert transports(over_ucx) == ["ucx"] * 2
+        assert over_ucx.value == over_tcp
     with pytest.raises(ClusterError, match='transport="mpi" needs'):
         sums(client, transport="mpi", n_ranks=2)
 

@@ -76,7 +76,7 @@ def fit(
         str,
         typer.Option(
             help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
-            "gloo or mpi.",
+            "gloo, mpi or ucx.",
             rich_help_panel=_PLACE,
         ),
     ] = "auto",

@@ -106,6 +106,7 @@ def _wires() -> dict[str, Any]:
         "tcp, rpc": "available",
         "gloo": "available" if find_spec("torch") else "needs torch",
         "mpi": "with workers started by mpiexec" if find_spec("mpi4py") else "needs mpi4py",
+        "ucx": "available" if find_spec("ucxx") else "needs ucxx",
         "dsgd.comm.ports": dask.config.get("dsgd.comm.ports", "any"),
         "dsgd.comm.interface": dask.config.get("dsgd.comm.interface", "that of the worker's address"),
     }

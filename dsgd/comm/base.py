@@ -22,7 +22,7 @@ __all__ = ["MAX_LIMIT_S", "AbortFlag", "AbstractTransport", "TransportName", "ch
 
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
 #: ports of the workers alone; a library that carries the arrays.
-TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"]
+TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"]
 
 # Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
 MAX_LIMIT_S: Final = 1e6

@@ -1,7 +1,7 @@
 """Ranks whose arrays travel by a library that moves bytes well: the part that all such libraries share.
 
-Problem: gloo, MPI and the like have fast ways between processes, but know nothing of jobs, deadlines or ranks that are
-not at the same point; what comes out of step in them hangs or ends the process.
+Problem: gloo, MPI, UCX and the like have fast ways between processes, but know nothing of jobs, deadlines or ranks that
+are not at the same point; what comes out of step in them hangs or ends the process.
 
 All ranks join over TCP (`mesh`), which says who belongs to the gang. The header of a frame goes over that connection,
 and only when it has shown that the array behind it is the one due is the array received, by the library. So a mismatch,
@@ -14,6 +14,7 @@ Cost per frame: that of a frame of no bytes over TCP, and what the library needs
 from __future__ import annotations
 
 import struct
+import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
@@ -23,13 +24,18 @@ from dsgd.comm.link import Link, charge_exchange
 from dsgd.comm.listener import Listener
 from dsgd.comm.mesh import join_mesh
 from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
-from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
+from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "tell_all"]
+__all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "look_until", "tell_all"]
 
-_NUMBER: Final = struct.Struct("<q")
+_LENGTH: Final = struct.Struct("<I")
+_MAX_SAID_BYTES: Final = 64 * 1024
+# Looks without a pause come to some tens of microseconds; the longest pause is what an abort may have to wait for.
+_BUSY_LOOKS: Final = 500
+_LEAST_PAUSE_S: Final = 1e-5
+_LONGEST_PAUSE_S: Final = 1e-3
 
 
 class Pending(Protocol):
@@ -57,7 +63,7 @@ class Carrier(Protocol):
 
 
 class CarriedTransport(AbstractTransport):
-    """A rank whose arrays a library carries; made by `dsgd.comm.gloo.connect` and `dsgd.comm.mpi.connect`.
+    """A rank whose arrays a library carries; made by the ``connect`` of `gloo`, `mpi` or `ucx`.
 
     Parameters
     ----------
@@ -122,17 +128,53 @@ class CarriedTransport(AbstractTransport):
             carrier.close()
 
 
-def tell_all(links: dict[int, Link], rank: int, number: int) -> list[int]:
-    """Return the numbers of all ranks, in rank order; all call it at once, right after they have joined."""
-    numbers = {rank: number}
+def tell_all(links: dict[int, Link], rank: int, said: bytes) -> list[bytes]:
+    """Return what all ranks say, in rank order; all call it at once, right after they have joined."""
+    told = {rank: said}
     for link in links.values():
-        link.sock.sendall(_NUMBER.pack(number))
+        link.sock.sendall(_LENGTH.pack(len(said)) + said)
     for peer, link in links.items():
-        data = receive_exactly(link.sock, _NUMBER.size)
-        if len(data) < _NUMBER.size:
-            raise ConnectionResetError(f"rank {peer} closed the connection")
-        numbers[peer] = _NUMBER.unpack(data)[0]
-    return [numbers[peer] for peer in range(len(numbers))]
+        length = _LENGTH.unpack(_receive(link, _LENGTH.size))[0]
+        if length > _MAX_SAID_BYTES:
+            raise ProtocolError(f"rank {peer} at {link.address} does not say how it is reached, but {length} bytes.")
+        told[peer] = _receive(link, length)
+    return [told[peer] for peer in range(len(told))]
+
+
+def _receive(link: Link, n_bytes: int) -> bytes:
+    data = receive_exactly(link.sock, n_bytes)
+    if len(data) < n_bytes:
+        raise ConnectionResetError(f"rank {link.rank} closed the connection")
+    return data
+
+
+def look_until(is_over: Callable[[], bool], limit_s: float, abort: AbortFlag) -> bool:
+    """Ask again and again, with longer and longer pauses, whether something is over.
+
+    Parameters
+    ----------
+    is_over : callable
+        Asks a library that tells nobody by itself.
+    limit_s : float
+        How long to go on, in seconds.
+    abort : AbortFlag
+        Ends it too when set.
+
+    Returns
+    -------
+    bool
+        Whether it is over.
+    """
+    for _ in range(_BUSY_LOOKS):
+        if is_over():
+            return True
+    deadline, pause_s = time.monotonic() + limit_s, _LEAST_PAUSE_S
+    while not is_over():
+        if abort.is_set or time.monotonic() >= deadline:
+            return False
+        time.sleep(pause_s)
+        pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+    return True
 
 
 def connect(

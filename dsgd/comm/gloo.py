@@ -7,11 +7,15 @@ find each other through a store that rank 0 opens on a port of its own. gloo che
 inside a network that is trusted. A wait for an array that a peer has begun to send and stops sending ends at the
 deadline; an abort does not end it sooner.
 
+torch's other library, NCCL, moves arrays between graphics cards alone; models here live in the memory of the host, so
+it is not offered.
+
 Source: ``torch.distributed.ProcessGroupGloo`` of torch 2.
 """
 
 from __future__ import annotations
 
+import struct
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
@@ -27,6 +31,7 @@ __all__ = ["connect"]
 
 _SET_UP_S: Final = 30.0
 _TAG: Final = 0
+_PORT: Final = struct.Struct("<H")
 
 
 class _Pending:
@@ -95,7 +100,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     def make(links: dict[int, Link], abort: AbortFlag, job: int) -> _Gloo:
         options = {"timeout": limit, "wait_for_workers": False}
         store = dist.TCPStore(first, 0, size, is_master=True, **options) if rank == 0 else None
-        port = carried.tell_all(links, rank, 0 if store is None else store.port)[0]
+        port = _PORT.unpack(carried.tell_all(links, rank, _PORT.pack(0 if store is None else store.port))[0])[0]
         if store is None:
             store = dist.TCPStore(first, port, size, is_master=False, **options)
         settings = dist.ProcessGroupGloo._Options()

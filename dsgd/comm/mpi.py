@@ -12,7 +12,7 @@ Source: MPI 4.1, nonblocking communication, through mpi4py.
 
 from __future__ import annotations
 
-import time
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -25,10 +25,7 @@ from dsgd.types import AnyArray
 
 __all__ = ["connect"]
 
-# Looks without a pause come to some tens of microseconds; the longest pause is what an abort may have to wait for.
-_BUSY_LOOKS: Final = 500
-_LEAST_PAUSE_S: Final = 1e-5
-_LONGEST_PAUSE_S: Final = 1e-3
+_NUMBER: Final = struct.Struct("<q")
 _MAX_TAG: Final = 32_767  # what every MPI must allow
 
 
@@ -39,16 +36,9 @@ class _Pending:
         self._request, self._array, self._abort = request, array, abort
 
     def wait(self, limit_s: float) -> None:
-        for _ in range(_BUSY_LOOKS):
-            if self._request.Test():
-                return
-        deadline, pause_s = time.monotonic() + limit_s, _LEAST_PAUSE_S
-        while not self._request.Test():
-            if self._abort.is_set or time.monotonic() >= deadline:
-                self._request.Cancel()
-                raise TimeoutError("MPI made no progress")
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        if not carried.look_until(self._request.Test, limit_s, self._abort):
+            self._request.Cancel()
+            raise TimeoutError("MPI made no progress")
 
 
 class _World:
@@ -97,7 +87,8 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     world = MPI.COMM_WORLD
 
     def make(links: dict[int, Link], abort: AbortFlag, job: int) -> _World:
-        places = carried.tell_all(links, rank, world.Get_rank())
+        told = carried.tell_all(links, rank, _NUMBER.pack(world.Get_rank()))
+        places = [_NUMBER.unpack(said)[0] for said in told]
         if len(set(places)) < len(places):
             raise ClusterError(
                 'transport="mpi" needs one MPI process per worker: start them all with one mpiexec (dask-mpi). '

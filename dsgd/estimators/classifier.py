@@ -102,7 +102,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     client : distributed.Client or None, default None
         The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
         a local cluster that is closed afterwards.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"

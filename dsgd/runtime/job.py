@@ -108,12 +108,13 @@ def run_on_cluster(
         every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
     algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
         How `Group.allreduce` works.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their
         workers where no connection can be opened, which the log of the worker says; ``"spin"`` is the same, but a rank
         that waits for a neighbour keeps its core busy for up to 10 ms before it sleeps (for rounds of a few
         microseconds and a core per rank); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
-        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"`` and ``"mpi"`` let torch or mpi4py carry the arrays.
+        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or
+        ucxx carry the arrays.
     ports : str or int, optional
         Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default what the
         setting ``dsgd.comm.ports`` of dask says, else any.

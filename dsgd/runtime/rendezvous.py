@@ -272,7 +272,7 @@ def _connect(
         "wrap": wrap,
         "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
     }
-    if options.transport in ("gloo", "mpi"):
+    if options.transport in ("gloo", "mpi", "ucx"):
         if wrap is not None:
             raise ClusterError(
                 f"transport={options.transport!r} does not encrypt, and the workers of this cluster talk over TLS. "
