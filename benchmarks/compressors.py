@@ -158,7 +158,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
     parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--rows", help="append rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)

@@ -10,7 +10,22 @@ import pytest
 import scipy.sparse
 
 from dsgd import SGDClassifier
-from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, Half, MajorityVote, OneBit, Sign, TernGrad, TopK
+from dsgd.cli.fit import compressing
+from dsgd.compress import (
+    COMPRESSOR_NAMES,
+    DGC,
+    QSGD,
+    AdaComp,
+    ErrorFeedback,
+    GTopK,
+    Half,
+    MajorityVote,
+    OneBit,
+    Sign,
+    TernGrad,
+    TopK,
+    parse_compressor,
+)
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, common_factor
 from dsgd.sync.compression import check_compressor
@@ -124,6 +139,21 @@ def test_what_does_not_go_together_is_refused(make: Any, names: list[str]) -> No
             make()
     with pytest.raises(InvalidParameterError, match="compressor"):
         LocalSGD(compressor="topk")  # type: ignore[arg-type]
+
+
+def test_names_mean_compressors() -> None:
+    """Every name of the command line makes one, with a number where it takes one, and a wrong name lists them."""
+    made = [parse_compressor(name) for name in COMPRESSOR_NAMES]
+    assert len({type(compressor) for compressor in made}) == len(made) - 1  # two kinds of half
+    assert parse_compressor("topk:0.25") == TopK(0.25)
+    assert parse_compressor("qsgd:3") == QSGD(3)
+    assert compressing(64, "auto") == LocalSGD(64, compressor="auto")
+    assert compressing(MinibatchSGD(8), "topk:0.1") == MinibatchSGD(8, compressor=ErrorFeedback(TopK(0.1)))
+    for text in ("zip", "topk:many", "sign:3", "topk:2"):
+        with pytest.raises(InvalidParameterError):
+            parse_compressor(text)
+    with pytest.raises(InvalidParameterError, match="takes no compressor"):
+        compressing("one-shot", "auto")
 
 
 def test_a_compressor_switches_fused_rounds_off() -> None:

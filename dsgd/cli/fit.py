@@ -6,6 +6,7 @@ import io
 import json
 from collections.abc import Callable, Mapping
 from contextlib import redirect_stdout, suppress
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
@@ -15,7 +16,7 @@ from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_model_path, is_svmlight, read_rows, save_model
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["EXAMPLES", "fit", "make_estimator", "parse_sync"]
+__all__ = ["EXAMPLES", "compressing", "fit", "make_estimator", "parse_sync"]
 
 EXAMPLES: Final = """\
 Examples:
@@ -54,6 +55,14 @@ def fit(
             rich_help_panel=_TRAINING,
         ),
     ] = "1024",
+    compress: Annotated[
+        str | None,
+        typer.Option(
+            help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
+            "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them.",
+            rich_help_panel=_TRAINING,
+        ),
+    ] = None,
     max_iter: Annotated[int, typer.Option(help="Epochs at most.", rich_help_panel=_TRAINING)] = 1000,
     tol: Annotated[
         float, typer.Option(help="Stop when the loss falls by less; 0 runs all epochs.", rich_help_panel=_TRAINING)
@@ -119,7 +128,7 @@ def fit(
         "average": average,
         "random_state": seed,
         "n_jobs": None if workers or scheduler else jobs,
-        "sync": parse_sync(sync),
+        "sync": parse_sync(sync) if compress is None else compressing(parse_sync(sync), compress),
         "transport": transport,
         "on_failure": on_failure,
         "checkpoint": checkpoint,
@@ -179,6 +188,33 @@ def parse_sync(text: str) -> Any:
         f"--sync {text!r}: give a number of samples (256), epoch, one-shot, minibatch:N (minibatch:64), or "
         "anytime:SECONDS (anytime:0.05)"
     )
+
+
+def compressing(sync: Any, text: str) -> Any:
+    """Return the strategy that `sync` means, with the compressor that a text names.
+
+    Parameters
+    ----------
+    sync : int, str or AbstractStrategy
+        What `parse_sync` has returned.
+    text : str
+        See `dsgd.compress.parse_compressor`. What a biased one leaves out of gradients is sent later.
+
+    Raises
+    ------
+    InvalidParameterError
+        There is no such compressor, or the strategy takes none.
+    """
+    from dsgd.compress import ErrorFeedback, parse_compressor
+    from dsgd.sync import resolve
+
+    strategy: Any = resolve(sync)
+    compressor = parse_compressor(text)
+    if "compressor" not in {field.name for field in fields(strategy)}:
+        raise InvalidParameterError(f"--compress {text!r}: {type(strategy).__name__} takes no compressor.")
+    if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
+        compressor = ErrorFeedback(compressor)
+    return replace(strategy, compressor=compressor)
 
 
 def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -> Any:

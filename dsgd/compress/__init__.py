@@ -9,6 +9,7 @@ from dsgd.compress.half import Half
 from dsgd.compress.identity import Identity
 from dsgd.compress.nonzero import NonZero
 from dsgd.compress.onebit import OneBit
+from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
 from dsgd.compress.powersgd import PowerMemory, PowerSGD
 from dsgd.compress.qsgd import QSGD
 from dsgd.compress.randomk import RandomK, StreamMemory
@@ -17,6 +18,7 @@ from dsgd.compress.terngrad import TernGrad
 from dsgd.compress.topk import TopK
 
 __all__ = [
+    "COMPRESSOR_NAMES",
     "DGC",
     "QSGD",
     "AbstractCompressor",
@@ -41,4 +43,5 @@ __all__ = [
     "TernGrad",
     "TopK",
     "VoteMemory",
+    "parse_compressor",
 ]
