@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -10,23 +11,34 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import sparse
 
+from dsgd.collectives import Group
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.rank import GangResult
+from dsgd.runtime.rank import GangResult, Mail
 from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import (
+    ADPSGD,
     ASGD,
+    AsyncEASGD,
+    AsyncLeaderSGD,
     BackupWorkers,
     DelayCompensatedASGD,
+    Downpour,
+    Hogwild,
+    LocalSGD,
     MinibatchSGD,
+    OneShotAveraging,
     StalenessAware,
     StaleSynchronous,
 )
-from dsgd.sync.server import AbstractDesk, Model, letter_bytes
+from dsgd.sync.server import AbstractDesk, Letter, Model, letter_bytes
+from gangs import run_gang
 from reference import asynchronous as reference
 
 PUSHING = (
@@ -64,7 +76,7 @@ class Driver:
 
     def __init__(self, make_desk: Callable[[Model], AbstractDesk], n_workers: int, rate: float, rounds: int) -> None:
         self.x = np.linspace(-1.0, 1.0, 4)
-        self.model = Model(self.x, self._step, n_workers, rounds)
+        self.model = Model(self.x, self._step, lambda: None, n_workers, rounds)
         self.rate = rate
         self.desk = make_desk(self.model)
         self.seen = [self.x.copy() for _ in range(n_workers)]
@@ -80,10 +92,17 @@ class Driver:
         g = gradient(worker, self.seen[worker])
         self.delays.append(self.model.version - self.versions[worker])
         self.parked.add(worker)
-        for other in list(self.desk.accept(worker, self.versions[worker], g)):
+        for other in list(self.desk.accept(worker, letter_of(g, self.versions[worker]))):
             self.parked.remove(other)
             self.desk.answer(other, self.seen[other])
             self.versions[other] = self.model.version
+
+
+def letter_of(vector: np.ndarray, version: int) -> Letter:
+    letter = Letter(vector.shape[0], vector.dtype)
+    letter.body[:] = vector
+    letter.version = version
+    return letter
 
 
 def gradient(worker: int, x: np.ndarray) -> np.ndarray:
@@ -152,12 +171,12 @@ def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
         def step(g: np.ndarray, x: np.ndarray = x, rate: float = rate) -> None:
             x -= rate * g
 
-        model = Model(x, step, delay + 1, rounds=10**6)
+        model = Model(x, step, lambda: None, delay + 1, rounds=10**6)
         desk, seen = ASGD().desk(model), [x.copy() for _ in range(delay + 1)]
         largest = []
         for number in range(600 * (delay + 1)):
             worker = number % (delay + 1)
-            desk.accept(worker, 0, seen[worker].copy())
+            desk.accept(worker, letter_of(seen[worker], 0))
             desk.answer(worker, seen[worker])
             largest.append(abs(float(x[0])))
         norms.append(max(largest[-50 * (delay + 1) :]))
@@ -301,3 +320,195 @@ def test_a_worker_that_fails_ends_its_server() -> None:
 
     with pytest.raises(ZeroDivisionError, match="no such luck"):
         run_on_threads(broken, make_data(2), (job,), timeout_s=30.0, mail=mail_for(job))
+
+
+# -- methods that send models -----------------------------------------------------------------------------------------
+
+
+@settings(max_examples=20)
+@given(n_workers=st.integers(1, 4), order=st.lists(st.integers(0, 3), min_size=1, max_size=30))
+def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) -> None:
+    """What a worker gains the centre loses, and each moves its share of the distance, whoever comes when."""
+    rng = np.random.default_rng(1)
+    centre, models = rng.standard_normal(3), rng.standard_normal((n_workers, 3))
+    model = Model(centre.copy(), lambda g: None, lambda: None, n_workers, rounds=10**6)
+    desk, expected = AsyncEASGD(beta=0.8).desk(model), centre.copy()
+    total = centre + models.sum(axis=0)
+    for wish in order:
+        worker = wish % n_workers
+        moved = 0.8 / n_workers * (models[worker] - expected)
+        expected = expected + moved
+        out = np.empty(3)
+        assert list(desk.accept(worker, letter_of(models[worker], 0))) == [worker]
+        desk.answer(worker, out)
+        np.testing.assert_allclose(out, moved, rtol=1e-12, atol=1e-14)
+        models[worker] -= out
+        np.testing.assert_allclose(model.params, expected, rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(model.params + models.sum(axis=0), total, rtol=1e-12, atol=1e-13)
+
+
+@pytest.mark.parametrize("fetch_every", [1, 3])
+def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
+    """With one worker the server adds up the steps of plain SGD, however seldom the worker fetches."""
+    ours = fit(Downpour(8, fetch_every=fetch_every), 1, schedule="optimal").value
+    plain = fit(LocalSGD(8), 1, schedule="optimal").value
+    np.testing.assert_allclose(ours.params, plain.params, rtol=1e-10, atol=1e-12)
+    np.testing.assert_allclose([r.train_loss for r in ours.history], [r.train_loss for r in plain.history], rtol=1e-10)
+
+
+def test_a_server_adds_what_is_poured() -> None:
+    """Changes of all workers are added in whatever order; only who asks for it gets the model."""
+    model = Model(np.zeros(2), lambda g: None, lambda: None, 3, rounds=10)
+    desk = Downpour(share=0.5).desk(model)
+    for worker, change in enumerate(([1.0, 2.0], [-3.0, 0.5], [4.0, 4.0])):
+        letter = letter_of(np.array(change), 0)
+        letter.say(wants_answer=worker != 1)
+        assert list(desk.accept(worker, letter)) == ([] if worker == 1 else [worker])
+    np.testing.assert_array_equal(model.params, [1.0, 3.25])
+
+
+def test_the_lowest_score_among_as_many_letters_as_workers_leads() -> None:
+    """A new leader comes when the counter of all is full, whoever filled it; no number leads nobody."""
+    model = Model(np.zeros(1), lambda g: None, lambda: None, 2, rounds=10)
+    desk = AsyncLeaderSGD().desk(model)
+    leaders = []
+    for worker, score in enumerate([3.0, 5.0, 0.5, 0.7, np.nan, np.inf]):
+        letter = letter_of(np.array([worker + 1.0]), 0)
+        letter.score = score
+        desk.accept(worker % 2, letter)
+        leaders.append((float(model.params[0]), model.version))
+    assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
+
+
+@pytest.mark.parametrize("n_ranks", [2, 3])
+@pytest.mark.parametrize("strategy", [AsyncLeaderSGD(8, pull=0.0), AsyncEASGD(8, beta=0.0)])
+def test_without_a_pull_workers_are_alone(strategy: Any, n_ranks: int) -> None:
+    """Workers that nothing pulls take the steps of ranks that never talk."""
+    result = fit(strategy, n_ranks).value
+    alone = fit(OneShotAveraging(), n_ranks).value
+    np.testing.assert_allclose(
+        [r.train_loss for r in result.history], [r.train_loss for r in alone.history], rtol=1e-10
+    )
+    if isinstance(strategy, AsyncLeaderSGD):
+        np.testing.assert_allclose(result.params, alone.params, rtol=1e-10, atol=1e-12)
+    else:
+        np.testing.assert_array_equal(result.params, np.zeros(6))
+
+
+@pytest.mark.parametrize("n_ranks", [1, 2, 3, 5])
+def test_pairs_conserve_the_mean(n_ranks: int) -> None:
+    """Without steps the mean of all models stays, whatever is under way at the end, and models come closer."""
+    start = np.random.default_rng(2).standard_normal((n_ranks, 4))
+    strategy = ADPSGD()
+
+    def program(rank: Any, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        params = own.copy()
+        state = strategy.init(rank.group, params, 1.0 / n_ranks)
+        rank.group.barrier()
+        for _ in range(40):
+            strategy.sync(rank.group, params, 1.0 / n_ranks, state)
+            time.sleep(2e-4 * (1 + rank.number % 3))
+        apart = rank.group.allgather(params)
+        strategy.collect(rank.group, params, 1.0 / n_ranks, state)
+        return params, apart
+
+    params, apart = run_on_threads(program, list(start), timeout_s=30.0, mail=Mail()).value
+    np.testing.assert_allclose(params, start.mean(axis=0), rtol=1e-12, atol=1e-13)
+    if n_ranks > 1:
+        assert apart.std(axis=0).max() < start.std(axis=0).max()
+
+
+@pytest.mark.parametrize("strategy", [Downpour(8), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr)
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_methods_that_send_models_converge(strategy: Any, n_ranks: int) -> None:
+    """Every method learns, and all ranks end with a model that is finite."""
+    result = fit(strategy, n_ranks, epochs=6).value
+    assert result.history[-1].train_loss < 0.8 * result.history[0].train_loss
+    assert np.isfinite(result.params).all()
+
+
+# -- one model for all threads ----------------------------------------------------------------------------------------
+
+
+def sparse_rows(n_rows: int, n_columns: int, groups: int) -> sparse.csr_matrix:
+    """Return rows of which each group of consecutive ones has columns of its own."""
+    rng = np.random.default_rng(4)
+    X = np.zeros((n_rows, n_columns))
+    for row in range(n_rows):
+        width = n_columns // groups
+        first = width * (row * groups // n_rows)
+        X[row, first + rng.choice(width, size=3, replace=False)] = rng.standard_normal(3)
+    return sparse.csr_matrix(X)
+
+
+@pytest.mark.parametrize("n_ranks", [2, 4])
+def test_threads_without_common_columns_are_one_thread(n_ranks: int) -> None:
+    """Where rows of different threads share no column, the model is that of one thread, bit for bit."""
+    X = sparse_rows(400, 40, n_ranks)
+    y = np.where(np.arange(400) % 2, 1.0, -1.0)
+    data = TrainData(make_shard(X, y, shuffle=False))
+    optimizer = SGD(Objective("log_loss", "l2", 1e-3, fit_intercept=False), schedule="constant", eta0=0.1)
+    job = TrainJob(optimizer, Hogwild(), np.zeros(41), max_iter=3, tol=None, n_iter_no_change=5)
+    one, many = (run_on_threads(train, data.cut(n), (job,)).value.params for n in (1, n_ranks))
+    np.testing.assert_array_equal(one, many)
+    assert np.abs(one).max() > 0.1
+
+
+@pytest.mark.parametrize("penalty", ["l2", "l1"])
+def test_one_thread_takes_the_steps_of_the_source(penalty: str) -> None:
+    """On one thread the steps are those of the twin in plain numpy, penalties on the columns of the row alone."""
+    X, rate, alpha = sparse_rows(60, 12, 2), 0.1, 0.01
+    y = np.where(np.arange(60) % 2, 1.0, -1.0)
+    optimizer = SGD(Objective("log_loss", penalty, alpha), schedule="constant", eta0=rate)
+    job = TrainJob(optimizer, Hogwild(), np.zeros(13), max_iter=2, tol=None, n_iter_no_change=5)
+    params = run_on_threads(train, [TrainData(make_shard(X, y, shuffle=False))], (job,)).value.params
+    twin = reference.hogwild(X.toarray(), y, rate, alpha, penalty, epochs=2, intercept_rate=0.01)
+    np.testing.assert_allclose(params, twin, rtol=1e-10, atol=1e-13)
+
+
+def test_on_dense_rows_one_thread_is_sgd() -> None:
+    """Every column is in every dense row, so one thread takes the steps of plain SGD."""
+    ours, plain = (fit(s, 1, schedule="optimal").value.params for s in (Hogwild(), LocalSGD()))
+    np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
+
+
+def test_ranks_of_several_processes_cannot_share_a_model() -> None:
+    """A gang whose ranks are not threads of one process is told why it cannot share a model, and what to do."""
+
+    def program(group: Group) -> None:
+        group.share(np.zeros(3))
+
+    with pytest.raises(IncompatiblePartsError, match=r"not all threads of one process.*n_jobs"):
+        run_gang("tcp", 2, program)
+
+
+# -- on the virtual clock ---------------------------------------------------------------------------------------------
+
+
+def simulate(strategy: Any, stragglers: str = "none", ranks: int = 8, **options: Any) -> GangResult:
+    slow = Compute(row_s=1e-3)
+    cluster = SimulatedCluster(ranks, network="InfiniBand", compute=slow, stragglers=stragglers, seed=3)
+    job = make_job(strategy, epochs=3, **options)
+    return cluster.run(train, make_data(ranks, 512), (job,), mail=mail_for(job))
+
+
+@pytest.mark.parametrize(
+    "strategy", [*PUSHING, Downpour(8), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8), Hogwild()], ids=repr
+)
+def test_simulated_runs_repeat_to_the_bit(strategy: Any) -> None:
+    """On the virtual clock even methods without order give the same model and the same seconds every time."""
+    first, second = (simulate(strategy, "heavy-tail", ranks=4) for _ in range(2))
+    np.testing.assert_array_equal(first.value.params, second.value.params)
+    assert first.ledger.elapsed_s == second.ledger.elapsed_s
+    assert first.value.history[-1].train_loss < first.value.history[0].train_loss
+
+
+def test_who_waits_for_nobody_is_not_slowed_by_stragglers() -> None:
+    """Among stragglers, methods by post take less time than a round that waits for all; without, about as much."""
+    posted = [ASGD(8), StaleSynchronous(8, slack=8), BackupWorkers(8, backups=2)]
+    waiting = MinibatchSGD(8 * 8)
+    even = {s: simulate(s).ledger.elapsed_s for s in (*posted, waiting)}
+    uneven = {s: simulate(s, "heavy-tail").ledger.elapsed_s for s in (*posted, waiting)}
+    for strategy in posted:
+        assert even[strategy] < 1.2 * even[waiting]
+        assert uneven[strategy] < 0.9 * uneven[waiting]

@@ -119,7 +119,7 @@ def push_sum(
 
 def check_gossip(group: Group, topology: AbstractTopology) -> None:
     """Raise `IncompatiblePartsError` if a rank could not reach all of its peers."""
-    if group.transport.processes:
+    if group.transport.processes and group.transport.mailbox is None:
         raise IncompatiblePartsError(
             f"{topology} needs ranks that reach each other one by one, and the ranks here are threads of several "
             "processes, of which only the first threads do. Start workers with one thread each, or train on the "

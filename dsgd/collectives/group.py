@@ -158,6 +158,30 @@ class Group:
             )
         return mailbox
 
+    def share(self, array: AnyArray) -> AnyArray:
+        """Return the array of rank 0, the same memory on every rank; each reads and writes it when it likes.
+
+        Raises
+        ------
+        IncompatiblePartsError
+            Ranks are not all threads of one process.
+        """
+        commons = self.transport.commons
+        if self.size == 1:
+            return array
+        if commons is None:
+            raise IncompatiblePartsError(
+                f"the {self.size} ranks of this gang are not all threads of one process, and cannot share a model. "
+                "Train on the threads of one process (n_jobs=...) or of one worker, or exchange models instead."
+            )
+        if self.rank == 0:
+            commons.array = array
+        self.barrier()
+        shared = commons.array
+        assert shared is not None  # rank 0 has left it before the barrier
+        self.barrier()
+        return shared
+
     def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
         """Replace `vector` by the sum over ranks, or its entries' extremes, bitwise equal on all of them.
 

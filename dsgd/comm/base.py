@@ -15,6 +15,7 @@ from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
+    from dsgd.comm.commons import Commons
     from dsgd.comm.mailbox import AbstractMailbox
     from dsgd.comm.window import Window
 
@@ -108,6 +109,8 @@ class AbstractTransport(ABC):
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     is_virtual : bool
         Whether the clock of the ledger only moves when `exchange` and `worked` are called.
+    commons : Commons or None
+        Where ranks that are threads of one process, all of them, leave an array that they share.
     mailbox : AbstractMailbox or None
         Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
     window : Window or None
@@ -125,6 +128,7 @@ class AbstractTransport(ABC):
     wire: str
     deadline_s: float
     is_virtual: bool = False
+    commons: Commons | None = None
     mailbox: AbstractMailbox | None = None
     window: Window | None = None
     adder: Callable[[int, AnyArray, int, AnyArray, int], bool] | None = None

@@ -23,6 +23,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
+from dsgd.comm.commons import Commons
 from dsgd.comm.window import Window, inproc_windows
 from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
@@ -254,7 +255,13 @@ def connect(
     meetings = [[_Meeting() for _ in range(n)] for _ in range(n)]
     spins = 1 < n <= _n_cores() if spins is None else spins
     windows: Sequence[Window | None] = inproc_windows(aborts) if spins else [None] * n
-    return [InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)]
+    transports = [
+        InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)
+    ]
+    commons = Commons()
+    for transport in transports:
+        transport.commons = commons
+    return transports
 
 
 def _n_cores() -> int:

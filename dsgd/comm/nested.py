@@ -9,7 +9,8 @@ The threads of a process are connected pairwise (`inproc`). The first rank of ea
 to every other leader: one wire between processes, of as many ends as there are processes, used by one thread in each.
 Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside.
 
-Cost: W - 1 connections per process, whatever T is; a frame costs what it costs on its wire.
+Cost: W - 1 connections per process, whatever T is; a frame costs what it costs on its wire. Where ranks talk one to one
+they have mailboxes beside (`dsgd.comm.mailbox`), with W T - 1 connections each.
 
 Rejected: one connection per pair of processes that carries the frames of all ranks. Frames of several senders would
 have to be taken apart by a thread that reads for all, which costs a copy and two wake-ups in every round.
@@ -23,6 +24,7 @@ from typing import Final, final
 
 from dsgd.comm import inproc
 from dsgd.comm.base import MAX_LIMIT_S, AbortFlag, AbstractTransport
+from dsgd.comm.wire import OP_GOSSIP
 from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -73,10 +75,17 @@ class NestedTransport(AbstractTransport):
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`.
 
-        Both peers are ranks of this process, or both are first ranks of their processes as this one is.
+        Both peers are ranks of this process, or both are first ranks of their processes as this one is. With mailboxes
+        gossip goes through them, and reaches every rank.
         """
         inside, between = self._number_inside, self._number_between
-        if to in inside and source in inside:
+        if op == OP_GOSSIP and self.mailbox is not None:
+            # Any two ranks may be neighbours in a graph. The way must be that of the pair, whatever the other half is.
+            if to is not None and outgoing is not None:
+                self.mailbox.post(to, outgoing, op)
+            if source is not None and incoming is not None:
+                self.mailbox.take(source, incoming, op)
+        elif to in inside and source in inside:
             try:
                 self._inside.exchange(inside[to], outgoing, inside[source], incoming, op)
             except (GangTimeoutError, ProtocolError) as error:

@@ -165,6 +165,7 @@ class AbstractSGD(AbstractClusterEstimator):
                 transport=self.transport,
                 on_failure=self.on_failure,
                 elastic=self.elastic,
+                mail=mail_for(job),
                 demand=packer.demand(blocks.summaries, job.initial.size),
             )
         return gang, packer.sparse

@@ -35,7 +35,7 @@ from dsgd.inputs.sources import (
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.policy import FailurePolicy
-from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster
 
 if TYPE_CHECKING:
@@ -83,6 +83,7 @@ class ClusterBlocks:
         on_failure: FailurePolicy = "raise",
         elastic: bool = False,
         demand: MemoryDemand | None = None,
+        mail: Mail | None = None,
     ) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`.
 
@@ -120,6 +121,7 @@ class ClusterBlocks:
                 elastic=elastic,
                 reload=resend,
                 demand=demand,
+                mail=mail,
             )
 
 

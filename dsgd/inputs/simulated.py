@@ -9,7 +9,7 @@ from typing import Any
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, summarise
 from dsgd.local import split
-from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster
 
 __all__ = ["SimulatedBlocks", "cut_rows"]
@@ -44,6 +44,7 @@ class SimulatedBlocks:
         numbered: bool = False,
         on_failure: str = "raise",
         elastic: bool = False,
+        mail: Mail | None = None,
         **others: Any,
     ) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
@@ -71,7 +72,7 @@ class SimulatedBlocks:
                 blocks[k] = (*block, first)
                 first += self.summaries[k].rows
         data = [pack([block], rank) for rank, block in enumerate(blocks)]
-        return self.cluster.run(program, data, args, on_event=on_event)
+        return self.cluster.run(program, data, args, on_event=on_event, mail=mail)
 
 
 def cut_rows(

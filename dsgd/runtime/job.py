@@ -20,7 +20,7 @@ from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo
 from dsgd.runtime.plugins import register
 from dsgd.runtime.policy import FailurePolicy, as_policy
-from dsgd.runtime.rank import GangResult, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.recovery import Limits, Recovery
 from dsgd.runtime.session import Session
 from dsgd.runtime.versions import check_versions
@@ -68,6 +68,7 @@ def run_on_cluster(
     on_failure: FailurePolicy = "raise",
     elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
+    mail: Mail | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
@@ -138,6 +139,8 @@ def run_on_cluster(
     reload : callable, optional
         Called with the number of a block that was lost with its worker and that Dask cannot compute again (it was
         scattered); returns a future of the same block.
+    mail : Mail, optional
+        Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
 
     Returns
     -------
@@ -188,7 +191,7 @@ def run_on_cluster(
                 plan = _admitted(
                     session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, demand, reload
                 )
-                outcomes = _train(session, recovery, plan, blocks, limits, payload, algorithm, wires)
+                outcomes = _train(session, recovery, plan, blocks, limits, payload, algorithm, wires, mail)
             except GangError as error:
                 recovery.heed(error, plan)
         session.leave()
@@ -198,7 +201,7 @@ def run_on_cluster(
         raise
     stats = [stats for o in outcomes for stats in o.stats]
     ledger = Ledger(
-        [records for o in outcomes for records in o.records],
+        sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
         elapsed_s=time.perf_counter() - began,
         workers=[str(entry["worker"]) for entry in stats],
     )
@@ -307,6 +310,7 @@ def _train(
     payload: bytes,
     algorithm: Algorithm,
     wires: WireOptions,
+    mail: Mail | None,
 ) -> list[MemberOutcome]:
     """Run the members and return their outcomes in order."""
     futures = [
@@ -326,6 +330,7 @@ def _train(
                 algorithm,
                 wires,
                 recovery.is_possible,
+                mail,
             ),
             key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
             workers=[member.worker.address],

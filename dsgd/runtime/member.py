@@ -25,10 +25,11 @@ from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.failures import describe
 from dsgd.runtime.fetch import HeldBlocks
+from dsgd.runtime.mailroom import MailRoom, servers_of, wants_mailboxes
 from dsgd.runtime.plugins import store_of
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import Publisher
-from dsgd.runtime.rank import Rank, RankProgram
+from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
 from dsgd.runtime.rendezvous import Fence, SchedulerLink, meet
 from dsgd.runtime.snapshot import SnapshotKeeper
 from dsgd.runtime.store import JobState
@@ -76,6 +77,8 @@ class MemberTask:
         What the ranks talk over.
     keeps : bool
         Whether the packed rows and snapshots of the rank stay until the job is closed, for its next epoch.
+    mail : Mail or None
+        Whether ranks get mailboxes, and which servers the gang has.
     """
 
     fence: Fence
@@ -91,6 +94,12 @@ class MemberTask:
     algorithm: Algorithm
     wires: WireOptions
     keeps: bool = False
+    mail: Mail | None = None
+
+    @property
+    def servers(self) -> range:
+        """Numbers of the servers it runs."""
+        return servers_of(self.mail, self.fence.member, self.ranks_of)
 
     @property
     def ranks(self) -> range:
@@ -112,7 +121,7 @@ class MemberOutcome:
     stats : list of dict
         One per rank; see `GangResult`.
     records : list of RankRecords
-        The accounts of the ranks.
+        The accounts of the ranks and of the servers.
     """
 
     ok: bool
@@ -215,19 +224,39 @@ def _run(
     job.abort.check()
 
     ledgers = [RankLedger(rank) for rank in ranks]
+    ends = dict(zip(ranks, ledgers, strict=True)) | {server: RankLedger(server) for server in task.servers}
     between, refused = meet(worker, job, link, task.fence, task.wires, ledger=ledgers[0], timeout_s=task.timeout_s)
     cleanup.callback(between.close)
     transports = nested.connect(between, task.ranks_of, ledgers=ledgers, abort=job.abort, timeout_s=task.timeout_s)
+    mailroom: MailRoom | None = None
+    if wants_mailboxes(task.mail, task.ranks_of):
+        mailroom = MailRoom(worker, job, task.fence, task.wires, between, ends, task.timeout_s)
+        cleanup.callback(mailroom.close)
     publisher = Publisher(link.publish)
     n_threads = max(1, task.n_threads // n)
     values: list[Any] = [None] * n
 
+    def attend(number: int) -> None:
+        assert mailroom is not None  # servers talk by post
+        assert task.mail is not None
+        assert task.mail.serve is not None
+        try:
+            with contextlib.closing(mailroom.open(number)) as mailbox:
+                task.mail.serve(Server(mailbox, sum(task.ranks_of), job.abort), *args)
+        except BaseException as error:
+            failures.tell(number, error)
+
     def work(number: int) -> None:
+        if number not in ranks:
+            attend(number)
+            return
         transport = transports[number - first]
         extras: dict[str, Any] = {"publish": publisher} if number == 0 else {}
         if task.keeps:
             extras["keeper"] = job.kept.keepers.setdefault(number - first, SnapshotKeeper())
         try:
+            if mailroom is not None:
+                transport.mailbox = mailroom.open(number)
             rank = Rank(
                 Group(transport, task.algorithm),
                 job.abort,
@@ -241,10 +270,12 @@ def _run(
         except BaseException as error:
             failures.tell(number, error)
         finally:
+            if transport.mailbox is not None:
+                transport.mailbox.close()
             if transport is not between:
                 transport.close()
 
-    run_threads(work, ranks, job.abort)
+    run_threads(work, list(ends), job.abort)
     if failures.are_told:
         return _NOTHING
     if first == 0:
@@ -265,7 +296,7 @@ def _run(
             }
             for rank, rows, transport in zip(ranks, data, transports, strict=True)
         ],
-        [ledger.records() for ledger in ledgers],
+        [ledger.records() for ledger in ends.values()],
     )
 
 

@@ -20,6 +20,10 @@ def _say_nothing(event: Mapping[str, Any]) -> None:
     """Drop a progress event: nobody listens."""
 
 
+def _did_nothing(**work: int) -> None:
+    """Drop an account of work: a real clock has moved by itself."""
+
+
 @dataclass(frozen=True)
 class Rank:
     """One rank of a gang, as its program sees it.
@@ -100,11 +104,14 @@ class Server:
         How many ranks it serves.
     abort : AbortFlag
         Set when the job stops.
+    worked : callable
+        Says that work has been done, for the clock of a simulated server; see `AbstractTransport.worked`.
     """
 
     mailbox: AbstractMailbox
     n_workers: int
     abort: AbortFlag
+    worked: Callable[..., None] = field(default=_did_nothing)
 
     @property
     def number(self) -> int:

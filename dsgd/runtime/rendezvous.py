@@ -34,15 +34,15 @@ from dsgd.runtime.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["Fence", "Meeting", "SchedulerLink", "data_wrap", "meet"]
+__all__ = ["CALL_S", "CONNECT_S", "Fence", "Meeting", "SchedulerLink", "data_wrap", "meet", "on_loop"]
 
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
 # How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
 _LOOK_S: Final = 0.2
-_CALL_S: Final = 10.0
+CALL_S: Final = 10.0
 # All listeners are open by then, so this is a matter of the network alone.
-_CONNECT_S: Final = 30.0
+CONNECT_S: Final = 30.0
 
 
 @dataclass(frozen=True)
@@ -88,12 +88,12 @@ class SchedulerLink:
 
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
         """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
-        answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, idle, address=address, wait_s=wait_s)
+        answer: dict[str, Any] = self._call("dsgd_join", wait_s + CALL_S, idle, address=address, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
         """Say how this member ended."""
-        self._call("dsgd_finish", _CALL_S, failure=None if failure is None else dict(failure))
+        self._call("dsgd_finish", CALL_S, failure=None if failure is None else dict(failure))
 
     def _tell(self, event: dict[str, Any] | None) -> None:
         message = {"op": MEMBER_EVENT, **self._fence.as_message(), "event": event}
@@ -101,10 +101,10 @@ class SchedulerLink:
 
     def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
         call = getattr(self._worker.scheduler, op)(**self._fence.as_message(), **arguments)
-        return _on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", idle)
+        return on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", idle)
 
 
-def _on_loop(
+def on_loop(
     worker: Worker,
     call: Coroutine[Any, Any, Any],
     timeout_s: float,
@@ -258,7 +258,7 @@ def _connect(
     def through_worker(peer: int) -> socket.socket:
         call = open_relay(worker, job.relays, fence, peer, workers[peer])
         problem = f"worker {workers[peer]} did not connect"
-        sock: socket.socket = _on_loop(worker, call, _CALL_S, problem)
+        sock: socket.socket = on_loop(worker, call, CALL_S, problem)
         return sock
 
     settings: dict[str, Any] = {
@@ -268,7 +268,7 @@ def _connect(
         "ledger": ledger,
         "abort": job.abort,
         "timeout_s": timeout_s,
-        "connect_timeout_s": min(timeout_s, _CONNECT_S),
+        "connect_timeout_s": min(timeout_s, CONNECT_S),
         "wrap": wrap,
         "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
     }

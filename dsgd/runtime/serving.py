@@ -18,6 +18,7 @@ from dsgd.local import Shard, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
 from dsgd.runtime.train_job import TrainJob
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector
 
@@ -35,6 +36,12 @@ def mail_for(job: TrainJob) -> Mail | None:
         The optimiser cannot be run by a server.
     """
     strategy = job.strategy
+    if isinstance(strategy, Hogwild) and (job.optimizer.average or job.optimizer.rule is not None):
+        given = f"average={job.optimizer.average}" if job.optimizer.average else f"optimizer={job.optimizer.rule!r}"
+        raise IncompatiblePartsError(
+            f"sync={strategy!r} has threads step on one model, where every other vector that goes with it would have "
+            f"to be shared too. Leave out {given}."
+        )
     if strategy.talks == "together":
         return None
     if strategy.n_servers and strategy.exchanges == "gradient":
@@ -90,12 +97,13 @@ def serve_training(server: Server, job: TrainJob) -> None:
     code, n_features, is_sparse, rounds, n = facts.tolist()
     params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
     mailbox.take(0, params, OP_POST)
-    model = _model(job, params, n_features, bool(is_sparse), server.n_workers, rounds)
+    model = _model(server, job, params, n_features, bool(is_sparse), rounds)
     mailbox.ledger.end_round()
     serve(mailbox, strategy.desk(model), model)
 
 
-def _model(job: TrainJob, params: FloatVector, n_features: int, is_sparse: bool, n_workers: int, rounds: int) -> Model:
+def _model(server: Server, job: TrainJob, params: FloatVector, n_features: int, is_sparse: bool, rounds: int) -> Model:
+    n_workers = server.n_workers
     no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
     optimizer = job.optimizer
     state = optimizer.init(make_shard(no_rows, np.zeros(0)))
@@ -107,6 +115,9 @@ def _model(job: TrainJob, params: FloatVector, n_features: int, is_sparse: bool,
         state.epoch = 1 + (model.n_letters - 1) // (rounds * n_workers)
         optimizer.step(params, gradient, 1, state)
 
-    model = Model(params, step, n_workers, rounds)
+    def worked() -> None:
+        server.worked(params=params.size)
+
+    model = Model(params, step, worked, n_workers, rounds)
     optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(make_shard(no_rows, np.zeros(0))))
     return model

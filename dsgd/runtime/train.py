@@ -21,13 +21,14 @@ from dsgd.local import Evaluation, Residency, SGDState, Shard, evaluate, is_fini
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
+from dsgd.runtime.hogwild import shared_walk
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.serving import begin_servers
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import AbstractLocalTerm, AnytimeSGD, LocalSteps, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import AbstractLocalTerm, AnytimeSGD, Hogwild, LocalSteps, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.delayed import DelayedMean
 from dsgd.types import FloatVector
@@ -97,6 +98,8 @@ class _Trainer:
         self.watch = StragglerWatch(rank.number, rank.size, rank.ledger, self.clock)
         self.shard = data.shard
         self.params: FloatVector = np.array(job.initial, dtype=self.shard.dtype)
+        if isinstance(job.strategy, Hogwild):
+            self.params = rank.group.share(self.params)
         self.gradient = np.zeros_like(self.params)
         self.before_sync = np.zeros_like(self.params)
         self.state: SGDState = job.optimizer.init(self.shard)
@@ -109,7 +112,9 @@ class _Trainer:
         entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
         entries = entries_per_call(self.params.size)
         self.rows_per_call = max(1, entries // (entries_per_row * n_outputs))
-        self.walk = job.optimizer.bind(self.params, self.shard, self.state)
+        self.walk: Callable[[int, int], object] = job.optimizer.bind(self.params, self.shard, self.state)
+        if isinstance(job.strategy, Hogwild):
+            self.walk = shared_walk(rank.group, job.optimizer, self.params, self.shard, self.state)
         self.residency = None if self.shard.mapping is None else Residency(self.shard)
         if self.residency is not None:
             self.walk = self.residency.bound(self.walk)

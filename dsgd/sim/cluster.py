@@ -20,12 +20,14 @@ from typing import Any
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
+from dsgd.comm.commons import Commons
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
-from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, root_cause, run_threads
 from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
+from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
 from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.sim.turns import Turns
@@ -90,6 +92,7 @@ class SimulatedCluster:
         *,
         algorithm: Algorithm = "auto",
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
+        mail: Mail | None = None,
     ) -> GangResult:
         """Run a rank program; as `dsgd.runtime.run_on_threads`, but for the clock.
 
@@ -105,6 +108,8 @@ class SimulatedCluster:
             How vectors are summed.
         on_event : callable, optional
             Receives what rank 0 publishes, in the thread of rank 0.
+        mail : Mail, optional
+            Whether ranks get mailboxes, and which servers come after them, each a machine of its own.
 
         Returns
         -------
@@ -122,13 +127,22 @@ class SimulatedCluster:
         if len(data) != self.ranks:
             raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
         abort = AbortFlag()
-        turns = Turns(self.ranks, abort)
+        mail = Mail(in_pairs=True) if mail is None else mail
+        n_ends = self.ranks + mail.n_servers
+        turns = Turns(n_ends, abort)
         network = network_for(self.network)
         fabric = Fabric(network, turns)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
         parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, abort
-        transports = [SimTransport(rank, self.ranks, fabric, ledgers[rank], *parts) for rank in range(self.ranks)]
+        # That of a server only charges it for work: it takes part in no collective.
+        transports = [SimTransport(rank, self.ranks, fabric, ledgers[rank], *parts) for rank in range(n_ends)]
+        mailboxes = [] if mail.in_pairs else connect(fabric, ledgers, abort)
+        commons = Commons()
+        for transport in transports:
+            transport.commons = commons
+        for transport, mailbox in zip(transports, mailboxes, strict=False):
+            transport.mailbox = mailbox
         values: list[Any] = [None] * self.ranks
         errors: list[tuple[int, BaseException]] = []
 
@@ -137,18 +151,24 @@ class SimulatedCluster:
             listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
             try:
                 turns.begin(number)
+                if number >= self.ranks:
+                    assert mail.serve is not None  # a gang without it has no servers
+                    mail.serve(Server(mailboxes[number], self.ranks, abort, transport.worked), *args)
+                    return
                 values[number] = program(Rank(Group(transport, algorithm), abort, **listeners), data[number], *args)
             except BaseException as error:
                 errors.append((number, error))
                 abort.set(f"rank {number} raised {type(error).__name__}: {error}")
             finally:
                 transport.close()
+                if transport.mailbox is not None:
+                    transport.mailbox.close()
                 turns.end(number)
 
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.
         with limit_pools(1):
-            run_threads(work, range(self.ranks), abort)
+            run_threads(work, range(n_ends), abort)
         if errors:
             raise root_cause(errors)
         stats = [

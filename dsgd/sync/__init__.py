@@ -1,7 +1,10 @@
 """When ranks talk, and what they say: one file per strategy."""
 
+from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
+from dsgd.sync.async_easgd import AsyncEASGD
+from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
@@ -10,10 +13,12 @@ from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
+from dsgd.sync.downpour import Downpour, DownpourState
 from dsgd.sync.dpsgd import DPSGD, RoundState
 from dsgd.sync.easgd import EASGD, CentreState
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import AnchorState, FedProx
+from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.leader import LeaderSGD, LeaderState
 from dsgd.sync.local_sgd import LocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
@@ -31,6 +36,7 @@ from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
 
 __all__ = [
+    "ADPSGD",
     "ASGD",
     "DPSGD",
     "EASGD",
@@ -42,6 +48,8 @@ __all__ = [
     "AbstractStrategy",
     "AnchorState",
     "AnytimeSGD",
+    "AsyncEASGD",
+    "AsyncLeaderSGD",
     "BackupWorkers",
     "CentreState",
     "ChocoSGD",
@@ -51,12 +59,16 @@ __all__ = [
     "ControlState",
     "DelayCompensatedASGD",
     "DiLoCo",
+    "Downpour",
+    "DownpourState",
     "EpochAveraging",
     "EveryBatch",
     "EveryEpoch",
     "EveryRows",
     "Exchange",
     "FedProx",
+    "FollowerState",
+    "Hogwild",
     "InFlightState",
     "LeaderSGD",
     "LeaderState",
@@ -70,6 +82,7 @@ __all__ = [
     "OneShotAveraging",
     "OuterState",
     "OverlapSGP",
+    "PairState",
     "PostLocalSGD",
     "PushSumState",
     "RoundClock",

@@ -22,7 +22,7 @@ from typing import final
 import numpy as np
 
 from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Model
+from dsgd.sync.server import AbstractDesk, Letter, Model
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -68,12 +68,12 @@ class _Desk(AbstractDesk):
         self._waiting: list[int] = []
         self._sum = np.zeros_like(model.params)
 
-    def accept(self, worker: int, version: int, vector: FloatVector) -> list[int]:
+    def accept(self, worker: int, letter: Letter) -> list[int]:
         model = self._model
         self._sent[worker] += 1
         answered = []
-        if version == model.version:
-            self._sum += vector
+        if letter.version == model.version:
+            self._sum += letter.body
             self._waiting.append(worker)
         else:
             answered.append(worker)

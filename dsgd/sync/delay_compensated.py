@@ -21,7 +21,7 @@ from typing import Final, final
 import numpy as np
 
 from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Model
+from dsgd.sync.server import AbstractDesk, Letter, Model
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -72,8 +72,8 @@ class _Desk(AbstractDesk):
         self._given = np.repeat(model.params[None], model.n_workers, axis=0)
         self._mean_square = np.zeros_like(model.params)
 
-    def accept(self, worker: int, version: int, vector: FloatVector) -> tuple[int, ...]:
-        model, strength = self._model, self._compensation
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+        model, vector, strength = self._model, letter.body, self._compensation
         if strength:
             square = vector * vector
             change = square * (model.params - self._given[worker])

@@ -90,6 +90,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     every: int = 256
     topology: AbstractTopology = field(default_factory=Ring)
     exchanges: ClassVar[Exchange] = "model"
+    talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
     talks: ClassVar[Talk] = "in pairs"
 

@@ -14,7 +14,7 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Model, PushState, finish, push
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
 from dsgd.types import FloatVector
 
 __all__ = ["AbstractPushStrategy", "SteppingDesk"]
@@ -69,9 +69,9 @@ class SteppingDesk(AbstractDesk):
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def accept(self, worker: int, version: int, vector: FloatVector) -> tuple[int, ...]:
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
         """Take a step; see `AbstractDesk.accept`."""
-        self._model.step(vector)
+        self._model.step(letter.body)
         self._model.version += 1
         return (worker,)
 

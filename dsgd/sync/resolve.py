@@ -8,17 +8,22 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidParameterError
+from dsgd.sync.adpsgd import ADPSGD
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
+from dsgd.sync.async_easgd import AsyncEASGD
+from dsgd.sync.async_leader import AsyncLeaderSGD
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.choco import ChocoSGD
 from dsgd.sync.delay_compensated import DelayCompensatedASGD
 from dsgd.sync.diloco import DiLoCo
+from dsgd.sync.downpour import Downpour
 from dsgd.sync.dpsgd import DPSGD
 from dsgd.sync.easgd import EASGD
 from dsgd.sync.epoch_averaging import EpochAveraging
 from dsgd.sync.fedprox import FedProx
+from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.leader import LeaderSGD
 from dsgd.sync.local_sgd import LocalSGD
 from dsgd.sync.minibatch import MinibatchSGD
@@ -57,6 +62,11 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "dc-asgd": DelayCompensatedASGD,
         "stale-synchronous": StaleSynchronous,
         "backup-workers": BackupWorkers,
+        "downpour": Downpour,
+        "async-easgd": AsyncEASGD,
+        "async-leader": AsyncLeaderSGD,
+        "adpsgd": ADPSGD,
+        "hogwild": Hogwild,
     }
 )
 

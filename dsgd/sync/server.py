@@ -8,7 +8,7 @@ server takes letters as they come, hands each to its desk, the small part that d
 answers those workers that the desk names: at once, later (a worker that is ahead is held back by not answering it) or
 never. After its last round a worker says that it is done; when all have, each gets the final model, the same bits.
 
-Cost per round and worker: one letter to the server and one back, each of the vector and 16 bytes. The server's port
+Cost per round and worker: one letter to the server and one back, each of the vector and 24 bytes. The server's port
 carries the letters of all: P times as much. `letter_bytes` is the closed form.
 
 What still synchronises: the control message at the end of an epoch (losses, the stopping rule), one all-reduce of a few
@@ -22,7 +22,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Final, Generic, TypeVar, final
+from typing import Any, Final, Generic, TypeVar, final
 
 import numpy as np
 
@@ -47,9 +47,10 @@ __all__ = [
 
 StateT = TypeVar("StateT")
 
-_HEAD_BYTES: Final = 16
-_WORK: Final = 0
-_DONE: Final = 1
+_HEAD_BYTES: Final = 24
+_QUESTION: Final = 0
+_NEWS: Final = 1
+_DONE: Final = 2
 
 
 @final
@@ -71,11 +72,12 @@ class Letter:
         The vector; a view.
     """
 
-    __slots__ = ("_head", "body", "frame")
+    __slots__ = ("_head", "_score", "body", "frame")
 
-    def __init__(self, n: int, dtype: np.dtype[AnyArray] | type) -> None:
-        self.frame = np.zeros(_HEAD_BYTES + n * np.dtype(dtype).itemsize, dtype=np.uint8)
+    def __init__(self, n: int, dtype: np.dtype[Any] | type[Any]) -> None:
+        self.frame: AnyArray = np.zeros(_HEAD_BYTES + n * np.dtype(dtype).itemsize, dtype=np.uint8)
         self._head = self.frame[:_HEAD_BYTES].view(np.int64)
+        self._score = self.frame[_HEAD_BYTES - 8 : _HEAD_BYTES].view(np.float64)
         self.body: FloatVector = self.frame[_HEAD_BYTES:].view(dtype)
 
     @property
@@ -83,9 +85,23 @@ class Letter:
         """Whether its sender is done."""
         return bool(self._head[0] == _DONE)
 
-    @is_last.setter
-    def is_last(self, value: bool) -> None:
-        self._head[0] = _DONE if value else _WORK
+    @property
+    def wants_answer(self) -> bool:
+        """Whether its sender waits for an answer, as it does unless it says otherwise."""
+        return bool(self._head[0] == _QUESTION)
+
+    @property
+    def score(self) -> float:
+        """What its sender has to say in one number."""
+        return float(self._score[0])
+
+    @score.setter
+    def score(self, value: float) -> None:
+        self._score[0] = value
+
+    def say(self, *, last: bool = False, wants_answer: bool = True) -> None:
+        """Say whether the sender is done, and whether it waits for an answer."""
+        self._head[0] = _DONE if last else _QUESTION if wants_answer else _NEWS
 
     @property
     def version(self) -> int:
@@ -125,6 +141,8 @@ class Model:
         The model, updated in place.
     step : callable
         Takes a mean gradient and takes one step with it, penalty included, as a rank would.
+    worked : callable
+        Says that the model was passed over once, for the clock of a simulated server.
     n_workers : int
         How many ranks it serves.
     rounds : int
@@ -137,6 +155,7 @@ class Model:
 
     params: FloatVector
     step: Callable[[FloatVector], None]
+    worked: Callable[[], None]
     n_workers: int
     rounds: int
     version: int = 0
@@ -147,22 +166,20 @@ class AbstractDesk(ABC):
     """What a server does with a letter."""
 
     @abstractmethod
-    def accept(self, worker: int, version: int, vector: FloatVector) -> Iterable[int]:
-        """Take in a vector.
+    def accept(self, worker: int, letter: Letter) -> Iterable[int]:
+        """Take in a letter.
 
         Parameters
         ----------
         worker : int
             Who sent it.
-        version : int
-            Version of the model that it was made with.
-        vector : array, shape (n_params,)
-            Its own until it returns, to be overwritten if it likes.
+        letter : Letter
+            The desk's own until it returns, to be overwritten if it likes.
 
         Returns
         -------
         iterable of int
-            The workers that are answered now; each has sent a letter and had no answer yet.
+            The workers that are answered now; each has sent a letter and had no answer yet. Who wants none gets none.
         """
 
     @abstractmethod
@@ -186,8 +203,8 @@ class AbstractServerStrategy(AbstractStrategy[StateT], Generic[StateT]):
         """Return what a server does with the letters of its workers."""
 
 
-def push(group: Group, vector: FloatVector, state: PushState) -> None:
-    """Send a vector to the server and replace it by the answer, in place; waits for it.
+def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 0.0, wants_answer: bool = True) -> None:
+    """Send a vector to the server and replace it by the answer, in place, which is waited for.
 
     Parameters
     ----------
@@ -197,11 +214,18 @@ def push(group: Group, vector: FloatVector, state: PushState) -> None:
         What the desk of the server takes; afterwards what it gives.
     state : PushState
         The version of the model; updated.
+    score : float, default 0
+        What else there is to say.
+    wants_answer : bool, default True
+        Whether there is an answer; without one the vector stays.
     """
     letter = Letter(vector.shape[0], vector.dtype)
     letter.body[:] = vector
-    letter.version = int(state.version[0])
+    letter.version, letter.score = int(state.version[0]), score
+    letter.say(wants_answer=wants_answer)
     group.mailbox.post(group.size, letter.frame, OP_POST)
+    if not wants_answer:
+        return
     group.mailbox.take(group.size, letter.frame, OP_POST)
     vector[:] = letter.body
     state.version[0] = letter.version
@@ -210,7 +234,7 @@ def push(group: Group, vector: FloatVector, state: PushState) -> None:
 def finish(group: Group, params: FloatVector) -> None:
     """Tell the server that this worker is done, and wait for the final model; it is the same on every worker."""
     letter = Letter(params.shape[0], params.dtype)
-    letter.is_last = True
+    letter.say(last=True)
     group.mailbox.post(group.size, letter.frame, OP_POST)
     group.mailbox.take(group.size, letter.frame, OP_POST)
     params[:] = letter.body
@@ -246,7 +270,8 @@ def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
         else:
             begin = ledger.clock() if ledger.timing else 0.0
             model.n_letters += 1
-            answered = desk.accept(worker, letter.version, letter.body)
+            answered = desk.accept(worker, letter)
+            model.worked()
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             for other in answered:

@@ -75,6 +75,7 @@ class SGP(AbstractStrategy[PushSumState]):
     every: int = 256
     topology: AbstractTopology = field(default_factory=Exponential)
     exchanges: ClassVar[Exchange] = "model"
+    talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
     talks: ClassVar[Talk] = "in pairs"
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import final
 
 from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Model
+from dsgd.sync.server import AbstractDesk, Letter, Model
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -63,8 +63,8 @@ class _Desk(AbstractDesk):
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
 
-    def accept(self, worker: int, version: int, vector: FloatVector) -> list[int]:
-        self._model.step(vector)
+    def accept(self, worker: int, letter: Letter) -> list[int]:
+        self._model.step(letter.body)
         self._model.version += 1
         self._sent[worker] += 1
         self._waiting.append(worker)

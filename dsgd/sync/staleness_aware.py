@@ -20,7 +20,7 @@ from typing import final
 import numpy as np
 
 from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Model
+from dsgd.sync.server import AbstractDesk, Letter, Model
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -64,11 +64,11 @@ class _Desk(AbstractDesk):
         self._sum = np.zeros_like(model.params)
         self._n = 0
 
-    def accept(self, worker: int, version: int, vector: FloatVector) -> tuple[int, ...]:
-        staleness = self._model.version - version
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+        staleness = self._model.version - letter.version
         if staleness > 1:
-            vector /= staleness
-        self._sum += vector
+            letter.body /= staleness
+        self._sum += letter.body
         self._n += 1
         if self._n == self._arrivals:
             self.settle()

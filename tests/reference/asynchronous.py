@@ -82,3 +82,21 @@ def run(server: Server, order: Sequence[int], method: str, **options: Any) -> li
         server.arrive(worker, method, **options)
         came.append(worker)
     return came
+
+
+def hogwild(
+    X: np.ndarray, y: np.ndarray, rate: float, alpha: float, penalty: str, epochs: int, intercept_rate: float
+) -> np.ndarray:
+    """Take the steps of one thread: log loss, and on the columns of each row the penalty over how often they occur."""
+    often = np.count_nonzero(X, axis=0) / len(X)
+    w, b = np.zeros(X.shape[1]), 0.0
+    for row, target in list(zip(X, y, strict=True)) * epochs:
+        columns = np.flatnonzero(row)
+        slope = -target / (1.0 + np.exp(target * (row @ w + b)))
+        share = rate / often[columns]
+        shrunk = w[columns] * (1.0 - alpha * share) if penalty == "l2" else w[columns]
+        w[columns] = shrunk - rate * slope * row[columns]
+        if penalty == "l1":
+            w[columns] = np.sign(w[columns]) * np.maximum(0.0, np.abs(w[columns]) - alpha * share)
+        b -= rate * intercept_rate * slope
+    return np.append(w, b)

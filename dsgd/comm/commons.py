@@ -1,0 +1,28 @@
+"""An array that threads of one process own together.
+
+Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it.
+
+Cost: two barriers, once.
+"""
+
+from __future__ import annotations
+
+from typing import final
+
+from dsgd.types import AnyArray
+
+__all__ = ["Commons"]
+
+
+@final
+class Commons:
+    """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`.
+
+    Attributes
+    ----------
+    array : array or None
+        What was left last.
+    """
+
+    def __init__(self) -> None:
+        self.array: AnyArray | None = None

@@ -1,0 +1,109 @@
+"""Steps on rows of a model that several threads step on at once, without locks.
+
+Threads may read a weight that another one is about to change, and of two that change the same weight at the same moment
+one may be lost; a word is never torn. So a step may touch the weights of its row's columns and no other one: the
+penalty of a step goes to these alone, divided by how often a row has them, which adds up to the penalty on all weights.
+
+Source: Recht, Re, Wright and Niu 2011 (their equation 5 for the penalty).
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel
+from dsgd.kernels.losses import loss_and_slope
+from dsgd.kernels.sgd import (
+    EPSILON,
+    GUARD,
+    INTERCEPT_RATE,
+    L1_RATE,
+    LOSS,
+    LOSS_SUM,
+    N_FEATURES,
+    N_OUTPUTS,
+    N_SEEN,
+    SHRINK_RATE,
+    T,
+    rate_now,
+    row_bounds,
+)
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = ["run_shared_rows"]
+
+_ONE = np.uint64(1)
+
+
+@kernel
+def run_shared_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    indptr: PointerVector | None,
+    targets: FloatVector,
+    row_weights: FloatVector,
+    class_weights: FloatMatrix,
+    params: FloatVector,
+    frequencies: FloatVector,
+    counters: FloatVector,
+    constants: FloatVector,
+    codes: IntVector,
+    stride: float,
+    start: int,
+    stop: int,
+) -> None:
+    """Take one step on each of the rows start..stop, in order, on a model that others step on too.
+
+    Parameters
+    ----------
+    values, indices, indptr, targets, row_weights, class_weights, counters, constants, codes
+        As in `dsgd.kernels.sgd.run_rows`.
+    params : array, shape (n_params,)
+        The model, shared, updated in place.
+    frequencies : array of float64, shape (n_features,)
+        Share of all rows that have an entry in each column.
+    stride : float
+        How far the step counter goes on with each row: one for each thread.
+    start, stop : int
+        Rows.
+    """
+    n_outputs = np.uint64(codes[N_OUTPUTS])
+    n_features = np.uint64(codes[N_FEATURES])
+    n_weights = n_outputs * n_features
+    dtype = params.dtype.type
+    t = counters[T]
+    loss_sum = 0.0
+    guard = 0.0
+    for i in range(np.uint64(start), np.uint64(stop)):
+        first, last = row_bounds(indptr, i, n_features)
+        eta = rate_now(counters, constants, codes, t)
+        for k in range(n_outputs):
+            dot = 0.0
+            for j in range(first, last):
+                column = j - first if indices is None else np.uint64(indices[j])
+                place = k * n_features + column if indices is None else column * n_outputs + k
+                dot += values[j] * params[place]
+            p = dot + params[n_weights + k]
+            y = float(targets[i])
+            if n_outputs > _ONE:
+                y = 1.0 if y == k else -1.0
+            loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+            loss_sum += loss
+            guard += p * 0.0
+            step = eta * slope * row_weights[i] * class_weights[0 if y > 0.0 else 1, k]
+            for j in range(first, last):
+                column = j - first if indices is None else np.uint64(indices[j])
+                place = k * n_features + column if indices is None else column * n_outputs + k
+                share = eta / frequencies[column]
+                before = params[place]
+                after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
+                owed = constants[L1_RATE] * share
+                if owed > 0.0:
+                    after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
+                params[place] = dtype(after)
+            params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * step)
+        t += stride
+    counters[T] = t
+    counters[LOSS_SUM] += loss_sum
+    counters[GUARD] += guard
+    counters[N_SEEN] += stop - start

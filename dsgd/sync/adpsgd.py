@@ -1,0 +1,159 @@
+"""Asynchronous decentralised parallel SGD: pairs of ranks average their models, and nobody waits for it.
+
+Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
+
+Update: ranks of even numbers are active, the others passive, so that no chain of ranks can wait in a circle. After
+`every` rows an active rank sends its model x_i to a passive one drawn at random, and goes on. When the passive rank j
+looks into its mailbox, after rows of its own, it sends back its model x_j and takes the mean, ``x_j <- (x_i + x_j) /
+2``. When that has come the active rank adds what it has missed, ``x_i <- x_i + (x_j - x_i as sent) / 2``. Both changes
+add up to zero: the mean over ranks is that of their steps alone, and the pair has averaged as if at one moment, with
+the steps of the active rank in between applied late. Training returns the mean.
+
+Cost per exchange: one message of the model each way, whatever the number of ranks; an active rank has one exchange
+under way at a time.
+
+Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.comm.wire import OP_POST
+from dsgd.kernels.rng import draw, mix64
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.period import EveryRows
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["ADPSGD", "PairState"]
+
+
+@dataclass
+class PairState:
+    """What a rank remembers.
+
+    Parameters
+    ----------
+    exchanges : array of int64, shape (1,)
+        How often it could have exchanged.
+
+    Attributes
+    ----------
+    sent : array, shape (n_params,)
+        The model that is under way. Like what follows it belongs to this gang, and is not kept for another one.
+    partner : int
+        Who has it; negative for nobody.
+    asked, answered : array of int64, shape (size,)
+        How many models this rank has sent to each other one, and has answered of each.
+    """
+
+    exchanges: AnyArray
+
+    def __post_init__(self) -> None:
+        self.sent: FloatVector = np.zeros(0)
+        self.partner = -1
+        self.asked = self.answered = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class ADPSGD(AbstractStrategy[PairState]):
+    """Average models in pairs without waiting.
+
+    Parameters
+    ----------
+    every : int, default 64
+        Rows of the rank with the most rows between two looks into the mailbox.
+    seed : int, default 0
+        Of the partners.
+
+    Raises
+    ------
+    InvalidParameterError
+        `every` is not a positive integer or `seed` is negative.
+    """
+
+    every: int = 64
+    seed: int = 0
+    exchanges: ClassVar[Exchange] = "model"
+    talks: ClassVar[Talk] = "by post"
+    ends_equal: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("ADPSGD(every=...)", self.every, low=1, integer=True)
+        check_number("ADPSGD(seed=...)", self.seed, low=0, integer=True)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> PairState:
+        """Return the record of a rank that has not exchanged yet."""
+        if group.size > 1:
+            _partner(self.seed, group, 0)  # compiled or loaded now, and not while somebody waits
+        state = PairState(np.zeros(1, dtype=np.int64))
+        state.sent = params.copy()
+        state.asked, state.answered = np.zeros((2, group.size), dtype=np.int64)
+        return state
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: PairState) -> None:
+        """Answer what has come, or ask somebody; see `AbstractStrategy.sync`."""
+        if group.size == 1:
+            return
+        state.exchanges += 1
+        if group.rank % 2:
+            active = range(0, group.size, 2)
+            while (source := group.mailbox.poll_any(active)) is not None:
+                _answer(group, vector, source, state)
+            return
+        if state.partner >= 0 and group.mailbox.poll(state.partner):
+            _finish(group, vector, state)
+        if state.partner < 0:
+            state.partner = _partner(self.seed, group, int(state.exchanges[0]))
+            state.sent[:] = vector
+            state.asked[state.partner] += 1
+            group.mailbox.post(state.partner, state.sent, OP_POST)
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: PairState) -> None:
+        """End what is under way, and take the mean of all models; the same on every rank."""
+        if group.size > 1:
+            asked = group.allgather(state.asked)
+            for source in range(0, group.size, 2) if group.rank % 2 else ():
+                while state.answered[source] < asked[source, group.rank]:
+                    _answer(group, params, source, state)
+            if state.partner >= 0:
+                _finish(group, params, state)
+        # The mean over ranks is what the exchanges have kept; shares of rows have no part in it.
+        weighted_mean(group, params, 1.0 / group.size)
+
+
+def _partner(seed: int, group: Group, number: int) -> int:
+    """Return the passive rank that an active one asks the next time."""
+    key = mix64(np.uint64(seed)) ^ np.uint64(group.rank)
+    return 1 + 2 * int(draw(key, np.uint64(number)) % np.uint64(group.size // 2))
+
+
+def _answer(group: Group, vector: FloatVector, source: int, state: PairState) -> None:
+    theirs = np.empty_like(vector)
+    group.mailbox.take(source, theirs, OP_POST)
+    group.mailbox.post(source, vector, OP_POST)
+    state.answered[source] += 1
+    theirs -= vector
+    theirs *= 0.5
+    vector += theirs
+
+
+def _finish(group: Group, vector: FloatVector, state: PairState) -> None:
+    theirs = np.empty_like(vector)
+    group.mailbox.take(state.partner, theirs, OP_POST)
+    state.partner = -1
+    theirs -= state.sent
+    theirs *= 0.5
+    vector += theirs

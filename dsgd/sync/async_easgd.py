@@ -1,0 +1,101 @@
+"""Elastic averaging by post: each worker and the centre pull each other, whenever the worker is there.
+
+Problem: elastic averaging lets models explore on a spring, but as an all-reduce (`EASGD`) it waits for all of them.
+
+Update: after `every` rows of its own steps a worker sends its model x_p. The server computes ``d = a (x_p - c)`` with
+``a = beta / P``, adds it to the centre, ``c <- c + d``, and sends it back: ``x_p <- x_p - d``. What the one gains the
+other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
+
+Cost per round and worker: a letter to the server and one back, `letter_bytes` each.
+
+Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.sync.base import Exchange
+from dsgd.sync.period import EveryRows
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["AsyncEASGD"]
+
+
+@dataclass(frozen=True)
+class AsyncEASGD(AbstractServerStrategy[PushState]):
+    """Let workers and the centre of a server pull each other.
+
+    Parameters
+    ----------
+    every : int, default 64
+        Rows of the rank with the most rows between two exchanges.
+    beta : float, default 0.9
+        P times the share of its distance to the centre that each of the two moves, in [0, 1]; with 0 workers are alone
+        and the centre stays where it is.
+
+    Raises
+    ------
+    InvalidParameterError
+        `every` is not a positive integer or `beta` not in [0, 1].
+    """
+
+    every: int = 64
+    beta: float = 0.9
+    exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("AsyncEASGD(every=...)", self.every, low=1, integer=True)
+        check_number("AsyncEASGD(beta=...)", self.beta, low=0.0, high=1.0)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> PushState:
+        """Return the record of a worker that has not exchanged yet."""
+        return PushState(np.zeros(1, dtype=np.int64))
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: PushState) -> None:
+        """Pull and be pulled; see `AbstractStrategy.sync`."""
+        moved = vector.copy()
+        push(group, moved, state)
+        vector -= moved
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:
+        """Replace the model by the centre; see `AbstractStrategy.collect`."""
+        finish(group, params)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what keeps the centre."""
+        return _Desk(model, self.beta)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model, beta: float) -> None:
+        self._model = model
+        self._share = model.params.dtype.type(beta / model.n_workers)
+        self._moved = np.zeros_like(model.params)
+
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+        model = self._model
+        np.subtract(letter.body, model.params, out=self._moved)
+        self._moved *= self._share
+        model.params += self._moved
+        model.version += 1
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._moved
+
+    def settle(self) -> None:
+        """Do nothing: nothing is left."""

@@ -1,0 +1,143 @@
+"""Leader SGD by post: workers are pulled to the best one, and a global counter says when there is a new one.
+
+Problem: in `LeaderSGD` all ranks meet to find out who leads.
+
+Update: after `every` rows of its own steps a worker sends its model and its score, the mean training loss of these
+rows. The server counts the letters of all. Once there are as many as workers, whoever sent them, the model with the
+lowest score among them is the new leader z. Each worker that hears of a new one is pulled to it once,
+``x_p <- x_p + pull (z - x_p)``; the fast ones send more and so lead more. What training returns is the mean of all
+models, weighted by rows.
+
+Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The server keeps two models.
+
+Source: Teng et al. 2019, whose counter of the steps of all workers is this one; there a server does not keep the
+models, and all workers meet when it is full.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractLocalTerm, Exchange, LocalSteps
+from dsgd.sync.period import EveryRows
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["AsyncLeaderSGD", "FollowerState"]
+
+
+@dataclass
+class FollowerState:
+    """What a worker remembers.
+
+    Parameters
+    ----------
+    version : array of int64, shape (1,)
+        Number of the leader that it was last pulled to.
+    losses : array of float64, shape (2,)
+        Sum of the losses since the last letter, and their number.
+    """
+
+    version: AnyArray
+    losses: FloatVector
+
+
+@dataclass(frozen=True)
+class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[FollowerState]):
+    """Pull workers to the best one, which a server knows.
+
+    Parameters
+    ----------
+    every : int, default 64
+        Rows of the rank with the most rows between two letters.
+    pull : float, default 0.1
+        Share of its distance to a new leader that a worker moves, in [0, 1].
+    stretch : int or None, default None
+        Rows after which losses are noted; None notes them once per call of the kernel.
+
+    Raises
+    ------
+    InvalidParameterError
+        `every` or `stretch` is not a positive integer, or `pull` not in [0, 1].
+    """
+
+    every: int = 64
+    pull: float = 0.1
+    stretch: int | None = None
+    exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that cannot be."""
+        check_number("AsyncLeaderSGD(every=...)", self.every, low=1, integer=True)
+        check_number("AsyncLeaderSGD(pull=...)", self.pull, low=0.0, high=1.0)
+        if self.stretch is not None:
+            check_number("AsyncLeaderSGD(stretch=...)", self.stretch, low=1, integer=True)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
+        """Return the record of a worker that has heard of no leader."""
+        return FollowerState(np.zeros(1, dtype=np.int64), np.zeros(2))
+
+    def correct(self, params: FloatVector, steps: LocalSteps, state: FollowerState) -> None:
+        """Note the losses; see `AbstractLocalTerm.correct`."""
+        state.losses += (steps.loss_sum, steps.n_rows)
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: FollowerState) -> None:
+        """Send model and score, and follow a new leader; see `AbstractStrategy.sync`."""
+        loss_sum, n_rows = state.losses
+        score = float(loss_sum / n_rows) if n_rows else np.inf
+        state.losses[:] = 0.0
+        leader, before = vector.copy(), int(state.version[0])
+        push(group, leader, PushState(state.version), score=score)
+        if state.version[0] != before:
+            leader -= vector
+            leader *= self.pull
+            vector += leader
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: FollowerState) -> None:
+        """Return the weighted mean of all models, the same on every rank."""
+        finish(group, params.copy())
+        weighted_mean(group, params, weight)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what knows the leader."""
+        return _Desk(model)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model) -> None:
+        self._model = model
+        self._candidate = model.params.copy()
+        self._lowest = np.inf
+        self._n = 0
+
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+        model = self._model
+        if letter.score < self._lowest:
+            self._lowest = letter.score
+            self._candidate[:] = letter.body
+        self._n += 1
+        if self._n >= model.n_workers:
+            # Without a score that is a number nobody leads.
+            if self._lowest < np.inf:
+                model.params[:] = self._candidate
+                model.version += 1
+            self._lowest, self._n = np.inf, 0
+        return (worker,)
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._model.params
+
+    def settle(self) -> None:
+        """Do nothing: the leader is not what is returned."""

@@ -1,0 +1,126 @@
+"""Downpour SGD: workers step on their own and pour what has changed into the model of a server.
+
+Problem: a letter for every gradient is too many; a worker can take many steps between two of them.
+
+Update: a worker takes SGD steps on its rows. After `every` of them it sends what they have changed since it last sent
+or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times it waits
+for the answer, the model of the server, and goes on from there. One worker alone takes plain SGD steps.
+
+With ``s = 1``, as in the source, the server adds up what P workers do, so their rates add up too, and must be P times
+smaller where one rank's are near to what is stable. The default, ``s = 1 / P``, needs no other rates than one rank.
+
+Cost per round and worker: a letter to the server and, every `fetch_every` rounds, one back, `letter_bytes` each. The
+worker keeps one more vector.
+
+Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adagrad for the rates).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.sync.base import Exchange
+from dsgd.sync.period import EveryRows
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["Downpour", "DownpourState"]
+
+
+@dataclass
+class DownpourState:
+    """What a worker remembers.
+
+    Parameters
+    ----------
+    base : array, shape (n_params,)
+        The model when it last sent or fetched.
+    pushes : array of int64, shape (1,)
+        How often it has sent.
+    """
+
+    base: FloatVector
+    pushes: AnyArray
+
+
+@dataclass(frozen=True)
+class Downpour(AbstractServerStrategy[DownpourState]):
+    """Let a server add up what workers change.
+
+    Parameters
+    ----------
+    every : int, default 64
+        Rows of the rank with the most rows between two letters.
+    fetch_every : int, default 1
+        Letters after which a worker gets the model of the server.
+    share : float or None, default None
+        s, in (0, 1]; None is one over the number of workers.
+
+    Raises
+    ------
+    InvalidParameterError
+        A period is not a positive integer, or `share` not in (0, 1].
+    """
+
+    every: int = 64
+    fetch_every: int = 1
+    share: float | None = None
+    exchanges: ClassVar[Exchange] = "model"
+
+    def __post_init__(self) -> None:
+        """Refuse numbers that are not positive."""
+        check_number("Downpour(every=...)", self.every, low=1, integer=True)
+        check_number("Downpour(fetch_every=...)", self.fetch_every, low=1, integer=True)
+        if self.share is not None:
+            check_number("Downpour(share=...)", self.share, low=0.0, high=1.0, open_low=True)
+
+    @property
+    def period(self) -> EveryRows:
+        """After every `every` rows, and at the end of an epoch."""
+        return EveryRows(self.every)
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> DownpourState:
+        """Return the model to start from as the base of all changes."""
+        return DownpourState(params.copy(), np.zeros(1, dtype=np.int64))
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: DownpourState) -> None:
+        """Send what has changed, and maybe fetch; see `AbstractStrategy.sync`."""
+        state.pushes += 1
+        fetches = bool(state.pushes[0] % self.fetch_every == 0)
+        change = vector - state.base
+        push(group, change, PushState(np.zeros(1, dtype=np.int64)), wants_answer=fetches)
+        if fetches:
+            vector[:] = change
+        state.base[:] = vector
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: DownpourState) -> None:
+        """Replace the model by that of the server; see `AbstractStrategy.collect`."""
+        finish(group, params)
+
+    def desk(self, model: Model) -> AbstractDesk:
+        """Return what adds changes up."""
+        return _Desk(model, 1.0 / model.n_workers if self.share is None else self.share)
+
+
+@final
+class _Desk(AbstractDesk):
+    def __init__(self, model: Model, share: float) -> None:
+        self._model = model
+        self._share = model.params.dtype.type(share)
+
+    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+        letter.body *= self._share
+        self._model.params += letter.body
+        self._model.version += 1
+        return (worker,) if letter.wants_answer else ()
+
+    def answer(self, worker: int, out: FloatVector) -> None:
+        out[:] = self._model.params
+
+    def settle(self) -> None:
+        """Do nothing: nothing is left."""

@@ -1,0 +1,53 @@
+"""Hogwild: threads step on one model at once, without locks and without messages.
+
+Problem: where rows are sparse, two threads seldom want the same weight at the same time; to lock, or to keep copies and
+to average them, costs more than the few steps that are lost.
+
+Update: every thread takes SGD steps on its rows, on the weights of each row's columns alone, in memory that all share.
+The penalty of a step goes to these columns too, divided by the share of rows that have them. The step counter goes on
+by the number of threads with each row, so rates fall as those of one thread that takes all steps.
+
+Cost per round: nothing is sent, but for the control message at the end of an epoch, which is also where threads wait
+for each other. Threads whose rows share no column leave the model of one thread that takes the same steps, bit for bit,
+but for the intercept, which all rows have.
+
+What it gives up: with more than one thread the same seed does not give the same model. Dense rows are in each other's
+way all the time; average there.
+
+Source: Recht, Re, Wright and Niu 2011 (algorithm 1, with replacement by shuffled order).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from dsgd.collectives.group import Group
+from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.period import EveryEpoch
+from dsgd.types import FloatVector
+
+__all__ = ["Hogwild"]
+
+
+@dataclass(frozen=True)
+class Hogwild(AbstractStrategy[NoState]):
+    """Let the threads of one process step on one model, without locks."""
+
+    exchanges: ClassVar[Exchange] = "model"
+    ends_equal: ClassVar[bool] = False
+
+    @property
+    def period(self) -> EveryEpoch:
+        """At the end of every epoch, where there is nothing left to do."""
+        return EveryEpoch()
+
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
+        """Return an empty record."""
+        return NoState()
+
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: there is one model."""
+
+    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
+        """Do nothing: there is one model, and all threads have passed the end of the last epoch."""
