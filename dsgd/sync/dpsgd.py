@@ -92,7 +92,6 @@ class DPSGD(AbstractStrategy[RoundState]):
     exchanges: ClassVar[Exchange] = "model"
     talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
-    talks: ClassVar[Talk] = "in pairs"
 
     def __post_init__(self) -> None:
         check_number("DPSGD(every=...)", self.every, low=1, integer=True)

@@ -77,7 +77,6 @@ class SGP(AbstractStrategy[PushSumState]):
     exchanges: ClassVar[Exchange] = "model"
     talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
-    talks: ClassVar[Talk] = "in pairs"
 
     def __post_init__(self) -> None:
         check_number("SGP(every=...)", self.every, low=1, integer=True)
