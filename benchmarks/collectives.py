@@ -83,6 +83,10 @@ def rank_program(rank: int, size: int, pipe: Connection, methods: list[str], qui
         found[n_bytes] = {name: seconds[1:, k].tolist() for k, name in enumerate(sums)}
     for transport in transports.values():
         transport.close()
+    if "gloo" in sums:
+        import torch.distributed as dist
+
+        dist.destroy_process_group()
     pipe.send(found)
 
 

@@ -11,8 +11,8 @@ collective              messages              bytes
 recursive doubling      L                     L (n s + h)                        P = 2**q
 recursive doubling      fold: q + 1 | 1 | q   (n s + h) per message              P > 2**q, see below
 ring                    2 (P - 1)             (2 n - #c_(r+1) - #c_(r+2)) s + 2 (P - 1) h
-Rabenseifner            2 L                   (n - #c_r + sum_k #b_k) s + 2 L h             P = 2**q
-Rabenseifner            2 q + 1 | 1 | 2 q     fold: and a whole vector once by both ranks of a pair
+Rabenseifner            2 q                   (n - #c_r + sum_k #b_k) s + 2 q h             P = 2**q
+Rabenseifner            fold: 2 q + 1 | 1     as before and n s + h | n s + h               P > 2**q, a pair
 binomial                1 up, children down   (n s + h) per message
 double tree             K per edge            (n s / 2 + K h) per edge in either tree
 torus of X by Y         2 (X + Y - 2)         as a ring of X for n, and one of Y for #c_(x+1)

@@ -36,7 +36,7 @@ def draw_collectives(gangs: Sequence[CollectiveGang], *, dark: bool = False) -> 
 
 
 def _plot(gangs: Sequence[CollectiveGang], theme: Theme) -> Figure:
-    columns = min(_COLUMNS, len(gangs))
+    columns = 2 if len(gangs) == 4 else min(_COLUMNS, len(gangs))
     lines = math.ceil(len(gangs) / columns)
     figure = Figure(figsize=(3.9 * columns, 2.9 * lines + 0.4), layout="constrained")
     axes = figure.subplots(lines, columns, squeeze=False, sharey=True).ravel()
@@ -54,6 +54,7 @@ def _plot(gangs: Sequence[CollectiveGang], theme: Theme) -> Figure:
             [n_bytes for n_bytes, _ in chosen], [1e3 * seconds for _, seconds in chosen], "o", label="what auto takes",
             markersize=11, markerfacecolor="none", markeredgecolor=theme.text,
         )  # fmt: skip
+        axis.plot([], [], color=theme.muted, dashes=(3, 2), lw=1.0, label="predicted")
         axis.set_title(gang.name)
         log_scale(axis.yaxis)
         axis.set_xscale("log", base=2)
