@@ -2,13 +2,15 @@
 
 Every host is a set of namespaces with an address, a name, shared memory and a network card of its own: a veth pair to
 one bridge, limited by a token bucket in both directions. A real Dask scheduler and a client run on a host of their own,
-worker processes on the others, and `dsgd.SGDClassifier` trains across them once for every period of synchronisation.
+worker processes on the others, and `dsgd.SGDClassifier` trains across them once for every period of synchronisation;
+with ``--overlap`` also sending while it works. Of several repeats, which take turns, the run of median time is shown.
 The namespaces have no names and no way out of the machine, and they end with the processes that hold them, so nothing
 is left behind however the program ends.
 
     sudo python benchmarks/hosts.py --quick
     sudo python benchmarks/hosts.py --hosts 4 --rate 100mbit 1gbit --every 8 64 800 --out rows.jsonl
     sudo python benchmarks/hosts.py --only-worker-port        # a firewall that drops every other connection
+    sudo python benchmarks/hosts.py --hosts 2 --rate 100mbit --every 32 64 128 --overlap --repeats 5
 
 Needs Linux, the commands of iproute2 and util-linux, and root, because only root may create network cards.
 """
@@ -25,7 +27,6 @@ import shutil
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -165,6 +166,7 @@ def study(args: argparse.Namespace) -> None:
     from distributed import Client
 
     from dsgd import SGDClassifier
+    from dsgd.sync import LocalSGD
 
     with Client(args.inside, timeout=START_S) as client:
         client.wait_for_workers(args.hosts * args.workers_per_host, timeout=START_S)
@@ -175,19 +177,24 @@ def study(args: argparse.Namespace) -> None:
         SGDClassifier(sync="epoch", client=client, **{**settings, "max_iter": 1}).fit(X, y)  # loads the kernels
         if args.check:
             X_here, y_here = X.compute(), y.compute()
-        for every in args.every:
-            model = SGDClassifier(sync=every, client=client, **settings)
-            begin = time.perf_counter()
-            model.fit(X, y)
-            seconds = time.perf_counter() - begin
+        overlaps = (False, True) if args.overlap else (False,)
+        kinds = [LocalSGD(every, overlap=overlap) for every in args.every for overlap in overlaps]
+        runs: dict[LocalSGD, list[SGDClassifier]] = {kind: [] for kind in kinds}
+        for _ in range(args.repeats):
+            for kind, fitted in runs.items():
+                fitted.append(SGDClassifier(sync=kind, client=client, **settings).fit(X, y))
+        for kind, fitted in runs.items():
+            model = sorted(fitted, key=_train_s)[len(fitted) // 2]
             totals = model.ledger_.totals()
             busy = sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait"))
             row = {
-                "every": every,
+                "every": kind.every,
+                "overlap": kind.overlap,
                 "ranks": model.fit_report_["ranks"],
                 "transport": model.fit_report_["transport"],
-                "seconds": seconds,
-                "epoch_s": model.fit_report_["epochs"][-1]["seconds"] / args.epochs,
+                "epoch_s": _train_s(model) / args.epochs,
+                "epoch_s_all": sorted(_train_s(each) / args.epochs for each in fitted),
+                "compute_s_per_epoch": totals["compute_s"] / model.fit_report_["ranks"] / args.epochs,
                 "communication_share": (totals["wire_s"] + totals["wait_s"]) / busy,
                 "mb_sent_per_epoch": totals["bytes_sent"] / args.epochs / 1e6,
                 "rounds_per_epoch": totals["rounds"] / args.epochs,
@@ -195,11 +202,15 @@ def study(args: argparse.Namespace) -> None:
                 "model": hashlib.sha256(model.coef_.tobytes() + model.intercept_.tobytes()).hexdigest()[:16],
             }
             if args.check:
-                twin = SGDClassifier(sync=every, n_jobs=row["ranks"], **settings).fit(X_here, y_here)
+                twin = SGDClassifier(sync=kind, n_jobs=row["ranks"], **settings).fit(X_here, y_here)
                 row["same_as_threads"] = bool(
                     np.array_equal(twin.coef_, model.coef_) and np.array_equal(twin.intercept_, model.intercept_)
                 )
             print(json.dumps(row), flush=True)
+
+
+def _train_s(model: Any) -> float:
+    return float(model.fit_report_["epochs"][-1]["seconds"])
 
 
 def rows_on_workers(client: Any, n_rows: int, n_features: int) -> tuple[Any, Any]:
@@ -259,15 +270,17 @@ def inner_options(args: argparse.Namespace) -> list[str]:
     """Return the options that the process on host 0 needs."""
     options = ["--hosts", str(args.hosts), "--workers-per-host", str(args.workers_per_host)]
     options += ["--rows", str(args.rows), "--features", str(args.features), "--epochs", str(args.epochs)]
-    options += ["--every", *map(str, args.every), *(["--check"] if args.check else [])]
+    options += ["--every", *map(str, args.every), "--repeats", str(args.repeats)]
+    options += [f"--{flag}" for flag in ("check", "overlap") if getattr(args, flag)]
     return options
 
 
 def show(row: dict[str, Any]) -> None:
     """Print one line of the table."""
     same = {True: "  same model as threads", False: "  NOT THE MODEL OF THREADS", None: ""}[row.get("same_as_threads")]
+    overlap = "  overlap" if row["overlap"] else ""
     print(
-        f"{row['rate']:>9}  {row['ranks']:>3} ranks  {row['transport']:<8} every {row['every']:>6}  "
+        f"{row['rate']:>9}  {row['ranks']:>3} ranks  {row['transport']:<8} every {row['every']:>6}{overlap:<9}  "
         f"{row['epoch_s']:9.3f} s/epoch  {row['mb_sent_per_epoch']:9.2f} MB/epoch  "
         f"communication {row['communication_share']:6.1%}  loss {row['train_loss']:.4f}{same}",
         flush=True,
@@ -312,6 +325,8 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--epochs", type=int, default=3, help="epochs of each run (default: %(default)s)")
     parser.add_argument("--only-worker-port", action="store_true", help="drop connections to any port but Dask's own")
     parser.add_argument("--check", action="store_true", help="train the same with threads of one process, and compare")
+    parser.add_argument("--overlap", action="store_true", help="also send models while the next round is worked on")
+    parser.add_argument("--repeats", type=int, default=1, help="runs of each kind (default: %(default)s)")
     parser.add_argument("--quick", action="store_true", help="few rows, one rate")
     parser.add_argument("--out", help="file that rows are appended to as JSON lines")
     parser.add_argument("--inside", help=argparse.SUPPRESS)
