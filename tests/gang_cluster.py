@@ -1,15 +1,20 @@
-"""Looks into a cluster for what a gang may have left there."""
+"""Clusters for tests of gangs: fixtures that give one, signals to its ranks, and a look at what is left there."""
 
 from __future__ import annotations
 
 import logging
+import os
+import signal
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import pytest
 from distributed import Client, Future, LocalCluster
 
+import gang_programs as programs
+from dsgd.runtime import run_on_cluster
 from forks import fork_workers
 
 
@@ -27,6 +32,55 @@ def start_cluster(n_workers: int, **options: Any) -> LocalCluster:
         }
         | options
     )
+
+
+def cluster_fixture(n_workers: int) -> Any:
+    """Return a fixture: a cluster for a module."""
+
+    @pytest.fixture(scope="module")
+    def cluster() -> Iterator[LocalCluster]:
+        with start_cluster(n_workers) as cluster:
+            yield cluster
+
+    return cluster
+
+
+def client_fixture(n_workers: int, *, hurt: bool = False) -> Any:
+    """Return a fixture: a client of the whole cluster. After the test nothing is left; a hurt cluster trains again."""
+
+    @pytest.fixture
+    def client(cluster: LocalCluster) -> Iterator[Client]:
+        with Client(cluster, set_as_default=False) as client:
+            wait_until(lambda: len(client.nthreads()) != n_workers, 60.0)
+            yield client
+            if hurt:
+                wait_until(lambda: len(client.nthreads()) != n_workers, 60.0)
+                value = run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value
+                assert value[0] == n_workers
+            assert_clean(client)
+
+    return client
+
+
+def rank_workers(client: Client) -> list[str]:
+    """Return the worker of each rank of the running job."""
+    members: list[str] = client.run_on_scheduler(_members)
+    return members
+
+
+def _members(dask_scheduler: Any) -> list[str]:
+    for name, plugin in dask_scheduler.plugins.items():
+        if name.startswith("dsgd-gangs"):
+            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
+    return []
+
+
+def signal_rank(client: Client, rank: int, number: signal.Signals = signal.SIGKILL) -> tuple[str, int]:
+    """Send a signal to the process of a rank of the running job; returns its worker and pid."""
+    worker = rank_workers(client)[rank]
+    pid: int = client.run(os.getpid, workers=[worker])[worker]
+    os.kill(pid, number)
+    return worker, pid
 
 
 def put_blocks(client: Client, n_blocks: int, n_rows: int = 4) -> list[Future]:

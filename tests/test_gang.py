@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -19,22 +18,12 @@ from dsgd.errors import (
 )
 from dsgd.runtime import client_for, client_of, connect_client, run_on_cluster, versions
 from dsgd.runtime.progress import Publisher
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster, set_as_default=False) as client:
-        yield client
-        assert_clean(client)
+cluster = cluster_fixture(3)
+client = client_fixture(3)
 
 
 @pytest.mark.parametrize("n_ranks", [1, 2, 3, None])

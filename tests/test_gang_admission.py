@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from itertools import combinations
-from pathlib import Path
 from typing import Any
 
 import dask
@@ -18,30 +15,17 @@ import pytest
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
+from chaos.harness import Cluster
 from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.plugins import GangSchedulerPlugin, register
-from gang_cluster import assert_clean, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    """Give a client, and check afterwards that nothing is left and that the next job runs."""
-    with Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=30)
-        yield client
-        client.wait_for_workers(2, timeout=30)
-        assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 2
-        assert_clean(client)
+cluster = cluster_fixture(2)
+client = client_fixture(2, hurt=True)
 
 
 class Fit(threading.Thread):
@@ -241,56 +225,24 @@ def test_a_cluster_that_takes_no_plugins_says_what_to_allow(where: str, call: st
         run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
 
 
-_SCHEDULER = """
-import asyncio, sys
-from distributed import Scheduler
-
-async def main():
-    async with Scheduler(host="127.0.0.1", port=0, dashboard=False) as scheduler:
-        print(scheduler.address, flush=True)
-        await scheduler.finished()
-
-asyncio.run(main())
-"""
-_WORKER = """
-import asyncio, sys
-from distributed import Worker
-
-async def main():
-    async with Worker(sys.argv[1], nthreads=1, dashboard=False) as worker:
-        await worker.finished()
-
-asyncio.run(main())
-"""
-
-
-def test_a_scheduler_that_slept_blames_nobody(tmp_path: Path) -> None:
+def test_a_scheduler_that_slept_blames_nobody() -> None:
     """A scheduler stopped for longer than a rank may be silent goes on with the job when it wakes."""
-    options: dict[str, Any] = {"env": {**os.environ, "PYTHONPATH": str(Path(__file__).parent)}, "cwd": tmp_path}
-    scheduler = subprocess.Popen([sys.executable, "-c", _SCHEDULER], stdout=subprocess.PIPE, text=True, **options)
-    processes = [scheduler]
-    try:
-        assert scheduler.stdout is not None
-        address = scheduler.stdout.readline().strip()
-        processes += [subprocess.Popen([sys.executable, "-c", _WORKER, address], **options) for _ in range(2)]
-        with Client(address, set_as_default=False) as client:
-            client.wait_for_workers(2, timeout=30)
-            waking = threading.Timer(3.5, scheduler.send_signal, (signal.SIGCONT,))
+    with Cluster(n_workers=2) as cluster, cluster.observer() as client:
+        pid = cluster.scheduler.pid
+        assert pid is not None
+        client.wait_for_workers(2, timeout=30)
+        waking = threading.Timer(3.5, os.kill, (pid, signal.SIGCONT))
 
-            def stop(event: Mapping[str, Any]) -> None:
-                if not waking.ident and "phase" not in event:
-                    scheduler.send_signal(signal.SIGSTOP)
-                    waking.start()
+        def stop(event: Mapping[str, Any]) -> None:
+            if not waking.ident and "phase" not in event:
+                os.kill(pid, signal.SIGSTOP)
+                waking.start()
 
+        try:
             result = run_on_cluster(
                 programs.spin, [], client=client, pack=programs.keep, args=(4.5,), hung_after_s=2.5, on_event=stop
             )
+        finally:
             waking.join()
-            assert result.value > 0
-            assert_clean(client)
-    finally:
-        for process in processes:
-            process.send_signal(signal.SIGCONT)
-            process.terminate()
-        for process in processes:
-            process.communicate(timeout=30)
+        assert result.value > 0
+        assert_clean(client)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
+from multiprocessing.connection import Connection
+from multiprocessing.process import BaseProcess
 from typing import Any
 
 import pytest
@@ -25,28 +24,21 @@ from dsgd.errors import (
     WorkerLostError,
 )
 from dsgd.runtime import run_on_cluster
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+from forks import forking
+from gang_cluster import (
+    assert_clean,
+    client_fixture,
+    cluster_fixture,
+    rank_workers,
+    signal_rank,
+    start_cluster,
+    wait_until,
+)
 
 pytestmark = pytest.mark.cluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(2) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    """Give a client, and check afterwards that nothing is left and that the next job runs."""
-    with Client(cluster, set_as_default=False) as client:
-        client.wait_for_workers(2, timeout=30)
-        yield client
-        client.wait_for_workers(2, timeout=30)
-        assert_clean(client)
-        result = run_on_cluster(programs.add_up, put_blocks(client, 3), client=client, pack=programs.keep)
-        assert result.value.tolist() == [2, 1, 3, 36]
-        assert_clean(client)
+cluster = cluster_fixture(2)
+client = client_fixture(2, hurt=True)
 
 
 def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
@@ -59,27 +51,6 @@ def once(action: Callable[[], Any]) -> Callable[[Mapping[str, Any]], None]:
             action()
 
     return listen
-
-
-def rank_workers(client: Client) -> list[str]:
-    """Return the worker of each rank of the running job."""
-    members: list[str] = client.run_on_scheduler(_members)
-    return members
-
-
-def _members(dask_scheduler: Any) -> list[str]:
-    for name, plugin in dask_scheduler.plugins.items():
-        if name.startswith("dsgd-gangs"):
-            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
-    return []
-
-
-def signal_rank(client: Client, rank: int, number: signal.Signals) -> tuple[str, int]:
-    """Send a signal to the process of a rank of the running job; returns its worker and pid."""
-    worker = rank_workers(client)[rank]
-    pid: int = client.run(os.getpid, workers=[worker])[worker]
-    os.kill(pid, number)
-    return worker, pid
 
 
 @pytest.mark.parametrize("program", [programs.spin, programs.work_alone], ids=["talking", "computing"])
@@ -116,7 +87,7 @@ def test_a_worker_killed_while_blocks_are_placed(client: Client) -> None:
 
 
 def _slow_load() -> str:
-    time.sleep(3.0)
+    time.sleep(1.5)
     return "block"
 
 
@@ -277,78 +248,71 @@ def test_a_lost_block_is_an_error(client: Client) -> None:
 def test_a_busy_worker_is_named(client: Client) -> None:
     """When a rank cannot start because its worker is busy, the error says which one."""
     worker = sorted(client.scheduler_info(n_workers=-1)["workers"])[1]
-    busy = client.submit(time.sleep, 4.0, workers=[worker], pure=False)
+    busy = client.submit(time.sleep, 2.5, workers=[worker], pure=False)
     time.sleep(0.2)
     with pytest.raises(GangTimeoutError, match=worker):
         run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(60.0,), timeout_s=1.0)
     busy.result()
 
 
-_SCRIPT = """
-import os, sys, time
-import gang_programs as programs
-from distributed import Client
-from dsgd.runtime import run_on_cluster
+def run_job(say: Connection, address: str, program: str) -> None:
+    """Run a job in a process of its own, and say when it runs and that it was interrupted."""
+    told: list[bool] = []
 
-if __name__ == "__main__":
-    started = []
-    def listen(event):
-        if "phase" not in event and not started:
-            started.append(1)
-            print("running", flush=True)
-    with Client(sys.argv[1]) as client:
+    def listen(event: Mapping[str, Any]) -> None:
+        if "phase" not in event and not told:
+            told.append(True)
+            say.send("running")
+
+    with Client(address, set_as_default=False) as client:
         try:
             run_on_cluster(
-                getattr(programs, sys.argv[2]), [], client=client, pack=programs.keep, args=(60.0,), on_event=listen
+                getattr(programs, program), [], client=client, pack=programs.keep, args=(60.0,), on_event=listen
             )
         except KeyboardInterrupt:
-            print("interrupted", flush=True)
-"""
+            say.send("interrupted")
 
 
 @pytest.fixture
-def script(cluster: LocalCluster, tmp_path: Path) -> Iterator[Callable[[str], subprocess.Popen[str]]]:
+def running(cluster: LocalCluster) -> Iterator[Callable[[str], tuple[BaseProcess, Connection]]]:
     """Give a function that starts a client process with a running job."""
-    path = tmp_path / "client_script.py"
-    path.write_text(_SCRIPT)
-    started: list[subprocess.Popen[str]] = []
+    started: list[tuple[BaseProcess, Connection]] = []
 
-    def start(program: str) -> subprocess.Popen[str]:
-        process = subprocess.Popen(
-            [sys.executable, str(path), cluster.scheduler_address, program],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "PYTHONPATH": str(Path(__file__).parent)},
-        )
-        started.append(process)
-        assert process.stdout is not None
-        assert process.stdout.readline() == "running\n"
-        return process
+    def start(program: str) -> tuple[BaseProcess, Connection]:
+        ours, theirs = forking().Pipe()
+        process = forking().Process(target=run_job, args=(theirs, cluster.scheduler_address, program))
+        process.start()
+        theirs.close()
+        started.append((process, ours))
+        assert ours.poll(60.0)
+        assert ours.recv() == "running"
+        return process, ours
 
     yield start
-    for process in started:
+    for process, pipe in started:
         process.kill()
-        process.communicate()
+        process.join(30.0)
+        pipe.close()
 
 
 @pytest.mark.parametrize("program", ["spin", "work_alone"])
-def test_ctrl_c_stops_the_job(client: Client, script: Callable[[str], subprocess.Popen[str]], program: str) -> None:
+def test_ctrl_c_stops_the_job(client: Client, running: Any, program: str) -> None:
     """SIGINT on the client is raised there as KeyboardInterrupt, and the ranks end."""
-    process = script(program)
-    process.send_signal(signal.SIGINT)
-    assert process.communicate(timeout=30)[0] == "interrupted\n"
-    assert process.returncode == 0
+    process, pipe = running(program)
+    os.kill(process.pid, signal.SIGINT)
+    assert pipe.poll(30.0)
+    assert pipe.recv() == "interrupted"
+    process.join(30.0)
+    assert process.exitcode == 0
     assert_clean(client)
 
 
 @pytest.mark.parametrize("program", ["spin", "work_alone"])
-def test_ranks_stop_when_the_client_is_killed(
-    client: Client, script: Callable[[str], subprocess.Popen[str]], program: str
-) -> None:
+def test_ranks_stop_when_the_client_is_killed(client: Client, running: Any, program: str) -> None:
     """SIGKILL of the client leaves no rank running."""
-    process = script(program)
+    process, _ = running(program)
     process.kill()
-    process.wait()
+    process.join(30.0)
     assert_clean(client)
 
 

@@ -5,22 +5,33 @@ from __future__ import annotations
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
 import numpy as np
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 
 import gang_programs as programs
 from dsgd import SGDClassifier
 from dsgd.errors import ClusterError, InvalidDataError, RankError, WorkerLostError
 from dsgd.runtime import Checkpoint, Restart, run_on_cluster
-from gang_cluster import assert_clean, put_blocks, start_cluster, wait_until
+from gang_cluster import (
+    assert_clean,
+    client_fixture,
+    cluster_fixture,
+    put_blocks,
+    signal_rank,
+    start_cluster,
+    wait_until,
+)
 
 pytestmark = pytest.mark.cluster
+
+cluster = cluster_fixture(3)
+client = client_fixture(3)
 
 # 20 epochs of 4 or more rounds of 20 ms.
 OPTIONS = {
@@ -31,21 +42,6 @@ OPTIONS = {
     "random_state": 0,
     "sync": programs.SlowRounds(every=200, pause_s=0.02),
 }
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    """Give a client, and check afterwards that nothing is left."""
-    with Client(cluster, set_as_default=False) as client:
-        wait_until(lambda: len(client.nthreads()) != 3, 60.0)
-        yield client
-        assert_clean(client)
 
 
 @pytest.fixture(scope="module")
@@ -60,21 +56,6 @@ def undisturbed(rows: Any) -> float:
     """Return the accuracy that a fit reaches when it is left alone."""
     X, y = rows
     return float(SGDClassifier(**OPTIONS | {"sync": 100}, n_jobs=3).fit(X, y).score(X, y))
-
-
-def _members(dask_scheduler: Any) -> list[str]:
-    for name, plugin in dask_scheduler.plugins.items():
-        if name.startswith("dsgd-gangs"):
-            return [member.worker for job in plugin.registry.jobs.values() for member in job.members]
-    return []
-
-
-def signal_rank(client: Client, rank: int, number: signal.Signals = signal.SIGKILL) -> tuple[str, int]:
-    """Send a signal to the process of a rank of the running job; returns its worker and pid."""
-    worker = client.run_on_scheduler(_members)[rank]
-    pid: int = client.run(os.getpid, workers=[worker])[worker]
-    os.kill(pid, number)
-    return worker, pid
 
 
 def once(action: Callable[[], Any]) -> tuple[Callable[[Mapping[str, Any]], None], list[Any]]:

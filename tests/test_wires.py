@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import socket
 import threading
-from collections.abc import Iterator
 from importlib.util import find_spec
 from types import SimpleNamespace
 from typing import Any
 
 import dask.config
 import pytest
-from distributed import Client, LocalCluster, Security
+from distributed import Client, Security
 from sklearn.datasets import make_classification
 
 import firewall
@@ -21,22 +20,12 @@ from dsgd.comm.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.wires import WireOptions, open_listener
-from gang_cluster import assert_clean, start_cluster, wait_until
+from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster
 
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with start_cluster(3) as cluster:
-        yield cluster
-
-
-@pytest.fixture
-def client(cluster: LocalCluster) -> Iterator[Client]:
-    with Client(cluster, set_as_default=False) as client:
-        yield client
-        assert_clean(client)
+cluster = cluster_fixture(3)
+client = client_fixture(3)
 
 
 def sums(client: Client, **options: Any) -> Any:
