@@ -105,6 +105,7 @@ class Group:
         self.transport = transport
         self.algorithm = algorithm
         self.link = link
+        self._chosen: dict[int, Algorithm] = {}
         # All collectives go by processes, but only sums by hosts: there every rank can reach every other one, and
         # what else there is to say is short or goes round a ring, which crosses between hosts as seldom as can be.
         self._processes = self._hosts = None
@@ -212,7 +213,13 @@ class Group:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""
         if self._processes is not None or self._hosts is not None:
             return "hierarchical"
-        return choose_algorithm(n * itemsize, self.size, self.link) if self.algorithm == "auto" else self.algorithm
+        if self.algorithm != "auto":
+            return self.algorithm
+        n_bytes = n * itemsize
+        chosen = self._chosen.get(n_bytes)
+        if chosen is None:
+            chosen = self._chosen[n_bytes] = choose_algorithm(n_bytes, self.size, self.link)
+        return chosen
 
     def broadcast(self, vector: AnyArray, root: int = 0) -> None:
         """Replace `vector` by that of rank `root`."""

@@ -32,7 +32,6 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from types import MappingProxyType
 from typing import Final, Literal, get_args
 
@@ -205,7 +204,6 @@ def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:
     return n_peers * (link.latency_s + n_bytes * (link.byte_s + link.added_byte_s))
 
 
-@lru_cache(maxsize=4096)
 def choose_algorithm(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> FlatAlgorithm:
     """Return what ``"auto"`` means for n bytes on `size` ranks at equal distances: the fastest by the model.
 

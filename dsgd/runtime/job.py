@@ -107,7 +107,7 @@ def run_on_cluster(
     hung_after_s : float, default 15
         How long a worker may send no heartbeat before its rank is taken to hang. Workers that have a rank send one
         every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
-    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
+    algorithm : str, default "auto"
         How `Group.allreduce` works.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their

@@ -49,7 +49,7 @@ def run_on_threads(
         Further arguments, the same objects for every rank.
     timeout_s : float, default 300
         How long a rank waits for a peer.
-    algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
+    algorithm : str, default "auto"
         How vectors are summed.
     on_event : callable, optional
         Receives what rank 0 publishes, in the thread of rank 0.

@@ -104,7 +104,7 @@ class SimulatedCluster:
             What each rank works on.
         args : tuple
             Further arguments, the same objects for every rank.
-        algorithm : {"auto", "recursive_doubling", "ring", "hierarchical"}
+        algorithm : str, default "auto"
             How vectors are summed.
         on_event : callable, optional
             Receives what rank 0 publishes, in the thread of rank 0.
