@@ -24,7 +24,8 @@ from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own,
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.train_job import TrainJob
-from dsgd.runtime.train_state import TrainState, adapted, is_exact
+from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact
+from dsgd.sync.averaging import weighted_mean
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["N_WISHES", "StateKeeping"]
@@ -63,6 +64,7 @@ class StateKeeping:
         self._clock = rank.ledger.clock
         self._began = self._looked = self._copied = self._written = self._clock()
         self._stride = 1
+        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
         if job.checkpoint is not None or job.resume_from is not None:
@@ -119,10 +121,36 @@ class StateKeeping:
             return None
         per_rank: list[str] = []
         if arrays is not None:
+            n_ranks = max(len(arrays[name]) for name in at.own() if name in arrays)
             arrays, per_rank = adapted(arrays, self._rows)
-        at.take_up(share(group, arrays, root, per_rank), group.rank, self._rows, self._rounds)
+            arrays["n_ranks"] = np.array([n_ranks])
+        shared = share(group, arrays, root, per_rank)
+        at.take_up(shared, group.rank, self._rows, self._rounds)
+        if shared["n_ranks"][0] == 1 and self._keeper is not None:
+            self._take_mean(at, self._keeper.latest, (int(shared["position"][0]), int(shared["position"][1])))
         self._began -= at.elapsed_s
         return note
+
+    def _take_mean(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
+        """Replace what ranks have of their own by its mean over all copies in memory of the moment that was taken up.
+
+        One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
+        those of the others, which would be lost though their ranks live.
+        """
+        names = [name for name in at.own() if name.startswith(OWN_MEMORY) or (name == "params" and self._differ)]
+        if not names:
+            return
+        has_copy = mine is not None and mine.position == position and mine.preferred
+        n_copies = np.array([float(has_copy)])
+        self._rank.group.allreduce(n_copies)
+        if n_copies[0] < 2.0:
+            return
+        for name in names:
+            vector = at.own()[name]
+            if vector.dtype.kind == "f":
+                if mine is not None and has_copy:
+                    vector[...] = mine.arrays[name][0].reshape(vector.shape)
+                weighted_mean(self._rank.group, vector.reshape(-1), has_copy / n_copies[0])
 
     def look(self, at: TrainState, *, same_model: bool) -> None:
         """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""

@@ -33,11 +33,13 @@ from dsgd.runtime.train_job import EpochRecord
 from dsgd.sync.base import NoState, state_arrays
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["TrainState", "adapted", "is_exact"]
+__all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact"]
 
 # What comes before the name of an array that the rule of minibatch steps, or the strategy, remembers.
 _RULE: Final = "rule."
 _STRATEGY: Final = "strategy."
+#: What the names begin with of what a rank remembers beside its model.
+OWN_MEMORY: Final = (_RULE, _STRATEGY)
 
 
 @dataclass
@@ -184,7 +186,7 @@ def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[st
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
-    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith((_RULE, _STRATEGY))]:
+    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(OWN_MEMORY)]:
         table = saved[name]
         if name == "received" and not (exact and len(table) == n_before):
             # One rank's account of the penalty is no other's: without everybody's, all of them start a new one.

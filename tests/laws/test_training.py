@@ -9,11 +9,20 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
-from dsgd.local import Momentum, make_shard
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag, inproc
+from dsgd.local import SGD, Momentum, Objective, make_shard
+from dsgd.runtime.keeping import StateKeeping
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.snapshot import Snapshot, SnapshotKeeper
+from dsgd.runtime.train_job import TrainJob
+from dsgd.runtime.train_state import TrainState
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import EASGD, SCAFFOLD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
+from dsgd.sync.base import state_arrays
+from gangs import raise_first, run_ranks
 from laws.family import FAMILY, Member
-from laws.gang import shards_of, train_on
+from laws.gang import close, shards_of, train_on
 
 ONE_STEP = Momentum(0.0, batch=8)
 #: Those that need no mailboxes.
@@ -142,3 +151,44 @@ def test_a_centre_that_is_pulled_one_to_one_is_the_mean() -> None:
     found = train_on("threads", shards, EASGD(10**6, beta=1.0), max_iter=1)[0].params
     averaged = train_on("threads", shards, LocalSGD(10**6), max_iter=1)[0].params
     np.testing.assert_allclose(found, averaged, rtol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [SCAFFOLD(8), EASGD(8), LocalSGD(8)], ids=repr)
+def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
+    """Ranks that go on from copies in memory start from the mean of those that are left, whatever rank has which."""
+    sgd = SGD(Objective("log_loss", "l2", 0.01), schedule="constant", eta0=0.1)
+    job = TrainJob(sgd, strategy, np.zeros(6), max_iter=9, tol=None, n_iter_no_change=5)
+
+    def state(rank: Rank, shard: Any) -> TrainState:
+        at = TrainState(np.zeros(6), sgd.init(shard))
+        at.strategy = strategy.init(rank.group, at.params, 1 / rank.size)
+        return at
+
+    def keep(rank: Rank, shard: Any, number: int) -> Snapshot:
+        at = state(rank, shard)
+        at.epoch, at.params[:] = 3, number if not strategy.ends_equal else 7.0
+        for vector in state_arrays(at.strategy).values():
+            vector[...] = 10.0 + number
+        common = at.common(np.zeros((3, at.optimizer.counters.size)), [20, 20, 20], 3, 1.0)
+        return Snapshot((3, 0), {**common, **at.copied()})
+
+    shards = shards_of([30, 30, 0])
+    transports = inproc.connect(3)
+    ranks = [Rank(Group(t), AbortFlag(), keeper=SnapshotKeeper()) for t in transports]
+    # Of three ranks the second is lost; a new one without rows and without a copy takes its place.
+    for rank, number in ((0, 1), (1, 3)):
+        ranks[rank].keeper.latest = keep(ranks[rank], shards[rank], number)
+
+    def recall(rank: Rank) -> TrainState:
+        at = state(rank, shards[rank.number])
+        rows, rounds = [30, 30, 0], 4
+        assert StateKeeping(rank, job, shards[rank.number], rows, rounds).recall(at) == ""
+        return at
+
+    found = raise_first(run_ranks([lambda rank=rank: recall(rank) for rank in ranks]))
+    close(transports)
+    for at in found:
+        assert at.position == (3, 0)
+        np.testing.assert_allclose(at.params, 7.0 if strategy.ends_equal else 2.0)
+        for vector in state_arrays(at.strategy).values():
+            np.testing.assert_allclose(vector, 12.0)
