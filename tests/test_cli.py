@@ -148,6 +148,7 @@ def test_loss_chooses_the_task(files: Path, tmp_path: Path, run: Run) -> None:
         ("256", 256),
         ("epoch", "epoch"),
         ("one-shot", "one-shot"),
+        ("overlap-sgp", "overlap-sgp"),
         ("minibatch:64", MinibatchSGD(batch=64)),
         ("anytime:0.5", AnytimeSGD(seconds=0.5)),
     ],
@@ -159,11 +160,11 @@ def test_sync_is_read(text: str, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "-1", "often", "minibatch", "minibatch:0", "minibatch:x", "1.5", "anytime", "anytime:0", "anytime:x"],
+    ["", "0", "-1", "often", "minibatch:", "minibatch:0", "minibatch:x", "1.5", "anytime:", "anytime:0", "anytime:x"],
 )
 def test_wrong_sync_names_the_choices(text: str) -> None:
     """A --sync that means nothing is refused with the ways to write it."""
-    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), epoch, one-shot, minibatch"):
+    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), minibatch:N.*one of local, epoch, one-shot"):
         parse_sync(text)
 
 

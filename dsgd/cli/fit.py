@@ -158,7 +158,7 @@ def parse_sync(text: str) -> Any:
     Parameters
     ----------
     text : str
-        A number of samples, ``epoch``, ``one-shot``, ``minibatch:N``, or ``anytime:SECONDS``.
+        A number of samples, ``minibatch:N``, ``anytime:SECONDS``, or a short name in `dsgd.sync.STRATEGIES`.
 
     Returns
     -------
@@ -180,13 +180,15 @@ def parse_sync(text: str) -> Any:
 
         with suppress(ValueError):
             return AnytimeSGD(seconds=float(size))
-    if text in ("epoch", "one-shot"):
+    from dsgd.sync import STRATEGIES
+
+    if text in STRATEGIES:
         return text
     if text.isdigit() and int(text) > 0:
         return int(text)
     raise InvalidParameterError(
-        f"--sync {text!r}: give a number of samples (256), epoch, one-shot, minibatch:N (minibatch:64), or "
-        "anytime:SECONDS (anytime:0.05)"
+        f"--sync {text!r}: give a number of samples (256), minibatch:N (minibatch:64), anytime:SECONDS (anytime:0.05), "
+        f"or one of {', '.join(STRATEGIES)}"
     )
 
 

@@ -92,8 +92,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Begin ``fit`` at the fitted model.
     average : bool or int, default False
         Return the mean of the iterates; an integer starts the mean after so many samples.
-    sync : int, {"epoch", "one-shot"}, strategy or None, default None
-        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. None
+    sync : int, str, strategy or None, default None
+        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. A text is
+        a short name in `dsgd.sync.STRATEGIES`, such as ``"epoch"``, ``"easgd"`` or ``"slowmo"``. None
         averages every 1024 samples. Of no effect on a single rank.
     optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
         How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
