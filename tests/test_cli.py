@@ -160,11 +160,13 @@ def test_sync_is_read(text: str, expected: Any) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "0", "-1", "often", "minibatch:", "minibatch:0", "minibatch:x", "1.5", "anytime:", "anytime:0", "anytime:x"],
+    ["", "0", "-1", "1.5", "often", "minibatch:", "minibatch:0", "minibatch:x", "anytime:", "anytime:0", "anytime:x"],
 )
 def test_wrong_sync_names_the_choices(text: str) -> None:
     """A --sync that means nothing is refused with the ways to write it."""
-    with pytest.raises(InvalidParameterError, match=r"a number of samples \(256\), minibatch:N.*one of local, epoch, one-shot"):
+    with pytest.raises(
+        InvalidParameterError, match=r"a number of samples \(256\), minibatch:N.*one of local, epoch, one-shot"
+    ):
         parse_sync(text)
 
 
