@@ -14,7 +14,7 @@ Source: Chu and Liu 1965; Edmonds 1967.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from dsgd.errors import InvalidParameterError
@@ -50,25 +50,36 @@ def shortest_arborescence(size: int, root: int, lengths: Mapping[Edge, float]) -
     InvalidParameterError
         Some rank cannot be reached from the root.
     """
+    if lost := set(range(size)) - _reached(root, lengths):
+        raise InvalidParameterError(f"no tree: nothing leads from rank {root} to rank {min(lost)}.")
     pairs = list(lengths)
     edges = [_Edge(tail, head, lengths[tail, head], k) for k, (tail, head) in enumerate(pairs)]
     parents = [-1] * size
-    for chosen in _solve(set(range(size)), root, edges, size):
+    for chosen in _solve(root, edges, size):
         tail, head = pairs[chosen.before]
         parents[head] = tail
     return tuple(parents)
 
 
-def _solve(ranks: set[int], root: int, edges: list[_Edge], new: int) -> list[_Edge]:
+def _reached(root: int, edges: Iterable[Edge]) -> set[int]:
+    after: dict[int, list[int]] = {}
+    for tail, head in edges:
+        after.setdefault(tail, []).append(head)
+    reached, front = {root}, [root]
+    while front:
+        new = set(after.get(front.pop(), ())) - reached
+        reached |= new
+        front += new
+    return reached
+
+
+def _solve(root: int, edges: list[_Edge], new: int) -> list[_Edge]:
     """Return the edges of a shortest tree; `new` is a number that no rank has."""
     shortest: dict[int, _Edge] = {}
     for edge in edges:
         known = shortest.get(edge.head)
         if edge.head != root and (known is None or edge.length < known.length):
             shortest[edge.head] = edge
-    if len(shortest) < len(ranks) - 1:
-        lost = min(ranks - shortest.keys() - {root})
-        raise InvalidParameterError(f"no tree: nothing leads from rank {root} to rank {lost}, or to those behind it.")
     cycle = _find_cycle(shortest, root)
     if not cycle:
         return list(shortest.values())
@@ -78,7 +89,7 @@ def _solve(ranks: set[int], root: int, edges: list[_Edge], new: int) -> list[_Ed
             continue
         saved = shortest[head].length if head in cycle else 0.0
         contracted.append(_Edge(new if tail in cycle else tail, new if head in cycle else head, length - saved, number))
-    tree = [edges[edge.before] for edge in _solve(ranks - cycle | {new}, root, contracted, new + 1)]
+    tree = [edges[edge.before] for edge in _solve(root, contracted, new + 1)]
     entered = next(edge.head for edge in tree if edge.head in cycle)
     return tree + [shortest[rank] for rank in cycle if rank != entered]
 
