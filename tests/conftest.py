@@ -158,6 +158,15 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
     return left
 
 
+@pytest.fixture(autouse=True, scope="session")
+def _forks(request: pytest.FixtureRequest) -> None:
+    """Start the server that workers are forked from, where there will be any: it imports while other tests run."""
+    if any(item.get_closest_marker("cluster") for item in request.session.items):
+        from forks import fork_workers
+
+        fork_workers()
+
+
 @pytest.fixture(autouse=True, scope="module")
 def _module_leaves_nothing_behind() -> Iterator[None]:
     before = _Holdings.now()

@@ -15,13 +15,10 @@ from distributed import Client, Future, LocalCluster
 
 import gang_programs as programs
 from dsgd.runtime import run_on_cluster
-from forks import fork_workers
 
 
 def start_cluster(n_workers: int, **options: Any) -> LocalCluster:
     """Return a cluster of worker processes, or of threads of this one with ``processes=False``."""
-    if options.get("processes", True):
-        fork_workers()
     return LocalCluster(
         **{
             "n_workers": n_workers,
