@@ -27,7 +27,8 @@ from dsgd.compress import (
     parse_compressor,
 )
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, common_factor
+from dsgd.local import Momentum
+from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, check_combination, common_factor
 from dsgd.sync.compression import check_compressor
 
 
@@ -137,6 +138,8 @@ def test_what_does_not_go_together_is_refused(make: Any, names: list[str]) -> No
     for name in names:
         with pytest.raises(IncompatiblePartsError, match=name):
             make()
+    with pytest.raises(IncompatiblePartsError, match=r"DGC.*Momentum"):
+        check_combination(MinibatchSGD(compressor=DGC()), Momentum())
     with pytest.raises(InvalidParameterError, match="compressor"):
         LocalSGD(compressor="topk")  # type: ignore[arg-type]
 

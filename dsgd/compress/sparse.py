@@ -13,7 +13,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.compress.base import WORD_BYTES, Scratch, as_words, words_for
-from dsgd.errors import ProtocolError
+from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.select import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, places_length
 from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVector
@@ -80,9 +80,16 @@ def largest(vector: FloatVector, k: int, most: int, seed: int, scratch: Scratch)
         Where the sample for the bound is taken.
     scratch : Scratch
         Where to work.
+
+    Raises
+    ------
+    InvalidParameterError
+        The vector is too long for places of 32 bits.
     """
     if vector.shape[0] > _MOST_PLACES:
-        raise ValueError(f"A sparse payload can hold places below 2**32. Got a vector of {vector.shape[0]} entries.")
+        raise InvalidParameterError(
+            f"Entries can be chosen from vectors of up to 2**32. Got a vector of {vector.shape[0]}; use QSGD or Half."
+        )
     words = as_bits(vector)
     places: IndexVector = scratch.take("places", places_length(vector.shape[0], most), np.uint32)
     sample = scratch.take("sample", MAX_SAMPLE, words.dtype)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from dsgd.compress import DGC
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import AbstractRule
 from dsgd.sync.anytime import AnytimeSGD
@@ -38,6 +39,11 @@ def check_combination(strategy: AbstractStrategy[Any], rule: AbstractRule | None
         raise IncompatiblePartsError(
             f"{strategy!r} has a batch of its own, so {rule!r} must have batch=None: ranks exchange the gradient of "
             "every batch."
+        )
+    if isinstance(strategy.compressor, DGC):
+        raise IncompatiblePartsError(
+            f"{strategy.compressor!r} has the momentum of what it sends already, so it goes with optimizer=None. Got "
+            f"{rule!r}."
         )
     if isinstance(strategy, AnytimeSGD):
         raise IncompatiblePartsError(
