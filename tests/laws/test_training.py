@@ -62,7 +62,7 @@ def test_every_wire_gives_the_same_bits(member: Member, kind: str) -> None:
     assert np.isfinite(threads[0].params).all()
 
 
-@pytest.mark.parametrize("member", MEETING, ids=repr)
+@pytest.mark.parametrize("member", FAMILY, ids=repr)
 def test_simulated_ranks_give_the_same_bits(member: Member) -> None:
     """Ranks on a virtual clock end in the model of ranks that are threads, to the bit."""
     X, y = problem(90)
