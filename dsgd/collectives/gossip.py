@@ -77,6 +77,7 @@ def neighbour_mean(
         if step.source is not None:
             arrived *= vector.dtype.type(weight)
             mixed += arrived
+            group.transport.worked(n_bytes=arrived.nbytes)
     vector[:] = mixed
 
 
@@ -115,6 +116,7 @@ def push_sum(
         _exchange(group, step, part, arrived)
         if step.source is not None:
             mass += arrived
+            group.transport.worked(n_bytes=arrived.nbytes)
 
 
 def check_gossip(group: Group, topology: AbstractTopology) -> None:

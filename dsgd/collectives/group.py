@@ -36,6 +36,7 @@ _PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
     "double_tree": double_tree_plan,
     "torus": lambda rank, size, n, itemsize: torus_plan(rank, size, n),
 }
+_MOST_LENGTHS: Final = 1024
 _COMBINE: Final = {"sum": np.add, "min": np.minimum, "max": np.maximum}
 
 
@@ -218,6 +219,8 @@ class Group:
         n_bytes = n * itemsize
         chosen = self._chosen.get(n_bytes)
         if chosen is None:
+            if len(self._chosen) >= _MOST_LENGTHS:  # of vectors that are never twice the same
+                self._chosen.clear()
             chosen = self._chosen[n_bytes] = choose_algorithm(n_bytes, self.size, self.link)
         return chosen
 

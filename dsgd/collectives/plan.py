@@ -106,6 +106,7 @@ def run_plan(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, 
         exchange(to, sent, source, arrived, OP_ALLREDUCE)
         if adds:
             np.add(mine, arrived, out=mine)
+            transport.worked(n_bytes=mine.nbytes)
 
 
 def plan_cost(plan: Plan, itemsize: int) -> Cost:
