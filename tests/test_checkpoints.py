@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import pickle
 import signal
 import subprocess
 import sys
@@ -16,12 +17,13 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
-from dsgd.runtime import Checkpoint, keeping, run_on_threads
-from dsgd.runtime.checkpoint import SavedState, describe, read_newest, write
+from dsgd.runtime import Checkpoint, Restart, Shrink, keeping, run_on_threads
+from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
@@ -203,6 +205,35 @@ def test_a_lost_list_is_made_up_for(tmp_path: Path) -> None:
     assert read_newest(tmp_path, configuration).position == (2, 0)
 
 
+def test_a_job_finds_what_it_has_written_itself(tmp_path: Path) -> None:
+    """Only whole files of this job that are new enough count; a folder that cannot be read is no empty one."""
+
+    def put(epoch: int, job_id: str) -> Path:
+        name = write(Checkpoint(tmp_path, keep=9), SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id=job_id))
+        return tmp_path / name
+
+    assert read_own(tmp_path / "missing", "mine", (0, 0)) is None
+    put(1, "other")
+    assert read_own(tmp_path, "mine", (0, 0)) is None
+    put(2, "mine")
+    newest = put(3, "mine")
+    found = read_own(tmp_path, "mine", (3, 0))
+    assert found is not None
+    assert (found.position, found.note) == ((3, 0), "")
+    assert read_own(tmp_path, "mine", (3, 1)) is None
+    newest.write_bytes(newest.read_bytes()[:-1])
+    found = read_own(tmp_path, "mine", (0, 0))
+    assert found is not None
+    assert found.position == (2, 0)
+    assert newest.name in found.note
+    (tmp_path / "checkpoint-00000002-00000000.dsgd").unlink()
+    assert read_own(tmp_path, "mine", (0, 0)) is None
+    newest.unlink()
+    newest.mkdir()
+    with pytest.raises(CheckpointError, match="cannot be read"):
+        read_own(tmp_path, "mine", (0, 0))
+
+
 def test_an_object_store(rows: Any) -> None:
     """A URL that fsspec opens is written and read like a folder."""
     url = f"memory://{uuid.uuid4().hex}/job"
@@ -275,6 +306,16 @@ def test_parameters_are_checked(bad: dict[str, Any], rows: Any) -> None:
     """A place that is none, and an unknown policy, are refused by name."""
     with pytest.raises(InvalidParameterError, match=next(iter(bad))):
         SGDClassifier(**bad).fit(*rows)
+
+
+@pytest.mark.parametrize("policy", [Restart, Shrink])
+def test_a_policy_is_a_value(policy: type[Restart | Shrink]) -> None:
+    """A number of failures is checked when it is given, and the policy is cloned, pickled and compared by it."""
+    with pytest.raises(InvalidParameterError, match=f"{policy.__name__}\\(at_most="):
+        policy(at_most=-1)
+    model = clone(SGDClassifier(on_failure=policy(at_most=7)))
+    assert pickle.loads(pickle.dumps(model)).on_failure == policy(at_most=7)
+    assert policy(at_most=7) != policy()
 
 
 @pytest.mark.parametrize("bad", [{"path": ""}, {"path": 1}, {"path": "x", "every_s": -1}, {"path": "x", "keep": 0}])
