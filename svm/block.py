@@ -45,8 +45,8 @@ __all__ = ["solve"]
 _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
-#: a few times the values of a block, and saves a part of its own square: it must be larger than a block by far.
-_FIRST_BLOCKS = 8
+#: a few times the values of a block, and saves a part of its own square: it must be larger than a block.
+_FIRST_BLOCKS = 4
 
 
 def solve(
@@ -113,6 +113,9 @@ class _Run:
                 gap = state.scan()
             if state.n_iter < self.max_iter and self.growth.is_due(gap):
                 self.growth.grow()
+                continue
+            if not self._is_capped() and not self.growth.batches and self.left_out.is_due(gap):
+                self.left_out.look_again(gap)
                 continue
             if gap >= target and not self._is_capped():
                 if self.is_early_pending and gap < 10 * self.tol:

@@ -198,6 +198,11 @@ class Trail:
         self._note(beta)
         self._events.append(_Event(ids, np.empty(0, dtype=np.int64), np.empty(0)))
 
+    def remove(self, ids: IntVector) -> None:
+        """Forget that samples are left out."""
+        for event in self._events:
+            event.ids = event.ids[~np.isin(event.ids, ids)]
+
     def restart(self, ids: IntVector, beta: FloatVector) -> None:
         """Forget all events; `ids` are left out from now on, none if empty."""
         self._events = []

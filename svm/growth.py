@@ -7,16 +7,21 @@ before is looked at each time:
 
 1. u of the batch is computed in float64, and counts towards the proof (`dsgd.svm.proof`);
 2. of the samples that violate by more than the margin, as much of each sign as the other has goes to its bound at once,
-   and that is added to u of all samples, in float64 too: most stay there, and their rows are never needed again. If
-   too many of those of the last batch have come back, this is left to the blocks;
+   and that is added to u of the samples looked at so far, in float64 too: most stay there, and their rows are never
+   needed again. The values that told of such a sample are those that it adds, so they are computed once. If too many
+   of those of the last batch have come back, this is left to the blocks;
 3. those settled by more than the margin are left out, the others become active.
+
+What few samples have said of others is wrong now and then. So when all are there and the gap has come down, those that
+were left out early or narrowly are looked at again (`LeftOut.look_again`), before the free variables have settled: a
+mistake that only the proof finds moves all of these once more, at n values each.
 
 What the first samples have cost tells what the whole would without this: as much for each pair of samples. Half of that
 is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values each
 time. If the rounds that batches add are not worth this, the rest comes as one batch, of which all become active.
 
-Whatever was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first samples,
-and n values in float64 for each variable that goes to its bound.
+Whatever else was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first
+samples, and n values in float64 for each variable that goes to its bound.
 
 Source: chunking (Vapnik 1982; Osuna, Freund, Girosi 1997) with the batches of a cascade (Graf et al., NIPS 2004).
 Departures: one run and one set of indicators, and step 2.
@@ -39,7 +44,7 @@ __all__ = ["Growth", "begin_small"]
 #: A batch comes when the gap is below this share of the one at the start.
 _DONE = 0.1
 #: The margin as a share of the gap at the start, which is twice the margin of a classifier.
-_MARGIN = 0.125
+_MARGIN = 0.1
 #: Of the variables that went to their bounds this share must have stayed there if more are to be sent: one that comes
 #: back costs its n values a second time.
 _RIGHT = 0.8
@@ -65,7 +70,7 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
     """
     n = matrix.n
     is_at_zero = dual.u is None and not dual.alpha.any() and len(matrix.active) == n
-    if not (matrix.peers.is_alone and is_at_zero and matrix.is_large) or n < 2 * n_first:
+    if not (matrix.peers.is_alone and is_at_zero and matrix.is_large) or n < 4 * n_first:
         return []
     order = np.random.default_rng(0).permutation(n)
     ends = [n]
@@ -100,6 +105,7 @@ class Growth:
         self._raises = True
         if batches:
             left_out.is_sure = True
+            state.exact.set_aside(np.concatenate(batches))
 
     def is_due(self, gap: float) -> bool:
         """Return whether the next batch should come, the gap over the active samples being `gap`."""
@@ -107,6 +113,7 @@ class Growth:
             return False
         if self._scale is None and np.isfinite(gap):
             self._scale = gap
+            self.left_out.scale = gap
             self.left_out.margin = _MARGIN * gap
         return self._scale is None or gap < _DONE * self._scale or self.state.n_stalls > 0
 
@@ -117,13 +124,20 @@ class Growth:
             self._judge()
         state, left_out, ids = self.state, self.left_out, self.batches.pop(0)
         state.store_active()
-        state.u[ids] = state.exact.renew_first(ids, state.beta())
-        stays = np.zeros(len(ids), dtype=np.bool_)
         has_both_sides = bool(np.isfinite(state.least).all() and np.isfinite(state.most).all())
-        if has_both_sides and not self._takes_all:
-            stays = left_out.settled_among(ids)
-            left_out.add(ids[stays])
-            self._raise(ids)
+        is_selective = has_both_sides and not self._takes_all
+        self._raises = self._raises and self._stayed()
+        u, change = state.exact.look(ids, state.beta(), self._raise if is_selective and self._raises else None)
+        state.u[ids] = u
+        stays = np.zeros(len(ids), dtype=np.bool_)
+        is_raised = (state.alpha[:, ids] != 0.0).any(axis=0)
+        slack = left_out.slack(ids)  # to the machine of before, as the variables that were raised
+        state.u += change
+        self._raised = ids[is_raised]
+        left_out.trail.know(self._raised, state.beta())
+        if is_selective:
+            stays = ~is_raised & (slack > left_out.margin)
+            left_out.add(ids[stays], slack[stays])
         state.matrix.extend(ids[~stays])
         state.n_eliminated += int(stays.sum())
         state.n_stalls = 0
@@ -142,25 +156,21 @@ class Growth:
             self.batches = [np.sort(np.concatenate(self.batches))]
             self._takes_all, self.left_out.is_sure = True, False
 
-    def _raise(self, ids: IntVector) -> None:
-        """Move variables of a new batch that violate by far to their bounds, with y'α as it is."""
+    def _stayed(self) -> bool:
+        """Return whether most of the variables that were last moved to their bounds are still there."""
+        ids = self._raised
+        stayed = np.asarray((self.state.alpha[:, ids] >= self.state.dual.upper[:, ids]).any(axis=0))
+        return bool(stayed.sum() >= _RIGHT * len(ids))
+
+    def _raise(self, ids: IntVector, u: FloatVector) -> FloatVector:
+        """Move variables of new samples that violate by far to their bounds, with y'α as it is; return Σ yα of each."""
         state, dual = self.state, self.state.dual
-        if len(self._raised):
-            stayed = np.asarray((state.alpha[:, self._raised] >= dual.upper[:, self._raised]).any(axis=0))
-            self._raises = self._raises and stayed.sum() >= _RIGHT * len(stayed)
-        if not self._raises:
-            return
         middle = 0.5 * (state.least[0] + state.most[0])
         y, upper = dual.y[:, ids], dual.upper[:, ids]
-        violation = y * (middle - state.u[ids] - state.c[:, ids])
+        violation = y * (middle - u - state.c[:, ids])
         alpha = _even(violation.ravel(), y.ravel(), upper.ravel(), self.left_out.margin).reshape(y.shape)
-        coefs = (y * alpha).sum(axis=0)
-        is_raised = coefs != 0.0
-        self._raised = ids[is_raised]
-        if len(self._raised):
-            state.alpha[:, ids] = alpha
-            state.u += state.exact.add(self._raised, coefs[is_raised])
-            self.left_out.trail.know(self._raised, state.beta())
+        state.alpha[:, ids] = alpha
+        return np.asarray((y * alpha).sum(axis=0))
 
 
 def _even(violation: FloatVector, y: FloatVector, upper: FloatVector, least: float) -> FloatVector:

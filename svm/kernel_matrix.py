@@ -381,6 +381,20 @@ class KernelMatrix:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
 
+    def values(self, samples: IntVector, columns: IntVector) -> FloatMatrix:
+        """Return K[samples, columns] in float64; all of them must lie here."""
+        out = np.empty((len(samples), len(columns)))
+        self.n_evaluations += out.size
+        parts = left_form(self.kernel, self._prepared(samples, np.float64))
+
+        def work(start: int, stop: int) -> None:
+            right = self._prepared(columns[start:stop], np.float64)
+            for begin, end, part in parts:
+                row_values(self.kernel, part, right, out[begin:end, start:stop])
+
+        self.pool.slabs(work, len(columns), _SLAB)
+        return out
+
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
 

@@ -22,6 +22,14 @@ _LATE_ROUNDS = 50
 #: With a sample that the proof finds wrongly left out those return that are beyond the extremes by less than this share
 #: of the gap: they follow as soon as the first ones move.
 _NEIGHBOURS = 0.2
+#: Samples left out are looked at again before the proof if they were beyond the extremes by less than this share of the
+#: gap at the start: those that were left out while few samples were known, and the others.
+_REACH_EARLY, _REACH = 0.6, 0.075
+#: When violators have come back, those follow that were beyond by less than this share of the worst violation.
+_REACH_AGAIN = 0.5
+#: They are first looked at when the gap has come down to this share of that at the start, then when it has come down to
+#: this share of the worst violation.
+_FIRST_LOOK, _NEXT_LOOK = 0.02, 0.1
 
 
 class LeftOut:
@@ -43,11 +51,15 @@ class LeftOut:
         self.state, self.policy, self.tol = state, policy, tol
         self._block_size = block_size
         self.trail = Trail(state.matrix.n)
+        self.scale: float | None = None  # the gap at the start of a run that begins with few samples
         self.margin = 0.0  # how far beyond the extremes a sample must be
         self.is_sure = not policy.waits_for_pressure  # whether leaving out pays whatever the cache holds
         self._is_eliminating = policy.mode != "none"
         self._next_test = policy.steps_between(state.matrix.n)
         self._n_false = 0
+        self._slack: FloatVector = np.full(state.matrix.n, np.inf)  # when they were left out or last looked at
+        self._is_early = np.zeros(state.matrix.n, dtype=np.bool_)  # left out while few samples were known
+        self._worst = np.inf  # the worst violation that was found last among the samples left out
         self._largest_gap, self._spent = 0.0, 0
         matrix = state.matrix
         out = matrix.peers.join(np.setdiff1d(matrix.mine, matrix.active))
@@ -83,7 +95,7 @@ class LeftOut:
             return False
         state.store_active()
         gone = state.peers.join(state.matrix.active[out])
-        self.add(gone)
+        self.add(gone, self.slack(gone) if self.scale is not None else np.full(len(gone), np.inf))
         self._keep(np.flatnonzero(~out), gone)
         state.n_eliminated += count
         state.record("eliminate", gap)
@@ -114,10 +126,23 @@ class LeftOut:
         f = state.u[ids] + state.c[:, ids]
         return self._settled(f, dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids])
 
-    def add(self, ids: IntVector) -> None:
-        """Note that samples, whose u is right, are left out from now on."""
+    def slack(self, ids: IntVector) -> FloatVector:
+        """Return how far samples at a bound, whose u is right, are beyond the extremes, shape (m,); −∞ if free."""
+        state, dual = self.state, self.state.dual
+        f = state.u[ids] + state.c[:, ids]
+        y, alpha, upper, group = dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids]
+        at_zero, at_upper = alpha <= 0, alpha >= upper
+        low_only, up_only = np.where(y > 0, at_upper, at_zero), np.where(y > 0, at_zero, at_upper)
+        beyond = np.where(low_only, state.least[group] - f, np.where(up_only, f - state.most[group], -np.inf))
+        found: FloatVector = beyond.min(axis=0)
+        return found
+
+    def add(self, ids: IntVector, slack: FloatVector) -> None:
+        """Note that samples, whose u is right, are left out from now on, and how far they are beyond the extremes."""
         beta = self.state.beta()
         self.trail.add(ids, beta)
+        self._slack[ids] = slack
+        self._is_early[ids] = self.margin > 0.0
         if len(self.trail) > _MAX_EVENTS:
             self._renew(*self.trail.join(beta))
 
@@ -160,11 +185,60 @@ class LeftOut:
         state.record("reconstruct", state.scan())
         return has_violators
 
+    def is_due(self, gap: float) -> bool:
+        """Return whether to look again, the gap over the active samples being `gap`."""
+        if not self.trail or self.scale is None or self._worst < 2.0 * self.tol:
+            return False
+        return gap < (_FIRST_LOOK * self.scale if np.isinf(self._worst) else max(_NEXT_LOOK * self._worst, self.tol))
+
+    def look_again(self, gap: float) -> bool:
+        """Renew u of those samples left out that are likeliest to violate, in float64; return whether any come back.
+
+        These are the ones that were left out while few samples were known, and those that were hardly beyond the
+        extremes. A violator that only the proof finds costs n values for each free variable, all of which move once
+        more; what is computed here counts for the proof.
+        """
+        state = self.state
+        ids, scale = self.trail.ids, self.scale or 0.0
+        if np.isinf(self._worst):
+            reach = np.where(self._is_early[ids], _REACH_EARLY * scale, _REACH * scale)
+        else:
+            reach = np.minimum(_REACH * scale, _REACH_AGAIN * self._worst)
+        ids = np.sort(ids[self._slack[ids] < reach])
+        self._worst = gap
+        if not len(ids):
+            return False
+        state.store_active()
+        beta = state.beta()
+        state.u[ids] = state.exact.renew(ids, beta)
+        slack = self._note_slack(ids)
+        back = ids[slack <= 0.0]
+        self.trail.remove(ids)
+        self.trail.add(ids[slack > 0.0], beta)
+        state.n_reconstructions += 1
+        if len(back):
+            self._worst = max(gap, -float(slack.min()))
+            self._n_false = min(self._n_false + 1, 20)
+            state.matrix.extend(back)
+            state.n_returned += len(back)
+        state.load_active()
+        state.record("reconstruct", state.scan())
+        return len(back) > 0
+
+    def _note_slack(self, ids: IntVector) -> FloatVector:
+        """Note and return how far beyond the extremes samples are, whose u is right for all samples."""
+        slack = self._slack[ids] = self.slack(ids)
+        self._is_early[ids] = False
+        return slack
+
     def take_proof(self, gap: float) -> None:
         """Use that u is right everywhere, and `gap` the gap over all samples, as a reconstruction."""
         if self.trail and self.policy.reconstruction != "none":
             self.state.n_reconstructions += 1
             if gap >= self.tol:
+                if self.scale is not None:
+                    self._note_slack(self.trail.ids)
+                    self._worst = gap
                 self._return_violators(_NEIGHBOURS * gap)
             self.state.record("reconstruct", gap)
 

@@ -6,7 +6,7 @@ that have changed since. Samples that were looked at late in a run so cost no va
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["ExactSums"]
+
+_PART = 512  # samples that are looked at together
+_PART_BYTES = 16 * 2**20  # and their values with those that have coefficients
 
 
 class ExactSums:
@@ -30,6 +33,7 @@ class ExactSums:
         self.u: FloatVector = np.zeros(matrix.n)
         self._group: IntVector = np.zeros(matrix.n, dtype=np.int64)
         self._states: list[FloatVector] = [np.zeros(matrix.n)]
+        self._is_aside = np.zeros(matrix.n, dtype=np.bool_)
 
     def know(self, u: FloatVector, beta: FloatVector) -> None:
         """Take sums of all samples that are right for the coefficients `beta`, both of shape (n,)."""
@@ -39,11 +43,12 @@ class ExactSums:
     def _set_all(self, beta: FloatVector) -> None:
         self._group[:] = 0
         self._states = [beta.copy()]
+        self._is_aside[:] = False
 
     def _changes(self, beta: FloatVector) -> Iterator[tuple[IntVector, IntVector, FloatVector, bool]]:
         """Yield ids of this rank, the sources and coefficients that renew their sums, and whether that is from zero."""
         mine = self._matrix.mine
-        group = self._group[mine]
+        group = self._groups_of(mine)
         for number, state in enumerate(self._states):
             change = beta - state
             sources = np.flatnonzero(change)
@@ -51,6 +56,12 @@ class ExactSums:
                 yield mine[group == number], np.flatnonzero(beta), beta, True
             else:
                 yield mine[group == number], sources, change, False
+        if (group < 0).any():
+            yield mine[group < 0], np.flatnonzero(beta), beta, True
+
+    def _groups_of(self, ids: IntVector) -> IntVector:
+        """Return the groups of samples, −1 for those set aside."""
+        return np.where(self._is_aside[ids], -1, self._group[ids])
 
     def work(self, beta: FloatVector) -> int:
         """Return the kernel values that it takes to make the sums right for `beta`, on all ranks."""
@@ -69,20 +80,75 @@ class ExactSums:
         self._set_all(beta)
         return self.u.copy()
 
-    def renew_first(self, ids: IntVector, beta: FloatVector) -> FloatVector:
-        """Make the sums of samples that were never renewed by themselves right for `beta`; return them."""
-        change = beta - self._states[0]
-        sources = np.flatnonzero(change)
-        if len(sources):
-            self.u[ids] += self._matrix.product(ids, sources, change[sources], np.float64)
+    def renew(self, ids: IntVector, beta: FloatVector) -> FloatVector:
+        """Make the sums of some samples right for `beta`; return them."""
+        group = self._groups_of(ids)
+        for number in np.unique(group):
+            some = ids[group == number]
+            change = beta - self._states[number] if number >= 0 else beta
+            sources = np.flatnonzero(change)
+            if len(sources):
+                self.u[some] += self._matrix.product(some, sources, change[sources], np.float64)
+        self._is_aside[ids] = False
         self._group[ids] = len(self._states)
         self._states.append(beta.copy())
         return self.u[ids]
 
-    def add(self, sources: IntVector, coefs: FloatVector) -> FloatVector:
-        """Take in new coefficients of samples that never had any; return what that adds to all sums, shape (n,)."""
-        change = self._matrix.product(self._matrix.mine, sources, coefs, np.float64)
-        self.u += change
+    def set_aside(self, ids: IntVector) -> None:
+        """Keep the sums of samples at zero until they are looked at."""
+        self._is_aside[ids] = True
+
+    def look(
+        self, ids: IntVector, beta: FloatVector, choose: Callable[[IntVector, FloatVector], FloatVector] | None = None
+    ) -> tuple[FloatVector, FloatVector]:
+        """Make the sums of samples that were set aside right; some of them may be given coefficients.
+
+        That goes by parts: the values that tell of a part are there when what its coefficients add to the sums of the
+        samples before it is wanted. So a value between two samples with coefficients is computed once, with the later.
+
+        Parameters
+        ----------
+        ids : int64 array, shape (m,)
+            Samples, without coefficients.
+        beta : array, shape (n,)
+            Coefficients.
+        choose : callable or None
+            ``choose(part, u)`` returns new coefficients of some of the samples, their sums for `beta` being u; None
+            gives none.
+
+        Returns
+        -------
+        u, change : arrays, shape (m,) and (n,)
+            The sums of `ids` for `beta`, and what the new coefficients add to all sums but those of samples set aside.
+        """
+        added, u = np.zeros(self._matrix.n), np.empty(len(ids))
+        if not self._is_aside[ids].all():  # a proof has looked at them since
+            return self.renew(ids, beta), added
+        sources, chosen = np.flatnonzero(beta), np.zeros(self._matrix.n)
+        known = np.flatnonzero(~self._is_aside)
+        start = 0
+        while start < len(ids):
+            part = ids[start : start + max(64, min(_PART, _PART_BYTES // (8 * max(1, len(sources)))))]
+            stop = start + len(part)
+            values = self._matrix.values(part, sources)
+            u[start:stop] = values @ beta[sources]
+            added[part] = values @ chosen[sources]
+            coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
+            known = np.concatenate([known, part])
+            is_given = coefs != 0.0
+            if is_given.any():
+                given, coefs = part[is_given], coefs[is_given]
+                added[sources] += coefs @ values[is_given]
+                others = np.setdiff1d(known, sources, assume_unique=True)
+                added[others] += self._matrix.product(others, given, coefs, np.float64)
+                chosen[given] = coefs
+                sources = np.concatenate([sources, given])
+            start = stop
+        self.u[ids] = u
+        self._is_aside[ids] = False
+        self._group[ids] = len(self._states)
+        self._states.append(beta.copy())
+        self.u += added
         for state in self._states:
-            state[sources] += coefs
-        return change
+            state += chosen
+        return u, added
