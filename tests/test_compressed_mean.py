@@ -92,7 +92,7 @@ def weighted(size: int, n: int, seed: int, number: int) -> list[np.ndarray]:
 @pytest.mark.parametrize("compressor", [*COMPRESSORS, GTopK(0.1, route="tree"), ErrorFeedback(PowerSGD())], ids=repr)
 def test_all_ranks_hold_the_same_bits(compressor: Compressor) -> None:
     """For 1 to 9 ranks, some without rows, and vectors from nothing to many parts, and the bytes are the formula's."""
-    for size in (1, 2, 3, 5, 8, 9):
+    for size in (1, 2, 5, 9):
         for n, dtype in ((0, np.float32), (5, np.float64), (1500, np.float32)):
             found = run_gang("inproc", size, partial(means, compressor=compressor, n=n, seed=size, dtype=dtype))
             for rank, (rounds, _, sent) in enumerate(found):
@@ -125,7 +125,7 @@ def test_sockets_and_shared_memory_give_the_bits_of_threads() -> None:
     assert len({bits for kind in ("inproc", "tcp", "shm") for bits in run_gang(kind, 3, program)}) == 1
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(size=sizes, seed=st.integers(0, 100), compressor=st.sampled_from(EXACT))
 def test_limits_are_the_dense_mean(size: int, seed: int, compressor: Compressor) -> None:
     """At density one, at full rank, or without loss, the mean is that of whole vectors."""
@@ -135,7 +135,7 @@ def test_limits_are_the_dense_mean(size: int, seed: int, compressor: Compressor)
         np.testing.assert_allclose(rounds[number], expected, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(size=sizes, seed=st.integers(0, 100), n=st.integers(0, 200), compressor=st.sampled_from(CONSERVING))
 def test_nothing_is_lost_between_ranks(size: int, seed: int, n: int, compressor: Compressor) -> None:
     """What came out over two rounds and what the ranks keep is what came in, whoever has how many rows."""
@@ -145,7 +145,7 @@ def test_nothing_is_lost_between_ranks(size: int, seed: int, n: int, compressor:
     np.testing.assert_allclose(found[0][0].sum(axis=0) + kept, came_in, rtol=0, atol=1e-9)
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(
     size=sizes,
     n=st.integers(1, 200),
