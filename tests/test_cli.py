@@ -24,6 +24,7 @@ import rich.console
 from dsgd.__main__ import main
 from dsgd.cli.fit import _train, parse_sync
 from dsgd.errors import InvalidParameterError, RankError
+from dsgd.runtime import connect_client
 from dsgd.sync import AnytimeSGD, MinibatchSGD
 
 Run = Callable[..., tuple[int, str, str]]
@@ -259,8 +260,9 @@ def test_info_says_versions_and_folders(run: Run) -> None:
     assert facts["machine"]["memory_bytes"] > 0
 
 
-def test_unreachable_scheduler_is_named(run: Run) -> None:
+def test_unreachable_scheduler_is_named(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """An address where no scheduler answers is an error that says so."""
+    monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
     status, _, errors = run("info", "--scheduler", "tcp://127.0.0.1:9")
     assert status == 2
     assert "tcp://127.0.0.1:9" in errors

@@ -15,6 +15,7 @@ from sklearn.linear_model import SGDClassifier as ReferenceClassifier
 from dsgd.__main__ import main
 from dsgd.cli.study import make_study, parse_numbers
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
+from dsgd.runtime import connect_client
 from dsgd.study import (
     DataSource,
     RowFile,
@@ -419,6 +420,7 @@ def test_help_of_the_study_has_an_example(capsys):
 def test_no_scheduler_at_the_address_is_an_error(tmp_path, monkeypatch):
     """An address where nothing answers ends the study before anything is trained."""
     monkeypatch.delenv("DSGD_DATA", raising=False)
+    monkeypatch.setattr(connect_client, "__defaults__", (0.3,))  # longer would change nothing
     study = replace(STUDY, data=(DataSource("ijcnn1-like", 200),))
     with pytest.raises(ClusterUnreachableError):
         next(run_study(study, tmp_path, scheduler="tcp://127.0.0.1:9"))
