@@ -3,9 +3,9 @@
 Problem: on a virtual clock a kernel takes no time, so its time must come from what it has done; and machines are
 uneven in ways that decide which strategy is best.
 
-Model: a call of a kernel costs ``call_s + rows row_s + entries entry_s + params param_s`` seconds, times the factor
-that a straggler distribution draws for the rank and its round. Bytes that arrive and are added up cost ``added_byte_s``
-each (gamma).
+Model: a call of a kernel over rows costs ``call_s + rows row_s + entries entry_s + params param_s`` seconds, times the
+factor that a straggler distribution draws for the rank and its round. Bytes that arrive and are added up cost
+``added_byte_s`` each (gamma).
 
 Source: distributions of delays as in Dutta et al. 2018 (exponential and Pareto service times).
 """
@@ -46,7 +46,7 @@ class Compute:
     param_s : float, default 1.0e-9
         Per parameter that a call passes over.
     call_s : float, default 1.0e-5
-        Per call of a kernel, what the rank loop does about it included.
+        Per call of a kernel over rows, what the rank loop does about it included.
     added_byte_s : float, default 1.5e-10
         Per byte that arrives and is added up.
     source : str
@@ -73,8 +73,8 @@ class Compute:
                 raise InvalidParameterError(f"Compute({name}=...) must be 0 or more seconds. Got {value!r}.")
 
     def seconds(self, rows: int, entries: int, params: int) -> float:
-        """Return the seconds of one call of a kernel."""
-        return self.call_s + rows * self.row_s + entries * self.entry_s + params * self.param_s
+        """Return the seconds of one call of a kernel; one that visits no rows only passes over parameters."""
+        return (self.call_s if rows else 0.0) + rows * self.row_s + entries * self.entry_s + params * self.param_s
 
 
 class AbstractStragglers(ABC):
