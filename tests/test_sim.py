@@ -15,9 +15,28 @@ from sklearn.datasets import make_classification
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.collectives import allreduce_cost
 from dsgd.comm.wire import HEADER_BYTES
+from dsgd.compress import ErrorFeedback, GTopK, TopK
 from dsgd.errors import AbortedError, IncompatiblePartsError, InvalidDataError, InvalidParameterError, ProtocolError
+from dsgd.local import SGD, Objective, make_shard
+from dsgd.runtime.serving import mail_for
+from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sim import NETWORKS, Compute, Exponential, HeavyTail, Link, Network, NoStragglers, SimulatedCluster, SlowRank
-from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import (
+    ASGD,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
+    SGP,
+    AnytimeSGD,
+    BackupWorkers,
+    DiLoCo,
+    EpochAveraging,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    OneShotAveraging,
+    StaleSynchronous,
+)
 
 ALPHA, BETA, GAMMA = 3e-4, 2e-8, 5e-9
 FLAT = Network("flat", between=Link(BETA, ALPHA), inside=Link(BETA, ALPHA))
@@ -30,6 +49,14 @@ STRATEGIES = [
     OneShotAveraging(),
     MinibatchSGD(batch=20),
     AnytimeSGD(seconds=np.inf),
+    LocalSGD(every=50, compressor=ErrorFeedback(TopK(density=0.5))),
+    MinibatchSGD(batch=60, compressor=GTopK(density=0.3)),
+    SGP(),
+    DPSGD(),
+    EASGD(),
+    LeaderSGD(),
+    SCAFFOLD(),
+    DiLoCo(),
 ]
 OPTIONS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
 
@@ -264,6 +291,28 @@ def test_other_estimators_run_on_it(data):
     y = X @ np.arange(10.0)
     reg = SGDRegressor(random_state=0, early_stopping=True, sync=64, client=SimulatedCluster(3)).fit(X, y)
     assert reg.score(X, y) > 0.99
+
+
+@pytest.mark.parametrize("strategy", [ASGD(batch=8), StaleSynchronous(), BackupWorkers()], ids=repr)
+def test_servers_repeat_exactly(data, strategy):
+    """What a server does follows the virtual clock: two runs with stragglers give the same bits and seconds."""
+    X, y = data
+    job = TrainJob(
+        optimizer=SGD(Objective(), schedule="constant", eta0=0.01),
+        strategy=strategy,
+        initial=np.zeros(X.shape[1] + 1),
+        max_iter=2,
+        tol=None,
+        n_iter_no_change=5,
+    )
+    rows = [TrainData(make_shard(X[k::3].copy(), 2.0 * y[k::3] - 1.0)) for k in range(3)]
+    cluster = SimulatedCluster(3, "10GbE", stragglers="heavy-tail", seed=1)
+    runs = [cluster.run(train, rows, (job,), mail=mail_for(job)) for _ in range(2)]
+    assert np.array_equal(runs[0].value.params, runs[1].value.params)
+    assert runs[0].ledger.totals() == runs[1].ledger.totals()
+    assert len(runs[0].ledger.ranks) == 4
+    coef, intercept = runs[0].value.params[:-1], runs[0].value.params[-1]
+    assert np.mean((X @ coef + intercept > 0) == (y == 1)) > 0.8
 
 
 # -- stragglers -----------------------------------------------------------------------------------------------------

@@ -119,9 +119,18 @@ def _timed(group: Group, work: Callable[..., Any], *arguments: Any) -> Any:
     ledger = group.ledger
     start = ledger.clock() if ledger.timing else 0.0
     result = work(*arguments)
+    if group.transport.is_virtual:
+        group.transport.worked(params=sum(map(_n_words, arguments)))
     if ledger.timing:
         ledger.charge(ENCODE, ledger.clock() - start)
     return result
+
+
+def _n_words(argument: Any) -> int:
+    """Return how many words of eight bytes an array, or a list of them, has; each is passed over once, about."""
+    if isinstance(argument, list):
+        return sum(map(_n_words, argument))
+    return argument.nbytes // 8 if isinstance(argument, np.ndarray) else 0
 
 
 def _encode(vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> AnyArray:

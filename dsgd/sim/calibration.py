@@ -3,26 +3,25 @@
 Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
 many ranks share a core.
 
-Method: all ranks at once do what they do in training. Pairs of ranks exchange short and long vectors, which gives
-alpha and beta. Then the loop of training itself runs over made rows, with rounds of one row and of many, narrow and
-wide: differences of the seconds of a round give the cost of a row, of an entry and of a parameter, and what is left of
-the shortest rounds is that of a call. Every number is the median of several.
+Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`. Then the
+loop of training itself runs over made rows, with rounds of one row and of many, narrow and wide: differences of the
+seconds of a round give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is
+that of a call. Every number is the median of several.
 
 Cost: a few seconds.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from dsgd.collectives.calibrate import calibrate as calibrate_link
 from dsgd.collectives.cost import allreduce_cost
 from dsgd.comm.base import TransportName
-from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
 from dsgd.local import SGD, Objective, Shard
 from dsgd.runtime.rank import GangResult, Rank
@@ -39,17 +38,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Calibration", "calibrate"]
 
-_N_SHORT: Final = 200
-_N_LONG: Final = 20
-_LONG_BYTES: Final = 1 << 20
 # Widths of models and rows between synchronisations.
 _NARROW, _WIDE, _LONG = 8, 256, 16_384
 _FEW, _MANY = 1, 512
 _ROUNDS: Final = ((_NARROW, _FEW), (_NARROW, _MANY), (_WIDE, _MANY), (_LONG, _FEW))
 # Rounds of an epoch: so many that an epoch is long beside its end, over rows of no more than 32 MB.
 _N_ENTRIES: Final = 1 << 22
-_LEAST_ROUNDS, _MOST_ROUNDS = 30, 300
-_N_EPOCHS: Final = 5
+_LEAST_ROUNDS, _MOST_ROUNDS = 20, 100
+_N_EPOCHS: Final = 3
 _N_TURNS: Final = 3
 
 
@@ -140,13 +136,8 @@ def _measure(rank: Rank, data: Any) -> dict[str, float]:
     """Return the constants as rank 0 has found them; a rank program."""
     del data
     rank = replace(rank, keeper=None)
-    clock = rank.ledger.clock
-    short_s = _exchange_s(rank, 1, _N_SHORT)
-    long_s = _exchange_s(rank, _LONG_BYTES // 8, _N_LONG)
-    byte_s = max((long_s - short_s) / (_LONG_BYTES - 8), 0.0)
-    alpha_s = max(short_s - byte_s * (HEADER_BYTES + 8), 0.0)
-    vector, other = np.zeros(_LONG_BYTES // 8), np.ones(_LONG_BYTES // 8)
-    added_byte_s = _median_s(clock, lambda: np.add(vector, other, out=vector), _N_LONG) / _LONG_BYTES
+    link = calibrate_link(rank.group)
+    alpha_s, byte_s, added_byte_s = link.latency_s, link.byte_s, link.added_byte_s
 
     def sum_s(width: int) -> float:
         cost = allreduce_cost(rank.number, rank.size, width + 1, 8)
@@ -179,27 +170,6 @@ def _measure(rank: Rank, data: Any) -> dict[str, float]:
     }
 
 
-def _exchange_s(rank: Rank, n: int, repeats: int) -> float:
-    """Return the median seconds of an exchange of n float64 between pairs of ranks, all pairs at once."""
-    peer = rank.number ^ 1
-    mine, theirs = np.zeros(n), np.zeros(n)
-    rank.group.barrier()
-    if peer >= rank.size:
-        return 0.0
-    transport = rank.group.transport
-    return _median_s(rank.ledger.clock, lambda: transport.exchange(peer, mine, peer, theirs), repeats)
-
-
-def _median_s(clock: Callable[[], float], call: Callable[[], object], repeats: int) -> float:
-    call()
-    taken = []
-    for _ in range(repeats):
-        begin = clock()
-        call()
-        taken.append(clock() - begin)
-    return median(taken)
-
-
 class _MadeRounds:
     """Training on made rows: dense, of some width, with a synchronisation every so many of them."""
 
@@ -222,4 +192,4 @@ class _MadeRounds:
     def round_s(self) -> float:
         """Return the median seconds of a round, by epochs; the first epoch meets its peers."""
         history = train(self._rank, self._data, self._job).history
-        return median(np.diff([record.seconds for record in history]).tolist()) / self._n_rounds
+        return float(median(np.diff([record.seconds for record in history]).tolist())) / self._n_rounds
