@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dsgd.sim.calibration import Calibration, calibrate
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
 from dsgd.sim.network import NETWORKS, Link, Network
@@ -9,6 +10,7 @@ from dsgd.sim.network import NETWORKS, Link, Network
 __all__ = [
     "NETWORKS",
     "AbstractStragglers",
+    "Calibration",
     "Compute",
     "Exponential",
     "HeavyTail",
@@ -17,4 +19,5 @@ __all__ = [
     "NoStragglers",
     "SimulatedCluster",
     "SlowRank",
+    "calibrate",
 ]

@@ -4,9 +4,10 @@ Problem: a prediction is as good as its constants, and these differ from machine
 many ranks share a core.
 
 Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`. Then the
-loop of training itself runs over made rows, with rounds of one row and of many, narrow and wide: differences of the
-seconds of a round give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is
-that of a call. Every number is the median of several.
+loop of training itself runs over made rows with the strategy that is to be predicted, in rounds of one row and of many,
+narrow and wide, on the gang and on its simulated twin, whose work is free. What the gang takes longer is work: the
+differences give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is that of a
+call. Every number is the median of several.
 
 Cost: a few seconds.
 """
@@ -20,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dsgd.collectives.calibrate import calibrate as calibrate_link
-from dsgd.collectives.cost import allreduce_cost
+from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
 from dsgd.local import SGD, Objective, Shard
@@ -31,7 +32,7 @@ from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
 from dsgd.sim.network import Link, Network
-from dsgd.sync import LocalSGD
+from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -41,12 +42,14 @@ __all__ = ["Calibration", "calibrate"]
 # Widths of models and rows between synchronisations.
 _NARROW, _WIDE, _LONG = 8, 256, 16_384
 _FEW, _MANY = 1, 512
-_ROUNDS: Final = ((_NARROW, _FEW), (_NARROW, _MANY), (_WIDE, _MANY), (_LONG, _FEW))
+_KINDS: Final = ((_NARROW, _FEW), (_NARROW, _MANY), (_WIDE, _MANY), (_LONG, _FEW))
 # Rounds of an epoch: so many that an epoch is long beside its end, over rows of no more than 32 MB.
 _N_ENTRIES: Final = 1 << 22
 _LEAST_ROUNDS, _MOST_ROUNDS = 20, 100
 _N_EPOCHS: Final = 3
 _N_TURNS: Final = 3
+# What a parameter costs in one of two simulations, which tell how often it is passed over.
+_UNIT_S: Final = 1e-9
 
 
 @dataclass(frozen=True)
@@ -73,7 +76,11 @@ class Calibration:
 
 
 def calibrate(
-    client: Client | None = None, *, ranks: int | None = None, transport: TransportName = "auto"
+    client: Client | None = None,
+    *,
+    sync: Any = None,
+    ranks: int | None = None,
+    transport: TransportName = "auto",
 ) -> Calibration:
     """Measure what messages and work cost.
 
@@ -81,6 +88,9 @@ def calibrate(
     ----------
     client : distributed.Client or None, default None
         The cluster whose workers are measured; None measures threads of this process.
+    sync : object, default None
+        The strategy that is to be predicted, as estimators take it; what it does in a round beside its messages becomes
+        part of the cost of a call, and what it does with each parameter part of that. None takes a plain mean.
     ranks : int or None, default None
         How many ranks; None takes one per thread of the workers, or two threads of this process. What they cost
         depends on it where ranks share cores, so measure as many as there will be.
@@ -90,38 +100,73 @@ def calibrate(
     Returns
     -------
     Calibration
-        Good for this number of ranks on these machines.
+        Good for this number of ranks on these machines, dense rows and float64.
 
     Raises
     ------
     InvalidParameterError
-        There are fewer than two ranks: they have nothing to say to each other.
+        There are fewer than two ranks, which have nothing to say to each other, or `sync` has neither a period that can
+        be set nor ranks that all do the same.
     """
     if ranks is not None and ranks < 2:
         raise InvalidParameterError(f"calibrate(ranks=...) must be two or more ranks. Got {ranks!r}.")
-    gang = _run_on_workers(client, ranks, transport) if client is not None else _run_here(ranks or 2)
-    found: dict[str, float] = gang.value
-    wire = str(gang.stats[0]["transport"])
-    link = Link(found["byte_s"], found["alpha_s"])
-    source = f"measured on {len(gang.stats)} ranks over {wire}"
-    network = Network(f"calibrated {wire}", link, link, source=source)
-    names = ("entry_s", "row_s", "param_s", "call_s", "added_byte_s")
-    compute = Compute(**{name: found[name] for name in names}, source=source)
-    return Calibration(len(gang.stats), network, compute)
+    strategy = resolve(LocalSGD(_MANY) if sync is None else sync)
+    if strategy.n_servers or not ({"every", "batch"} & set(vars(strategy))):
+        raise InvalidParameterError(
+            f"calibrate(sync=...) takes strategies without servers that have `every` or `batch`. Got {strategy!r}."
+        )
+    gang = (
+        _run_on_workers(client, ranks, transport, strategy) if client is not None else _run_here(ranks or 2, strategy)
+    )
+    link, taken = gang.value
+    size, wire = len(gang.stats), str(gang.stats[0]["transport"])
+    source = f"measured on {size} ranks over {wire}"
+
+    def twin(alpha_s: float, param_s: float) -> list[float]:
+        """Return the seconds of the rounds where work is free, but for what passes over parameters."""
+        way = Link(link.byte_s, alpha_s)
+        network = Network(f"calibrated {wire}", way, way, source=source)
+        compute = Compute(0.0, 0.0, param_s, 0.0, link.added_byte_s, source)
+        return list(SimulatedCluster(size, network, compute).run(_rounds, [None] * size, (strategy, 1)).value)
+
+    alpha_s = link.latency_s
+    free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
+    if taken[0] < free[0]:
+        # Rounds that run inside one kernel (threads with a core each) exchange faster than single messages.
+        alpha_s *= taken[0] / free[0]
+        free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
+    shortest, narrow, wide, long = (max(t - s, 0.0) for t, s in zip(taken, free, strict=True))
+    passes = [(b - a) / _UNIT_S for a, b in zip(free, paid, strict=True)]
+    entry_s = max(wide - narrow, 0.0) / (_MANY * (_WIDE - _NARROW))
+    row_s = max((narrow - shortest) / (_MANY - _FEW) - _NARROW * entry_s, 0.0)
+    # A round of few rows of a long model differs from a short one by what passes over its parameters.
+    more = long - shortest - _FEW * (_LONG - _NARROW) * entry_s
+    param_s = max(more, 0.0) / max(passes[3] - passes[0], 1.0)
+    call_s = max(shortest - _FEW * (row_s + _NARROW * entry_s) - passes[0] * param_s, 0.0)
+    way = Link(link.byte_s, alpha_s)
+    return Calibration(
+        size,
+        Network(f"calibrated {wire}", way, way, source=source),
+        Compute(entry_s, row_s, param_s, call_s, link.added_byte_s, source),
+    )
 
 
-def _run_here(ranks: int) -> GangResult:
-    return run_on_threads(_measure, [None] * ranks)
+def _run_here(ranks: int, strategy: AbstractStrategy[Any]) -> GangResult:
+    return run_on_threads(_measure, [None] * ranks, (strategy,))
 
 
-def _run_on_workers(client: Client, ranks: int | None, transport: TransportName) -> GangResult:
+def _run_on_workers(
+    client: Client, ranks: int | None, transport: TransportName, strategy: AbstractStrategy[Any]
+) -> GangResult:
     from dsgd.runtime.job import run_on_cluster
 
     n_ranks = ranks or sum(client.nthreads().values())
     if n_ranks < 2:
         raise InvalidParameterError("calibrate(client=...) must have two or more threads on its workers. Got one.")
     blocks = client.map(_nothing, range(n_ranks), pure=False)
-    return run_on_cluster(_measure, blocks, client=client, pack=_take_none, n_ranks=n_ranks, transport=transport)
+    return run_on_cluster(
+        _measure, blocks, client=client, pack=_take_none, args=(strategy,), n_ranks=n_ranks, transport=transport
+    )
 
 
 def _nothing(number: int) -> int:
@@ -132,57 +177,35 @@ def _take_none(blocks: Any, rank_number: int) -> None:
     del blocks, rank_number
 
 
-def _measure(rank: Rank, data: Any) -> dict[str, float]:
-    """Return the constants as rank 0 has found them; a rank program."""
-    del data
-    rank = replace(rank, keeper=None)
+def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
+    """Return what a message costs and the seconds of made rounds, as rank 0 has found them; a rank program."""
     link = calibrate_link(rank.group)
-    alpha_s, byte_s, added_byte_s = link.latency_s, link.byte_s, link.added_byte_s
+    return link, _rounds(rank, data, strategy, _N_TURNS)
 
-    def sum_s(width: int) -> float:
-        cost = allreduce_cost(rank.number, rank.size, width + 1, 8)
-        return cost.messages * alpha_s + cost.n_bytes * (byte_s + added_byte_s)
 
-    rounds = {key: _MadeRounds(rank, *key) for key in _ROUNDS}
-    taken: dict[tuple[int, int], list[float]] = {key: [] for key in _ROUNDS}
-    for turn in range(_N_TURNS + 1):
-        for key, made in rounds.items():
-            seconds = made.round_s()
-            if turn:  # the first one loads kernels
-                taken[key].append(seconds)
-    shortest, narrow, wide, long = (median(taken[key]) for key in _ROUNDS)
-    entry_s = max(wide - narrow - (sum_s(_WIDE) - sum_s(_NARROW)), 0.0) / (_MANY * (_WIDE - _NARROW))
-    row_s = max((narrow - shortest) / (_MANY - _FEW) - _NARROW * entry_s, 0.0)
-    # A round of few rows of a long model differs from a short one by what passes over its parameters.
-    param_s = max((long - shortest - (sum_s(_LONG) - sum_s(_NARROW))) / (_LONG - _NARROW) - _FEW * entry_s, 0.0)
-    work = _FEW * (row_s + _NARROW * entry_s) + _NARROW * param_s
-    if shortest < sum_s(_NARROW) + work:
-        # Rounds that run inside one kernel (threads with a core each) exchange faster than single messages.
-        alpha_s *= max(shortest - work, 0.0) / sum_s(_NARROW)
-    return {
-        "alpha_s": alpha_s,
-        "byte_s": byte_s,
-        "added_byte_s": added_byte_s,
-        "entry_s": entry_s,
-        "row_s": row_s,
-        "param_s": param_s,
-        "call_s": max(shortest - sum_s(_NARROW) - work, 0.0),
-    }
+def _rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:
+    """Return the median seconds of the rounds of each kind, over some turns of all kinds; a rank program."""
+    del data
+    made = [_MadeRounds(replace(rank, keeper=None), strategy, *kind) for kind in _KINDS]
+    turns = [[rounds.round_s() for rounds in made] for _ in range(n_turns)]
+    return [float(median(column)) for column in zip(*turns, strict=True)]
 
 
 class _MadeRounds:
     """Training on made rows: dense, of some width, with a synchronisation every so many of them."""
 
-    def __init__(self, rank: Rank, width: int, every: int) -> None:
+    def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], width: int, every: int) -> None:
         self._rank, self._n_rounds = rank, max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _N_ENTRIES // (width * every)))
         n = every * self._n_rounds
         rng = np.random.default_rng([rank.number, width])
         X = np.resize(rng.standard_normal((min(n, 512), width)), (n, width))
         targets = np.where(rng.random(n) < 0.5, -1.0, 1.0)
         self._data = TrainData(Shard(X, None, None, targets, np.ones(n), width))
+        # A batch is counted over all ranks.
+        period = {"every": every} if hasattr(strategy, "every") else {"batch": every * rank.size}
         self._job = TrainJob(
-            optimizer=SGD(Objective()),
-            strategy=LocalSGD(every=every),
+            optimizer=SGD(Objective(), schedule="constant", eta0=1e-6),
+            strategy=replace(strategy, **period),
             initial=np.zeros(width + 1),
             max_iter=_N_EPOCHS + 1,
             tol=None,
@@ -190,6 +213,6 @@ class _MadeRounds:
         )
 
     def round_s(self) -> float:
-        """Return the median seconds of a round, by epochs; the first epoch meets its peers."""
+        """Return the median seconds of a round, by epochs; the first epoch loads kernels and meets its peers."""
         history = train(self._rank, self._data, self._job).history
         return float(median(np.diff([record.seconds for record in history]).tolist())) / self._n_rounds
