@@ -42,7 +42,7 @@ class SimulatedBlocks:
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         transport: str = "auto",
         numbered: bool = False,
-        on_failure: str = "raise",
+        on_failure: object = "raise",
         elastic: bool = False,
         mail: Mail | None = None,
         **others: Any,

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from statistics import median
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -33,9 +33,6 @@ from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
 from dsgd.sim.network import Link, Network
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
-
-if TYPE_CHECKING:
-    from distributed import Client
 
 __all__ = ["Calibration", "calibrate"]
 
@@ -76,7 +73,7 @@ class Calibration:
 
 
 def calibrate(
-    client: Client | None = None,
+    client: Any = None,
     *,
     sync: Any = None,
     ranks: int | None = None,
@@ -156,7 +153,7 @@ def _run_here(ranks: int, strategy: AbstractStrategy[Any]) -> GangResult:
 
 
 def _run_on_workers(
-    client: Client, ranks: int | None, transport: TransportName, strategy: AbstractStrategy[Any]
+    client: Any, ranks: int | None, transport: TransportName, strategy: AbstractStrategy[Any]
 ) -> GangResult:
     from dsgd.runtime.job import run_on_cluster
 
@@ -203,9 +200,10 @@ class _MadeRounds:
         self._data = TrainData(Shard(X, None, None, targets, np.ones(n), width))
         # A batch is counted over all ranks.
         period = {"every": every} if hasattr(strategy, "every") else {"batch": every * rank.size}
+        policy: Any = strategy  # a dataclass, as all strategies are
         self._job = TrainJob(
             optimizer=SGD(Objective(), schedule="constant", eta0=1e-6),
-            strategy=replace(strategy, **period),
+            strategy=replace(policy, **period),
             initial=np.zeros(width + 1),
             max_iter=_N_EPOCHS + 1,
             tol=None,
