@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import LARS, SGD, AbstractRule, Adagrad, Adam, Momentum, Objective, make_shard, n_params
-from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import SCAFFOLD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, RoundClock, carry_over
 from gangs import run_gang
 from reference.rules import minibatches
 
@@ -162,6 +162,7 @@ def test_a_rule_survives_a_checkpoint(tmp_path: Any) -> None:
         (MinibatchSGD(), Momentum(batch=8), "MinibatchSGD.*Momentum"),
         (AnytimeSGD(), Adam(), "AnytimeSGD.*Adam"),
         (LocalSGD(momentum="zero"), None, "momentum='zero'.*optimizer"),
+        (SCAFFOLD(), Momentum(0.9), "SCAFFOLD.*Momentum"),
     ],
 )
 def test_what_does_not_go_together_is_refused(sync: Any, rule: Any, named: str) -> None:

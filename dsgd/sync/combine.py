@@ -6,9 +6,10 @@ from typing import Any
 
 from dsgd.compress import DGC
 from dsgd.errors import IncompatiblePartsError
-from dsgd.local import AbstractRule
+from dsgd.local import AbstractRule, Momentum
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.scaffold import SCAFFOLD
 
 __all__ = ["check_combination"]
 
@@ -49,4 +50,9 @@ def check_combination(strategy: AbstractStrategy[Any], rule: AbstractRule | None
         raise IncompatiblePartsError(
             f"{strategy!r} counts rows by steps, and {rule!r} takes one step for many rows. Use LocalSGD, or "
             "optimizer=None."
+        )
+    if isinstance(strategy, SCAFFOLD) and rule != Momentum(0.0, batch=rule.batch):
+        raise IncompatiblePartsError(
+            f"{strategy!r} takes what steps have changed, over their rates, for the mean gradient, and the steps of "
+            f"{rule!r} are no plain ones. Use optimizer=Momentum(0.0) or None, or another strategy, such as SlowMo."
         )

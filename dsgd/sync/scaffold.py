@@ -12,6 +12,8 @@ Update: every rank keeps c_p, its mean gradient over the last round, and c, the 
 The correction is applied every `stretch` rows (with a local rule, after every minibatch) for all of their rates at
 once: every step of a sparse row would otherwise cost a pass over the model.
 
+Steps must be plain ones: what others change, over their rates, is no gradient.
+
 Cost per round: one all-reduce of twice the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
 stretch. Three more vectors per rank.
 
@@ -29,7 +31,6 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
-from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
@@ -74,8 +75,6 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
         How far the common model moves to the mean of the models.
     stretch : int, default 64
         Rows between two corrections.
-    momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an exchange.
 
     Raises
     ------
@@ -86,14 +85,12 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
     every: int = 1024
     rate: float = 1.0
     stretch: int = 64
-    momentum: MomentumPolicy = "keep"
     exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
         for name in ("every", "stretch"):
             check_number(f"SCAFFOLD({name}=...)", getattr(self, name), low=1, integer=True)
         check_number("SCAFFOLD(rate=...)", self.rate, low=0, open_low=True)
-        check_momentum("SCAFFOLD(momentum=...)", self.momentum)
 
     @property
     def period(self) -> EveryRows:
