@@ -84,8 +84,8 @@ class Driver:
         self.parked: set[int] = set()
         self.delays: list[int] = []
 
-    def _step(self, g: np.ndarray) -> None:
-        self.x -= self.rate * g
+    def _step(self, g: np.ndarray, factor: float) -> None:
+        self.x -= self.rate * factor * g
 
     def arrive(self, worker: int) -> None:
         """Let the gradient of a worker arrive, and hand out the answers."""
@@ -168,8 +168,8 @@ def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
     for rate in (0.97 * bound, 1.03 * bound):
         x = np.ones(1)
 
-        def step(g: np.ndarray, x: np.ndarray = x, rate: float = rate) -> None:
-            x -= rate * g
+        def step(g: np.ndarray, factor: float, x: np.ndarray = x, rate: float = rate) -> None:
+            x -= rate * factor * g
 
         model = Model(x, step, lambda: None, delay + 1, rounds=10**6)
         desk, seen = ASGD().desk(model), [x.copy() for _ in range(delay + 1)]
@@ -331,7 +331,7 @@ def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) ->
     """What a worker gains the centre loses, and each moves its share of the distance, whoever comes when."""
     rng = np.random.default_rng(1)
     centre, models = rng.standard_normal(3), rng.standard_normal((n_workers, 3))
-    model = Model(centre.copy(), lambda g: None, lambda: None, n_workers, rounds=10**6)
+    model = Model(centre.copy(), lambda g, factor: None, lambda: None, n_workers, rounds=10**6)
     desk, expected = AsyncEASGD(beta=0.8).desk(model), centre.copy()
     total = centre + models.sum(axis=0)
     for wish in order:
@@ -358,7 +358,7 @@ def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
 
 def test_a_server_adds_what_is_poured() -> None:
     """Changes of all workers are added in whatever order; only who asks for it gets the model."""
-    model = Model(np.zeros(2), lambda g: None, lambda: None, 3, rounds=10)
+    model = Model(np.zeros(2), lambda g, factor: None, lambda: None, 3, rounds=10)
     desk = Downpour(share=0.5).desk(model)
     for worker, change in enumerate(([1.0, 2.0], [-3.0, 0.5], [4.0, 4.0])):
         letter = letter_of(np.array(change), 0)
@@ -369,7 +369,7 @@ def test_a_server_adds_what_is_poured() -> None:
 
 def test_the_lowest_score_among_as_many_letters_as_workers_leads() -> None:
     """A new leader comes when the counter of all is full, whoever filled it; no number leads nobody."""
-    model = Model(np.zeros(1), lambda g: None, lambda: None, 2, rounds=10)
+    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 2, rounds=10)
     desk = AsyncLeaderSGD().desk(model)
     leaders = []
     for worker, score in enumerate([3.0, 5.0, 0.5, 0.7, np.nan, np.inf]):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy, Restart, Shrink
-from dsgd.runtime.rank import GangResult, Rank, RankProgram
+from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
 from dsgd.runtime.threads import run_on_threads
 
 if TYPE_CHECKING:
@@ -21,9 +21,12 @@ __all__ = [
     "Checkpoint",
     "FailurePolicy",
     "GangResult",
+    "Mail",
     "Rank",
     "RankProgram",
     "Restart",
+    "Server",
+    "ServerProgram",
     "Shrink",
     "client_for",
     "client_of",

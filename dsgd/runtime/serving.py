@@ -110,9 +110,10 @@ def _model(server: Server, job: TrainJob, params: FloatVector, n_features: int, 
     state.t = job.t_start
     state.epoch = 1
 
-    def step(gradient: FloatVector) -> None:
+    def step(gradient: FloatVector, factor: float) -> None:
         # All workers walk an epoch in as many rounds.
         state.epoch = 1 + (model.n_letters - 1) // (rounds * n_workers)
+        state.rate_factor = factor
         optimizer.step(params, gradient, 1, state)
 
     def worked() -> None:

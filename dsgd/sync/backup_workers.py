@@ -88,7 +88,7 @@ class _Desk(AbstractDesk):
     def settle(self) -> None:
         if self._waiting:
             self._sum /= len(self._waiting)
-            self._model.step(self._sum)
+            self._model.step(self._sum, 1.0)
             self._model.version += 1
             self._sum.fill(0.0)
             self._waiting = []

@@ -82,7 +82,7 @@ class _Desk(AbstractDesk):
                 self._mean_square += (1.0 - self._decay) * square
                 change /= np.sqrt(self._mean_square + _EPSILON)
             vector += strength * change
-        model.step(vector)
+        model.step(vector, 1.0)
         model.version += 1
         return (worker,)
 

@@ -71,7 +71,7 @@ class SteppingDesk(AbstractDesk):
 
     def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
         """Take a step; see `AbstractDesk.accept`."""
-        self._model.step(letter.body)
+        self._model.step(letter.body, 1.0)
         self._model.version += 1
         return (worker,)
 

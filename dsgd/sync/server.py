@@ -140,7 +140,7 @@ class Model:
     params : array, shape (n_params,)
         The model, updated in place.
     step : callable
-        Takes a mean gradient and takes one step with it, penalty included, as a rank would.
+        Takes a mean gradient and a factor of the rate, and takes one step, penalty included, as a rank would.
     worked : callable
         Says that the model was passed over once, for the clock of a simulated server.
     n_workers : int
@@ -154,7 +154,7 @@ class Model:
     """
 
     params: FloatVector
-    step: Callable[[FloatVector], None]
+    step: Callable[[FloatVector, float], None]
     worked: Callable[[], None]
     n_workers: int
     rounds: int

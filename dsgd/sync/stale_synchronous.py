@@ -64,7 +64,7 @@ class _Desk(AbstractDesk):
         self._waiting: list[int] = []
 
     def accept(self, worker: int, letter: Letter) -> list[int]:
-        self._model.step(letter.body)
+        self._model.step(letter.body, 1.0)
         self._model.version += 1
         self._sent[worker] += 1
         self._waiting.append(worker)

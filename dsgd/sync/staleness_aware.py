@@ -3,11 +3,12 @@
 Problem: a gradient that was computed d steps ago points from where the model was; at full rate late workers throw the
 model back.
 
-Update, for a gradient of staleness d that arrives at the server: it is divided by ``max(d, 1)``. After every n arrivals
-the server takes one step with their mean (n-softsync); the worker is answered at once. With n = 1 every gradient is a
-step, as in `ASGD`.
+Update, for a gradient of staleness d that arrives at the server: the rate of its step is divided by ``max(d, 1)``, for
+the penalty too. After every n arrivals the server takes one step with all of them (n-softsync), each at its own rate
+and divided by n; the worker is answered at once. With n = 1 every gradient is a step, as in `ASGD`. P alike workers
+have d = P - 1, so the rate that is given should be that much larger than for `ASGD`.
 
-Cost per round and worker: that of `ASGD`. The penalty is part of each step and is not divided.
+Cost per round and worker: that of `ASGD`.
 
 Source: Zhang, Gupta, Lian and Liu 2016 (staleness-aware async-SGD, their equations 4 and 6).
 """
@@ -63,12 +64,14 @@ class _Desk(AbstractDesk):
         self._model, self._arrivals = model, arrivals
         self._sum = np.zeros_like(model.params)
         self._n = 0
+        self._shares = 0.0
 
     def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        staleness = self._model.version - letter.version
-        if staleness > 1:
-            letter.body /= staleness
+        share = 1.0 / max(1, self._model.version - letter.version)
+        if share != 1.0:
+            letter.body *= letter.body.dtype.type(share)
         self._sum += letter.body
+        self._shares += share
         self._n += 1
         if self._n == self._arrivals:
             self.settle()
@@ -79,8 +82,9 @@ class _Desk(AbstractDesk):
 
     def settle(self) -> None:
         if self._n:
-            self._sum /= self._n
-            self._model.step(self._sum)
+            # The step multiplies by the mean share, for the sake of the penalty; the gradients have theirs already.
+            self._sum /= self._shares
+            self._model.step(self._sum, self._shares / self._n)
             self._model.version += 1
             self._sum.fill(0.0)
-            self._n = 0
+            self._n, self._shares = 0, 0.0
