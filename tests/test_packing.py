@@ -27,7 +27,7 @@ from dsgd.collectives.packing import (
 from dsgd.collectives.plan import plan_cost
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
-from dsgd.sim import NETWORKS, SimulatedCluster
+from dsgd.sim import NETWORKS, Compute, SimulatedCluster
 from gangs import run_gang
 
 
@@ -189,6 +189,8 @@ def test_trees_beat_all_else_where_there_is_no_fast_ring(members: tuple[int, ...
     lanes = tuple(tuple(int(n) for n in row) for row in part)
     network = replace(NETWORKS["NVLink"], name="part", ranks_per_host=len(members), lanes=lanes)
     packing = pack_trees(part)
+    # Accelerators add up at the rate of their memory, three streams of 900 GB/s together.
+    compute = Compute(added_byte_s=3.3e-12)
 
     def seconds(name: Any) -> float:
         def program(rank: Rank, data: None) -> float:
@@ -204,7 +206,7 @@ def test_trees_beat_all_else_where_there_is_no_fast_ring(members: tuple[int, ...
             assert (vector == rank.size).all()
             return float(taken[0])
 
-        return SimulatedCluster(len(members), network).run(program, [None] * len(members)).value
+        return SimulatedCluster(len(members), network, compute).run(program, [None] * len(members)).value
 
     assert seconds("trees") < min(seconds(name) for name in ALGORITHMS)
-    assert seconds("trees") < 0.5 * seconds("ring")
+    assert seconds("trees") < 0.75 * seconds("ring")
