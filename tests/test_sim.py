@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import pickle
 import signal
 import threading
@@ -11,8 +12,10 @@ import numpy as np
 import pytest
 from sklearn.base import clone
 from sklearn.datasets import make_classification
+from typer.testing import CliRunner
 
 from dsgd import SGDClassifier, SGDRegressor
+from dsgd.cli import app
 from dsgd.collectives import allreduce_cost
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.compress import ErrorFeedback, GTopK, TopK
@@ -21,6 +24,7 @@ from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.serving import mail_for
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sim import NETWORKS, Compute, Exponential, HeavyTail, Link, Network, NoStragglers, SimulatedCluster, SlowRank
+from dsgd.svm import LinearSVC
 from dsgd.sync import (
     ASGD,
     DPSGD,
@@ -313,6 +317,30 @@ def test_servers_repeat_exactly(data, strategy):
     assert len(runs[0].ledger.ranks) == 4
     coef, intercept = runs[0].value.params[:-1], runs[0].value.params[-1]
     assert np.mean((X @ coef + intercept > 0) == (y == 1)) > 0.8
+
+
+def test_svms_run_on_it(data):
+    """A linear SVM solved on simulated ranks is that of its own problem, and its messages take virtual seconds."""
+    X, y = data
+    svc = LinearSVC(client=SimulatedCluster(2), random_state=0).fit(X, y)
+    assert svc.score(X, y) == pytest.approx(LinearSVC(random_state=0).fit(X, y).score(X, y), abs=0.01)
+    assert svc.ledger_.elapsed_s > 0.0
+
+
+def test_the_command_compares_networks(data, tmp_path):
+    """``dsgd simulate`` trains once for each network: equal losses, and a slow network takes longer."""
+    X, y = data
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    command = ["simulate", "-d", str(tmp_path / "rows.npz"), "--ranks", "4", "--sync", "64", "--max-iter", "2"]
+    networks = ["--network", "WAN", "--network", "10GbE"]
+    found = CliRunner().invoke(app, [*command, *networks, "--json"], catch_exceptions=False)
+    slow, fast = json.loads(found.stdout)["networks"]
+    assert slow["seconds"] > 100 * fast["seconds"] > 0.0
+    assert slow["training_loss"] == fast["training_loss"]
+    assert slow["bytes_sent"] == fast["bytes_sent"]
+    table = CliRunner().invoke(app, command, catch_exceptions=False).stdout
+    assert "1GbE" in table
+    assert "communication (wire + wait)" in table
 
 
 # -- stragglers -----------------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from dsgd import __version__
-from dsgd.cli import datasets, fit, info, predict, study, study_collectives, study_elimination, study_gtopk
+from dsgd.cli import datasets, fit, info, predict, simulate, study, study_collectives, study_elimination, study_gtopk
 
 __all__ = ["app"]
 
@@ -49,4 +49,5 @@ study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimin
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
+app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("info", epilog=info.EXAMPLES)(info.info)

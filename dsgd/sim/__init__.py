@@ -6,6 +6,7 @@ from dsgd.sim.calibration import Calibration, calibrate
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import AbstractStragglers, Compute, Exponential, HeavyTail, NoStragglers, SlowRank
 from dsgd.sim.network import NETWORKS, Link, Network
+from dsgd.sim.predict import Prediction, predict
 
 __all__ = [
     "NETWORKS",
@@ -17,7 +18,9 @@ __all__ = [
     "Link",
     "Network",
     "NoStragglers",
+    "Prediction",
     "SimulatedCluster",
     "SlowRank",
     "calibrate",
+    "predict",
 ]

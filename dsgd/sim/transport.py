@@ -26,6 +26,7 @@ from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute
 from dsgd.sim.network import Network
+from dsgd.sim.ports import Ports
 from dsgd.sim.turns import Turns, VirtualClock
 from dsgd.types import AnyArray
 
@@ -69,16 +70,6 @@ class Message(NamedTuple):
         np.copyto(out, self.array.reshape(out.shape))
 
 
-class _Way(NamedTuple):
-    """What a pair of ranks has between it."""
-
-    latency_s: float
-    overhead_s: float
-    byte_s: float
-    port_out: int
-    port_in: int
-
-
 class Fabric:
     """What all ranks share: turns, ports and messages under way.
 
@@ -92,10 +83,7 @@ class Fabric:
 
     def __init__(self, network: Network, turns: Turns) -> None:
         self.size, self.network, self.turns = len(turns.clocks), network, turns
-        n_ports = network.n_ports(self.size)
-        self._out_free = [0.0] * n_ports
-        self._arriving: list[list[tuple[float, float]]] = [[] for _ in range(n_ports)]
-        self._ways: dict[tuple[int, int], _Way] = {}
+        self._ports = Ports(network, self.size)
         self._queues: dict[tuple[int, int], deque[Message]] = {}
 
     def queue(self, source: int, to: int) -> deque[Message]:
@@ -105,37 +93,8 @@ class Fabric:
     def send(self, source: int, to: int, array: AnyArray, op: int, at: float) -> tuple[float, Message]:
         """Put a copy of an array on its way; return when it has left, and the message."""
         dtype = check_array(array)
-        sent, arrives, busy_s = self._transfer(source, to, HEADER_BYTES + array.nbytes, at)
+        sent, arrives, busy_s = self._ports.transfer(source, to, HEADER_BYTES + array.nbytes, at)
         return sent, Message(arrives, busy_s, array.copy(), dtype, op)
-
-    def _transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
-        """Take the ports for a message; return when it has left, when it has come, and how long its bytes move."""
-        way = self._ways.get((source, to))
-        if way is None:
-            link, ports = self.network.link(source, to), self.network.ports(source, to, self.size)
-            way = self._ways[source, to] = _Way(link.latency_s, link.overhead_s, link.byte_s, *ports)
-        busy_s = way.overhead_s + way.byte_s * n_bytes
-        begin = max(at, self._out_free[way.port_out])
-        sent = self._out_free[way.port_out] = begin + busy_s
-        return sent, _reserve(self._arriving[way.port_in], begin + way.latency_s, busy_s, at), busy_s
-
-
-def _reserve(spans: list[tuple[float, float]], begin: float, busy_s: float, now: float) -> float:
-    """Take a port for a while, from `begin` or the first time later at which it is free; return the end.
-
-    `spans` are the times at which it is taken, in order; those before `now` are forgotten, since nobody sends earlier.
-    What takes the port need not have been sent in that order: some come from far away.
-    """
-    while spans and spans[0][1] <= now:
-        del spans[0]
-    place = 0
-    for first, last in spans:
-        if begin + busy_s <= first:
-            break
-        begin = max(begin, last)
-        place += 1
-    spans.insert(place, (begin, begin + busy_s))
-    return begin + busy_s
 
 
 class SimTransport(AbstractTransport):
