@@ -85,9 +85,10 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
         `learning_rate`, with t counted in steps; most of these rules want ``learning_rate="constant"`` or
         ``"invscaling"``.
-    client : distributed.Client or None, default None
+    client : distributed.Client, SimulatedCluster or None, default None
         The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
-        a local cluster that is closed afterwards.
+        a local cluster that is closed afterwards. With a `dsgd.sim.SimulatedCluster` ranks run in this process, on a
+        virtual clock.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
