@@ -125,7 +125,7 @@ class ExactSums:
         if not self._is_aside[ids].all():  # a proof has looked at them since
             return self.renew(ids, beta), added
         sources, chosen = np.flatnonzero(beta), np.zeros(self._matrix.n)
-        known = np.flatnonzero(~self._is_aside)
+        bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
         start = 0
         while start < len(ids):
             part = ids[start : start + max(64, min(_PART, _PART_BYTES // (8 * max(1, len(sources)))))]
@@ -134,16 +134,18 @@ class ExactSums:
             u[start:stop] = values @ beta[sources]
             added[part] = values @ chosen[sources]
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
-            known = np.concatenate([known, part])
             is_given = coefs != 0.0
             if is_given.any():
                 given, coefs = part[is_given], coefs[is_given]
                 added[sources] += coefs @ values[is_given]
-                others = np.setdiff1d(known, sources, assume_unique=True)
+                others = ids[:stop][chosen[ids[:stop]] == 0.0]
                 added[others] += self._matrix.product(others, given, coefs, np.float64)
                 chosen[given] = coefs
                 sources = np.concatenate([sources, given])
             start = stop
+        given = np.flatnonzero(chosen)
+        if len(given):  # all at once, as each time the rows of the bystanders have to be made ready
+            added[bystanders] += self._matrix.product(bystanders, given, chosen[given], np.float64)
         self.u[ids] = u
         self._is_aside[ids] = False
         self._group[ids] = len(self._states)
