@@ -154,6 +154,12 @@ def test_nothing_comes_of_nothing(compressor: Compressor) -> None:
         np.testing.assert_array_equal(out, np.ones(n) if isinstance(compressor, MajorityVote) else np.zeros(n))
 
 
+def test_a_nan_arrives_whatever_its_sign() -> None:
+    """One bit tells the sign of an entry: where all that are not below zero are NaN with a minus, the mean is NaN."""
+    vector = np.array([np.copysign(np.nan, -1.0), -1.0, -2.0], np.float32)
+    assert np.isnan(sent(OneBit(), vector, OneBit().init(3, np.float32, 0))).all()
+
+
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
 @pytest.mark.parametrize("bad", [np.inf, np.nan])
 def test_what_is_not_finite_is_not_hidden(compressor: Compressor, bad: float) -> None:
@@ -260,6 +266,18 @@ def test_payloads_are_not_believed(data: bytes, n: int, compressor: Compressor) 
     with contextlib.suppress(ProtocolError):
         compressor.decode(np.frombuffer(bytearray(data), np.uint8), out[1 : n + 1], 1.0)
     assert out[0] == out[-1] == 0.0
+
+
+@pytest.mark.parametrize("compressor", [TopK(0.1), NonZero(), AdaComp()], ids=repr)
+def test_a_payload_without_entries_is_whole_or_refused(compressor: Compressor) -> None:
+    """Eight bytes that claim no entries are a payload where nothing else is due, and a ProtocolError elsewhere."""
+    out, payload = np.zeros(5), np.zeros(8, np.uint8)
+    if isinstance(compressor, AdaComp):  # whose scale is missing
+        with pytest.raises(ProtocolError, match="payload"):
+            compressor.decode(payload, out, 1.0)
+    else:
+        compressor.decode(payload, out, 1.0)
+    assert not out.any()
 
 
 def test_a_payload_of_another_length_is_refused() -> None:

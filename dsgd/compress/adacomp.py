@@ -95,7 +95,7 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
         """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
         n = out.shape[0]
         words = as_words(payload)
-        k = check_places(words, n, 1 + words_for(int(words[0])) if words.shape[0] > 1 else 0)
+        k = check_places(words, n, 1 + words_for(int(words[0])) if words.shape[0] else 0)
         n_signs = words_for(k)
         signs = np.zeros(k, out.dtype)
         kernels.add_signs(words[2 : 2 + n_signs], signs, 1.0, -1.0)

@@ -176,7 +176,8 @@ def two_means(vector: FloatVector, bucket: int, means: FloatMatrix) -> None:
     bucket : int
         Entries that share two means.
     means : array, shape (ceil(n / bucket), 2), dtype of `vector`
-        Mean of the others, mean of those below zero; zero where there are none. Overwritten.
+        Mean of the others, mean of those below zero; zero where there are none, both NaN where an entry is, since the
+        sign of a NaN may be either. Overwritten.
     """
     n = np.uint64(vector.shape[0])
     width = np.uint64(bucket)
@@ -191,7 +192,7 @@ def two_means(vector: FloatVector, bucket: int, means: FloatMatrix) -> None:
             low += value if below else 0.0
         n_high = np.int64(last - first) - n_low
         means[b, 0] = high / n_high if n_high > 0 else 0.0
-        means[b, 1] = low / n_low if n_low > 0 else 0.0
+        means[b, 1] = high if np.isnan(high) else (low / n_low if n_low > 0 else 0.0)
 
 
 @kernel
