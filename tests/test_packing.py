@@ -84,6 +84,14 @@ def test_who_cannot_be_reached_is_named() -> None:
             pack_trees(wrong)
     with pytest.raises(InvalidParameterError, match="eps"):
         candidate_trees(DGX_1V, eps=0.7)
+    with pytest.raises(InvalidParameterError, match="too small"):
+        candidate_trees(DGX_1V, eps=0.001)
+
+
+def test_capacities_in_bytes_per_second_have_a_rate() -> None:
+    """Whole numbers beyond 32 bits are no smaller for it; a rank alone has a tree without edges."""
+    assert best_rate(DGX_1V * 25e9) == pytest.approx(150e9, rel=1e-5)
+    assert candidate_trees(np.zeros((1, 1))).trees == pack_trees(np.zeros((1, 1))).trees == ((-1,),)
 
 
 @settings(max_examples=15)

@@ -109,10 +109,10 @@ def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> P
         Some rank cannot be reached from the root, or a capacity is negative.
     """
     capacities = _check(capacities, root)
-    if capacities.shape[0] == 1:
-        return Packing(((-1,),), (1.0,))
-    best = best_rate(capacities, root)
     trees = candidate_trees(capacities, root, eps=eps)
+    if capacities.shape[0] == 1:
+        return trees
+    best = best_rate(capacities, root)
     unit = float(capacities[capacities > 0].min())
     packing = trees
     for parts in (2**k for k in range(_FINEST.bit_length())):
@@ -132,7 +132,8 @@ def candidate_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1)
     root : int, default 0
         Where all trees begin.
     eps : float, default 0.1
-        Between 0 and 1/2; the number of searches grows as its square falls.
+        Between 0 and 1/2, and not so small that the first lengths vanish; the number of searches grows as its square
+        falls.
 
     Raises
     ------
@@ -143,9 +144,13 @@ def candidate_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1)
         raise InvalidParameterError(f"candidate_trees(eps=...) must be between 0 and 1/2. Got {eps!r}.")
     capacities = _check(capacities, root)
     size = capacities.shape[0]
+    if size == 1:
+        return Packing(((-1,),), (1.0,))
     edges = [(int(u), int(v)) for u, v in np.argwhere(capacities > 0) if v != root]
     capacity = {edge: float(capacities[edge]) for edge in edges}
     delta = (1.0 + eps) * ((1.0 + eps) * max(1, len(edges))) ** (-1.0 / eps)
+    if delta < np.finfo(np.float64).tiny:
+        raise InvalidParameterError(f"candidate_trees(eps=...) is too small for {len(edges)} links. Got {eps!r}.")
     lengths = {edge: delta / capacity[edge] for edge in edges}
     weights: dict[Parents, float] = defaultdict(float)
     total = delta * len(edges)
@@ -166,10 +171,10 @@ def candidate_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1)
 def best_rate(capacities: FloatMatrix, root: int = 0) -> float:
     """Return the most that trees from the root can carry: the least cut between it and another rank.
 
-    Capacities that are not whole numbers are rounded to a millionth of the largest.
+    Capacities that are not whole numbers, or too large for 32 bits in all, are rounded to a millionth of the largest.
     """
     capacities = _check(capacities, root)
-    is_whole = np.array_equal(capacities, np.rint(capacities))
+    is_whole = np.array_equal(capacities, np.rint(capacities)) and capacities.sum() <= np.iinfo(np.int32).max
     scale = 1.0 if is_whole else _FLOW_UNITS / float(capacities.max(initial=1e-300))
     graph = csr_array(np.rint(capacities * scale).astype(np.int32))
     ranks = range(capacities.shape[0])
