@@ -46,7 +46,7 @@ class SimulatedCluster:
     network : Network or str, default "1GbE"
         What they talk over: one of `NETWORKS`, a `Network` of your own, or what `calibrate` has measured.
     compute : Compute, optional
-        What their work costs; by default that of a core on which it was measured.
+        What their work costs; estimates by default, see `Compute`.
     stragglers : AbstractStragglers or str, default "none"
         How uneven that is: ``"none"``, ``"exponential"``, ``"slow-rank"``, ``"heavy-tail"``, or one of them with
         parameters: `Exponential`, `SlowRank`, `HeavyTail`.

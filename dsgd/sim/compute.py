@@ -44,14 +44,14 @@ class Compute:
     row_s : float, default 2.5e-8
         Per row.
     param_s : float, default 1.0e-9
-        Per parameter that a call passes over.
+        Per parameter that a call passes over, and per element that a compressor encodes or decodes.
     call_s : float, default 1.0e-5
         Per call of a kernel over rows, what the rank loop does about it included.
     added_byte_s : float, default 1.5e-10
         Per byte that arrives and is added up.
     source : str
-        Where the numbers are from. Those given here were measured on a core of an Intel Xeon of 2.8 GHz, float64, with
-        `dsgd.sim.calibrate`; measure your own.
+        Where the numbers are from. The defaults are estimates of the order of what a core of a server takes for dense
+        rows of float64, not a measurement: `dsgd.sim.calibrate` measures yours.
 
     Raises
     ------
@@ -64,7 +64,7 @@ class Compute:
     param_s: float = 1.0e-9
     call_s: float = 1.0e-5
     added_byte_s: float = 1.5e-10
-    source: str = "a core of an Intel Xeon of 2.8 GHz"
+    source: str = "estimates for a core of a server"
 
     def __post_init__(self) -> None:
         """Refuse negative times."""
