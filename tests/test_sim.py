@@ -16,9 +16,9 @@ from typer.testing import CliRunner
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.cli import app
-from dsgd.collectives import allreduce_cost
+from dsgd.collectives import allreduce_cost, compressed_mean
 from dsgd.comm.wire import HEADER_BYTES
-from dsgd.compress import ErrorFeedback, GTopK, TopK
+from dsgd.compress import ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, TopK
 from dsgd.errors import AbortedError, IncompatiblePartsError, InvalidDataError, InvalidParameterError, ProtocolError
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.serving import mail_for
@@ -84,6 +84,34 @@ def data() -> tuple[np.ndarray, np.ndarray]:
 
 
 # -- seconds of messages -------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("compressor", "passes"),
+    [
+        # Encoded, set to zero, and two payloads decoded that hold all entries.
+        (OneBit(), 4.0),
+        (ErrorFeedback(OneBit()), 5.0),
+        # Those of a hundredth of the entries cost next to nothing; two merges of these are of 2 k entries.
+        (TopK(0.01), 2.0),
+        (GTopK(0.01), 2.0),
+        # Bounds, digits, half of two payloads, and codes into numbers that are added.
+        (TernGrad(), 5.0),
+        # Three products with a matrix, for each of its two factors.
+        (PowerSGD(2), 6.0),
+    ],
+    ids=repr,
+)
+def test_encoding_costs_what_it_passes_over(compressor, passes):
+    """On free wires a compressed mean of n elements takes a rank so many times n elements, at the price of each."""
+    n, free = 6400, Network("free", between=Link(0.0, 0.0), inside=Link(0.0, 0.0))
+
+    def program(rank, number):
+        memory = compressor.init(n, np.float64, 0, number, 2)
+        compressed_mean(rank.group, np.linspace(-1.0, 2.0, n), 0.5, compressor, memory)
+
+    took = seconds(program, 2, free, compute=Compute(0.0, 0.0, 1.0 / n, 0.0, 0.0, "elements"))
+    assert took == pytest.approx([passes] * 2, abs=0.1)
 
 
 @pytest.mark.parametrize("n", [0, 1, 1000])

@@ -34,6 +34,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
+from dsgd.collectives.encoding import encoding
 from dsgd.collectives.group import Group
 from dsgd.collectives.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
 from dsgd.comm import inproc
@@ -55,7 +56,6 @@ from dsgd.compress.powersgd import times_rows
 from dsgd.compress.sparse import n_entries
 from dsgd.compress.terngrad import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
-from dsgd.ledger import ENCODE
 from dsgd.types import AnyArray, FloatVector, WordVector
 
 __all__ = ["compressed_cost", "compressed_mean", "load_kernels"]
@@ -114,53 +114,45 @@ def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
         merge_all([Entries(places, np.ones(2, dtype))] * 2, 1, compressor.route)
 
 
-def _timed(group: Group, work: Callable[..., Any], *arguments: Any) -> Any:
-    """Return what `work` returns, and charge its time as encoding."""
-    ledger = group.ledger
-    start = ledger.clock() if ledger.timing else 0.0
-    result = work(*arguments)
-    if group.transport.is_virtual:
-        group.transport.worked(params=sum(map(_n_words, arguments)))
-    if ledger.timing:
-        ledger.charge(ENCODE, ledger.clock() - start)
-    return result
-
-
-def _n_words(argument: Any) -> int:
-    """Return how many words of eight bytes an array, or a list of them, has; each is passed over once, about."""
-    if isinstance(argument, list):
-        return sum(map(_n_words, argument))
-    return argument.nbytes // 8 if isinstance(argument, np.ndarray) else 0
-
-
-def _encode(vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> AnyArray:
+def _encode(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> AnyArray:
     """Return the payload of a vector, and take it from what is left to send."""
-    payload: AnyArray = compressor.encode(vector, memory)
-    if rest is not None:
-        compressor.decode(payload, rest, -1.0)
-    return payload
+
+    def work() -> AnyArray:
+        payload: AnyArray = compressor.encode(vector, memory)
+        if rest is not None:
+            compressor.decode(payload, rest, -1.0)
+        return payload
+
+    return encoding(group, vector.shape[0] * (1 if rest is None else 2), work)
 
 
-def _decode(payloads: list[AnyArray], vector: FloatVector, compressor: Any) -> None:
+def _decode(group: Group, payloads: list[AnyArray], vector: FloatVector, compressor: Any) -> None:
     """Replace a vector by the sum of what payloads hold, added in their order."""
-    vector.fill(0.0)
-    for payload in payloads:
-        compressor.decode(payload, vector, 1.0)
+    n, itemsize = vector.shape[0], vector.itemsize
+    # A payload of places and values is about as long as its entries are many; all others hold the whole vector.
+    touched = sum(min(n, payload.nbytes // itemsize) if compressor.sparse else n for payload in payloads)
+
+    def work() -> None:
+        vector.fill(0.0)
+        for payload in payloads:
+            compressor.decode(payload, vector, 1.0)
+
+    encoding(group, n + touched, work)
 
 
 def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    payload = _encode(group, vector, compressor, memory, rest)
     known = compressor.payload_bytes(vector.shape[0], vector.itemsize)
     parts = group.allgatherv(payload, None if known is None else [known] * group.size)
-    _timed(group, _decode, parts, vector, compressor)
+    _decode(group, parts, vector, compressor)
 
 
 def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    payload = _encode(group, vector, compressor, memory, rest)
     lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
     # What an all-gather passes through each rank, against what an all-reduce does.
     if sum(lengths) < 2 * vector.nbytes:
-        _timed(group, _decode, group.allgatherv(payload, lengths), vector, compressor)
+        _decode(group, group.allgatherv(payload, lengths), vector, compressor)
     else:
         group.allreduce(vector)
 
@@ -170,15 +162,17 @@ def _sum_whole(group: Group, vector: FloatVector, compressor: Any, memory: Any, 
 
 
 def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    payload = _encode(group, vector, compressor, memory, rest)
     # The first word says which entries were drawn: the same on all ranks.
     group.allreduce(payload[WORD_BYTES:].view(vector.dtype)[: n_entries(vector.shape[0], compressor.density)])
-    _timed(group, _decode, [payload], vector, compressor)
+    _decode(group, [payload], vector, compressor)
 
 
 def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
     matrix = compressor.matrix(vector, memory)
-    left = _timed(group, compressor.project, matrix, memory)
+    # Each of these passes over the matrix once for each of its factors.
+    n_passed = matrix.size * int(compressor.rank)
+    left = encoding(group, n_passed, lambda: compressor.project(matrix, memory))
     group.allreduce(left)
 
     def row_factors() -> AnyArray:
@@ -188,15 +182,15 @@ def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, 
             quantize.add_outer(left, right, rest, -1.0)
         return right
 
-    right = _timed(group, row_factors)
+    right = encoding(group, n_passed * (1 if rest is None else 2), row_factors)
     group.allreduce(right)
     compressor.keep(right, memory)
     vector.fill(0.0)
-    _timed(group, quantize.add_outer, left, right, vector, 1.0)
+    encoding(group, n_passed, lambda: quantize.add_outer(left, right, vector, 1.0))
 
 
 def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any, rest: FloatVector | None) -> None:
-    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    payload = _encode(group, vector, compressor, memory, rest)
 
     def combine(parts: list[WordVector], n: int) -> WordVector:
         total = np.zeros(n, vector.dtype)
@@ -207,7 +201,7 @@ def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any
 
     n = vector.shape[0]
     words = _by_parts(group, n, payload.view(np.uint64), _half_words, _half_words, combine)
-    _timed(group, _decode, [words.view(np.uint8)], vector, compressor)
+    _decode(group, [words.view(np.uint8)], vector, compressor)
 
 
 def _half_words(n: int) -> int:
@@ -217,7 +211,7 @@ def _half_words(n: int) -> int:
 def _sum_votes(
     group: Group, vector: FloatVector, votes: bool, compressor: MajorityVote, memory: Any, rest: FloatVector | None
 ) -> None:
-    payload = _timed(group, _encode, vector, compressor, memory, rest)
+    payload = _encode(group, vector, compressor, memory, rest)
     voters = group.allgather(np.array([votes], dtype=np.uint8)).ravel().astype(bool)
 
     def combine(parts: list[WordVector], n: int) -> WordVector:
@@ -226,14 +220,14 @@ def _sum_votes(
         return words
 
     words = _by_parts(group, vector.shape[0], payload.view(np.uint64), words_for, words_for, combine)
-    _timed(group, _decode, [words.view(np.uint8)], vector, compressor)
+    _decode(group, [words.view(np.uint8)], vector, compressor)
 
 
 def _sum_ternary(
     group: Group, vector: FloatVector, compressor: TernGrad, memory: Any, rest: FloatVector | None
 ) -> None:
     n, size = vector.shape[0], group.size
-    own, clip = _timed(group, compressor.bounds, vector)
+    own, clip = encoding(group, n, lambda: compressor.bounds(vector))
     scale = np.array([own])
     group.allreduce(scale, "max")
     width = (2 * size).bit_length()
@@ -252,13 +246,17 @@ def _sum_ternary(
         bits.pack_codes(totals, width, words)
         return words
 
-    payload = _timed(group, encode)
+    payload = encoding(group, n, encode)
     words = _by_parts(group, n, payload, _ternary_words, lambda n: words_for(n * width), combine)
     totals = np.empty(n, np.uint16)
-    _timed(group, bits.unpack_codes, words, width, totals)
-    vector.fill(0.0 if np.isfinite(scale[0]) else np.nan)
-    # Each digit is one too high.
-    _timed(group, quantize.add_codes, totals, size, float(scale[0]), vector)
+
+    def decode() -> None:
+        bits.unpack_codes(words, width, totals)
+        vector.fill(0.0 if np.isfinite(scale[0]) else np.nan)
+        # Each digit is one too high.
+        quantize.add_codes(totals, size, float(scale[0]), vector)
+
+    encoding(group, 2 * n, decode)
 
 
 def _ternary_words(n: int) -> int:
@@ -299,8 +297,12 @@ def _by_parts(
     spans = [slice(forward(a), forward(b)) for a, b in pairwise(ends)]
     if transport.processes:
         payloads = group.allgatherv(payload, [payload.shape[0]] * size)
-        pairs = zip(spans, pairwise(ends), strict=True)
-        return np.concatenate([combine([whole[span] for whole in payloads], b - a) for span, (a, b) in pairs])
+
+        def combine_all() -> WordVector:
+            pairs = zip(spans, pairwise(ends), strict=True)
+            return np.concatenate([combine([whole[span] for whole in payloads], b - a) for span, (a, b) in pairs])
+
+        return encoding(group, size * n, combine_all)
     n_words = spans[rank].stop - spans[rank].start
     parts = [np.empty(n_words, np.uint64) for _ in range(size)]
     parts[rank][:] = payload[spans[rank]]
@@ -309,7 +311,8 @@ def _by_parts(
         transport.exchange(to, payload[spans[to]], source, parts[source], OP_SCATTER)
     words = np.empty(back(n), np.uint64)
     places = [back(end) for end in ends]
-    words[places[rank] : places[rank + 1]] = _timed(group, combine, parts, ends[rank + 1] - ends[rank])
+    n_own = ends[rank + 1] - ends[rank]
+    words[places[rank] : places[rank + 1]] = encoding(group, size * n_own, lambda: combine(parts, n_own))
     group.fill(words, places)
     return words
 

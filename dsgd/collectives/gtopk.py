@@ -21,6 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsgd.collectives.cost import Cost, broadcast_cost
+from dsgd.collectives.encoding import encoding
 from dsgd.collectives.group import Group
 from dsgd.comm.wire import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.compress.adacomp import ResidualMemory
@@ -29,7 +30,6 @@ from dsgd.compress.gtopk import GTopK
 from dsgd.compress.sparse import decode_sparse, encode_sparse, largest
 from dsgd.kernels.bits import add_at
 from dsgd.kernels.select import merge_ascending
-from dsgd.ledger import ENCODE
 from dsgd.types import ByteVector, FloatVector, IndexVector
 
 __all__ = ["Entries", "gtopk_cost", "gtopk_sum", "merge_all", "merge_pair"]
@@ -120,12 +120,13 @@ def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: Resi
     memory : ResidualMemory
         What this rank has not sent; updated in place.
     """
-    n, ledger = vector.shape[0], group.ledger
-    start = ledger.clock() if ledger.timing else 0.0
-    places, values = decode_sparse(compressor.encode(vector, memory), n, vector.dtype)
-    own = Entries(places, values.copy())
-    if ledger.timing:
-        ledger.charge(ENCODE, ledger.clock() - start)
+    n = vector.shape[0]
+
+    def choose() -> Entries:
+        places, values = decode_sparse(compressor.encode(vector, memory), n, vector.dtype)
+        return Entries(places, values.copy())
+
+    own = encoding(group, n, choose)
     merging = _Merging(group, n, compressor, memory)
     if group.transport.processes:
         total = merging.replayed(own)
@@ -133,11 +134,15 @@ def gtopk_sum(group: Group, vector: FloatVector, compressor: GTopK, memory: Resi
         total = merging.by_butterfly(own)
     else:
         total = merging.by_tree(own)
-    vector.fill(0.0)
-    add_at(vector, *total, 1.0)
-    if compressor.dropped == "put-back":
-        absent = ~np.isin(own.places, total.places, assume_unique=True)
-        add_at(memory.residual, own.places[absent], own.values[absent], 1.0)
+
+    def apply() -> None:
+        vector.fill(0.0)
+        add_at(vector, *total, 1.0)
+        if compressor.dropped == "put-back":
+            absent = ~np.isin(own.places, total.places, assume_unique=True)
+            add_at(memory.residual, own.places[absent], own.values[absent], 1.0)
+
+    encoding(group, n, apply)
 
 
 class _Merging:
@@ -204,13 +209,12 @@ class _Merging:
         return total
 
     def _merge(self, lower: Entries, upper: Entries, *, keeps: bool) -> Entries:
-        ledger = self._group.ledger
-        start = ledger.clock() if ledger.timing else 0.0
-        held, rest = merge_pair(lower, upper, lower.places.shape[0], self._scratch)
-        self._keep(rest, keeps=keeps)
-        if ledger.timing:
-            ledger.charge(ENCODE, ledger.clock() - start)
-        return held
+        def work() -> Entries:
+            held, rest = merge_pair(lower, upper, lower.places.shape[0], self._scratch)
+            self._keep(rest, keeps=keeps)
+            return held
+
+        return encoding(self._group, lower.places.shape[0] + upper.places.shape[0], work)
 
     def _keep(self, rest: Entries, *, keeps: bool) -> None:
         if keeps and self._compressor.dropped == "conserving":

@@ -61,6 +61,7 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
     """
 
     bucket: int = 500
+    sparse: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

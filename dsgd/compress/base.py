@@ -75,6 +75,8 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     ----------
     unbiased : bool
         Whether the mean over the random numbers of what `decode` returns is the vector.
+    sparse : bool
+        Whether a payload holds entries and their places, so that decoding it passes over these alone.
     linear : bool
         Whether the payload of a sum is the sum of the payloads, which may then be all-reduced as they are.
     remembers : bool
@@ -84,6 +86,7 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     """
 
     unbiased: ClassVar[bool] = False
+    sparse: ClassVar[bool] = False
     linear: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     needs_feedback: ClassVar[bool] = False

@@ -90,6 +90,7 @@ class DGC(AbstractCompressor[DGCMemory]):
     clip: float | None = None
     warm_up: tuple[float, ...] = ()
     warm_up_rounds: int = 1000
+    sparse: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

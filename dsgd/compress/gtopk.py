@@ -57,6 +57,7 @@ class GTopK(AbstractCompressor[ResidualMemory]):
     density: float = 0.001
     dropped: Literal["conserving", "put-back"] = "conserving"
     route: Literal["butterfly", "tree"] = "butterfly"
+    sparse: ClassVar[bool] = True
     remembers: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -31,6 +31,7 @@ __all__ = ["NonZero"]
 class NonZero(AbstractCompressor[NoMemory]):
     """Send the entries that are not zero; nothing is lost."""
 
+    sparse: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:

@@ -65,6 +65,7 @@ class RandomK(AbstractCompressor[StreamMemory]):
     """
 
     density: float = 0.01
+    sparse: ClassVar[bool] = True
     linear: ClassVar[bool] = True
     needs_feedback: ClassVar[bool] = True
 

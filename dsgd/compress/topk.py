@@ -49,6 +49,7 @@ class TopK(AbstractCompressor[NoMemory]):
 
     density: float = 0.01
     exact: bool = True
+    sparse: ClassVar[bool] = True
     needs_feedback: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

@@ -22,10 +22,12 @@ compressor, 0.04 for the largest 1 % of the entries there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, ClassVar, Final
 
 import numpy as np
 
+from dsgd.collectives.encoding import encoding
 from dsgd.collectives.gossip import check_gossip
 from dsgd.collectives.group import Group
 from dsgd.comm.matching import exchange_steps
@@ -33,12 +35,11 @@ from dsgd.comm.topology import AbstractTopology, Ring, weights
 from dsgd.comm.wire import OP_GOSSIP
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, GTopK, MajorityVote, PowerSGD, TopK
 from dsgd.errors import IncompatiblePartsError
-from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
-from dsgd.types import FloatVector
+from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["ChocoSGD", "ChocoState"]
@@ -133,24 +134,24 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
         """Exchange compressed differences; see `AbstractStrategy.sync`."""
         if group.size == 1:
             return
-        ledger, decode = group.ledger, self.compressor.decode
-        start = ledger.clock() if ledger.timing else 0.0
-        np.subtract(vector, state.public, out=state.scratch)
-        payload = self.compressor.encode(state.scratch, state.memory)
+        n, decode = vector.shape[0], self.compressor.decode
         own, of = weights(self.topology, group.rank, group.size)
-        decode(payload, state.public, 1.0)
-        decode(payload, state.mixed, own)
-        if ledger.timing:
-            ledger.charge(ENCODE, ledger.clock() - start)
+
+        def encode() -> ByteVector:
+            np.subtract(vector, state.public, out=state.scratch)
+            payload = self.compressor.encode(state.scratch, state.memory)
+            decode(payload, state.public, 1.0)
+            decode(payload, state.mixed, own)
+            return payload
+
+        payload = encoding(group, n, encode)
+        n_touched = min(n, payload.nbytes // vector.itemsize) if self.compressor.sparse else n
         arrived = np.empty_like(payload)
         for step in exchange_steps(self.topology, group.rank, group.size):
             outgoing, incoming = None if step.to is None else payload, None if step.source is None else arrived
             group.transport.exchange(step.to, outgoing, step.source, incoming, OP_GOSSIP)
             if step.source is not None:
-                start = ledger.clock() if ledger.timing else 0.0
-                decode(arrived, state.mixed, of[step.source])
-                if ledger.timing:
-                    ledger.charge(ENCODE, ledger.clock() - start)
+                encoding(group, n_touched, partial(decode, arrived, state.mixed, of[step.source]))
         np.subtract(state.mixed, state.public, out=state.scratch)
         state.scratch *= vector.dtype.type(self.gamma)
         vector += state.scratch
