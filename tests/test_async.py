@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,6 +19,7 @@ from dsgd.collectives import Group
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
+from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult, Mail
 from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
@@ -279,10 +282,27 @@ def test_servers_converge_and_count_their_letters(strategy: Any, n_ranks: int) -
     assert server["bytes_sent"] == n_letters * letter
     assert server["rounds"] == 0
     if n_ranks == 1:
-        # All else that a worker sends is the model to start from, and five numbers about the rows.
-        begun = 2 * HEADER_BYTES + 5 * 8 + 6 * 8
+        # All else that a worker sends is the model to start from, and seven numbers about the rows and the start.
+        begun = 2 * HEADER_BYTES + 7 * 8 + 6 * 8
         assert result.ledger.per_rank()[0]["bytes_sent"] == n_letters * letter + begun
     assert len(result.stats) == n_ranks
+
+
+@pytest.mark.parametrize(
+    ("strategy", "tolerance"),
+    [(ASGD(8), 0.0), (StaleSynchronous(8), 0.0), (BackupWorkers(8), 0.0), (AsyncEASGD(8, beta=0.6), 1e-12)],
+    ids=repr,
+)
+@pytest.mark.parametrize("schedule", ["invscaling", "per_epoch"])
+def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, schedule: str, tmp_path: Path) -> None:
+    """From a checkpoint a server goes on with its own model, rates and updates, as if nothing had happened."""
+    job, data = make_job(strategy, 4, schedule=schedule), make_data(1)
+    half = replace(job, max_iter=2, checkpoint=Checkpoint(tmp_path))
+    first, whole = (run_on_threads(train, data, (j,), timeout_s=30.0, mail=mail_for(j)).value for j in (half, job))
+    for epochs, expected in ((2, first), (4, whole)):
+        resumed = replace(job, max_iter=epochs, resume_from=str(tmp_path))
+        result = run_on_threads(train, data, (resumed,), timeout_s=30.0, mail=mail_for(resumed)).value
+        np.testing.assert_allclose(result.params, expected.params, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize(("options", "word"), [({"average": 1}, "average"), ({"schedule": "adaptive"}, "adaptive")])

@@ -1,8 +1,9 @@
 """What a server of a training job does: it takes over the model and serves it until its workers are done.
 
-Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know of the rows. The
-rest is the loop of `dsgd.sync.server` with the desk of the strategy. Steps that a server takes are those of the local
-optimiser of the job, with a step counter of its own.
+Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know: of the rows, and
+of where training stands. The rest is the loop of `dsgd.sync.server` with the desk of the strategy. Steps that a server
+takes are those of the local optimiser of the job, with a step counter of its own, which goes on from the updates that
+its model has received. What a rule of the optimiser remembers is the server's alone, and begins anew with it.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.local import Shard, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
 from dsgd.runtime.train_job import TrainJob
-from dsgd.sync.base import AbstractStrategy
+from dsgd.runtime.train_state import TrainState
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector
@@ -64,24 +65,28 @@ def _check_optimizer(job: TrainJob) -> None:
         )
 
 
-def begin_servers(rank: Rank, strategy: AbstractStrategy[Any], params: FloatVector, shard: Shard, rounds: int) -> None:
-    """Hand the model to the servers; called by rank 0.
+def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: Shard, rounds: int) -> None:
+    """Hand the model to the servers, and say where training stands; called by rank 0.
 
     Parameters
     ----------
     rank : Rank
         Rank 0.
-    strategy : AbstractStrategy
+    strategy : AbstractServerStrategy
         Has servers.
-    params : array, shape (n_params,)
-        The model.
+    at : TrainState
+        Where training stands on this rank, between two epochs.
     shard : Shard
         Rows of this rank, which are like those of all.
     rounds : int
         Rounds in an epoch.
     """
     mailbox = rank.group.mailbox
-    facts = np.array([DTYPE_CODES[params.dtype], shard.n_features, shard.is_sparse, rounds, params.shape[0]])
+    params, version = strategy.served(at.params, at.strategy)
+    n_params = params.shape[0]
+    facts = np.array(
+        [DTYPE_CODES[params.dtype], shard.n_features, shard.is_sparse, rounds, n_params, at.epoch, version]
+    )
     for server in range(rank.size, rank.size + strategy.n_servers):
         mailbox.post(server, facts, OP_POST)
         mailbox.post(server, params, OP_POST)
@@ -92,27 +97,27 @@ def serve_training(server: Server, job: TrainJob) -> None:
     strategy, mailbox = job.strategy, server.mailbox
     assert isinstance(strategy, AbstractServerStrategy)  # no other has servers
     mailbox.ledger.begin_round("setup")
-    facts = np.zeros(5, dtype=np.int64)
+    facts = np.zeros(7, dtype=np.int64)
     mailbox.take(0, facts, OP_POST)
-    code, n_features, is_sparse, rounds, n = facts.tolist()
+    code, n_features, is_sparse, rounds, n, epoch, version = facts.tolist()
     params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
     mailbox.take(0, params, OP_POST)
-    model = _model(server, job, params, n_features, bool(is_sparse), rounds)
+    no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
+    model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds)
+    model.version, model.n_letters = version, epoch * rounds * server.n_workers
     mailbox.ledger.end_round()
     serve(mailbox, strategy.desk(model), model)
 
 
-def _model(server: Server, job: TrainJob, params: FloatVector, n_features: int, is_sparse: bool, rounds: int) -> Model:
-    n_workers = server.n_workers
-    no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
-    optimizer = job.optimizer
-    state = optimizer.init(make_shard(no_rows, np.zeros(0)))
-    state.t = job.t_start
-    state.epoch = 1
+def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, rounds: int) -> Model:
+    n_workers, optimizer = server.n_workers, job.optimizer
+    state = optimizer.init(no_rows)
 
     def step(gradient: FloatVector, factor: float) -> None:
         # All workers walk an epoch in as many rounds.
         state.epoch = 1 + (model.n_letters - 1) // (rounds * n_workers)
+        # Each update is one step.
+        state.t = job.t_start + model.version
         state.rate_factor = factor
         optimizer.step(params, gradient, 1, state)
 
@@ -120,5 +125,6 @@ def _model(server: Server, job: TrainJob, params: FloatVector, n_features: int, 
         server.worked(params=params.size)
 
     model = Model(params, step, worked, n_workers, rounds)
-    optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(make_shard(no_rows, np.zeros(0))))
+    # Compiled or loaded now, and not while a worker waits.
+    optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(no_rows))
     return model

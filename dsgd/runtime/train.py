@@ -31,6 +31,7 @@ from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AbstractLocalTerm, AnytimeSGD, Hogwild, LocalSteps, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.delayed import DelayedMean
+from dsgd.sync.server import AbstractServerStrategy
 from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "entries_per_call", "train"]
@@ -190,8 +191,8 @@ class _Trainer:
         self.at.strategy = self.job.strategy.init(self.rank.group, self.params, self.weight)
         keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
         note = keeping.recall(self.at)
-        if self.job.strategy.n_servers and self.rank.number == 0:
-            begin_servers(self.rank, self.job.strategy, self.params, self.shard, self.rounds)
+        if isinstance(self.job.strategy, AbstractServerStrategy) and self.rank.number == 0:
+            begin_servers(self.rank, self.job.strategy, self.at, self.shard, self.rounds)
         self.ledger.end_round()
         return keeping, note
 

@@ -3,7 +3,7 @@
 from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
-from dsgd.sync.async_easgd import AsyncEASGD
+from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
 from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.backup_workers import BackupWorkers
@@ -61,6 +61,7 @@ __all__ = [
     "DiLoCo",
     "Downpour",
     "DownpourState",
+    "ElasticState",
     "EpochAveraging",
     "EveryBatch",
     "EveryEpoch",

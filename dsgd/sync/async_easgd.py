@@ -6,7 +6,8 @@ Update: after `every` rows of its own steps a worker sends its model x_p. The se
 ``a = beta / P``, adds it to the centre, ``c <- c + d``, and sends it back: ``x_p <- x_p - d``. What the one gains the
 other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
 
-Cost per round and worker: a letter to the server and one back, `letter_bytes` each.
+Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The worker keeps one more vector,
+the centre as the last exchange left it, from which training goes on after a failure.
 
 Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 """
@@ -22,14 +23,30 @@ from dsgd.collectives.group import Group
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
 from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
-from dsgd.types import FloatVector
+from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["AsyncEASGD"]
+__all__ = ["AsyncEASGD", "ElasticState"]
+
+
+@dataclass
+class ElasticState:
+    """What a worker remembers.
+
+    Parameters
+    ----------
+    centre : array, shape (n_params,)
+        The centre after the last exchange of this worker.
+    version : array of int64, shape (1,)
+        Number of exchanges that it had had by then.
+    """
+
+    centre: FloatVector
+    version: AnyArray
 
 
 @dataclass(frozen=True)
-class AsyncEASGD(AbstractServerStrategy[PushState]):
+class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     """Let workers and the centre of a server pull each other.
 
     Parameters
@@ -60,19 +77,27 @@ class AsyncEASGD(AbstractServerStrategy[PushState]):
         """After every `every` rows, and at the end of an epoch."""
         return EveryRows(self.every)
 
-    def init(self, group: Group, params: FloatVector, weight: float) -> PushState:
-        """Return the record of a worker that has not exchanged yet."""
-        return PushState(np.zeros(1, dtype=np.int64))
+    def init(self, group: Group, params: FloatVector, weight: float) -> ElasticState:
+        """Return the model to start from as the centre."""
+        return ElasticState(params.copy(), np.zeros(1, dtype=np.int64))
 
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: PushState) -> None:
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: ElasticState) -> None:
         """Pull and be pulled; see `AbstractStrategy.sync`."""
         moved = vector.copy()
-        push(group, moved, state)
+        push(group, moved, PushState(state.version))
+        if self.beta > 0.0:
+            # The centre was 1 / a times as far from the model as both have moved.
+            np.multiply(moved, vector.dtype.type(1.0 - group.size / self.beta), out=state.centre)
+            state.centre += vector
         vector -= moved
 
-    def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:
+    def collect(self, group: Group, params: FloatVector, weight: float, state: ElasticState) -> None:
         """Replace the model by the centre; see `AbstractStrategy.collect`."""
         finish(group, params)
+
+    def served(self, params: FloatVector, state: ElasticState) -> tuple[FloatVector, int]:
+        """Return the centre; see `AbstractServerStrategy.served`."""
+        return state.centre, int(state.version[0])
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what keeps the centre."""

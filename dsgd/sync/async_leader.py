@@ -109,6 +109,10 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         finish(group, params.copy())
         weighted_mean(group, params, weight)
 
+    def served(self, params: FloatVector, state: FollowerState) -> tuple[FloatVector, int]:
+        """Return the model as the leader; see `AbstractServerStrategy.served`."""
+        return params, int(state.version[0])
+
     def desk(self, model: Model) -> AbstractDesk:
         """Return what knows the leader."""
         return _Desk(model)

@@ -102,6 +102,10 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         """Replace the model by that of the server; see `AbstractStrategy.collect`."""
         finish(group, params)
 
+    def served(self, params: FloatVector, state: DownpourState) -> tuple[FloatVector, int]:
+        """Return the model; see `AbstractServerStrategy.served`."""
+        return params, 0
+
     def desk(self, model: Model) -> AbstractDesk:
         """Return what adds changes up."""
         return _Desk(model, 1.0 / model.n_workers if self.share is None else self.share)

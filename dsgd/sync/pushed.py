@@ -55,6 +55,11 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
         """Replace the model by the last one of the server; see `AbstractStrategy.collect`."""
         finish(group, params)
 
+    @final
+    def served(self, params: FloatVector, state: PushState) -> tuple[FloatVector, int]:
+        """Return the model that the server gave last; see `AbstractServerStrategy.served`."""
+        return params, int(state.version[0])
+
 
 @final
 class SteppingDesk(AbstractDesk):

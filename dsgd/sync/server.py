@@ -202,6 +202,18 @@ class AbstractServerStrategy(AbstractStrategy[StateT], Generic[StateT]):
     def desk(self, model: Model) -> AbstractDesk:
         """Return what a server does with the letters of its workers."""
 
+    @abstractmethod
+    def served(self, params: FloatVector, state: StateT) -> tuple[FloatVector, int]:
+        """Return the model that a server starts or goes on from, and how many updates it has received.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model of a worker.
+        state : StateT
+            What it remembers: what `init` has returned, or what a checkpoint has kept of it.
+        """
+
 
 def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 0.0, wants_answer: bool = True) -> None:
     """Send a vector to the server and replace it by the answer, in place, which is waited for.
