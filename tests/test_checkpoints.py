@@ -25,6 +25,7 @@ from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, keeping, run_on_threads
 from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train_state import TrainState, adapted
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 
@@ -134,6 +135,19 @@ def test_another_number_of_ranks_goes_on_from_the_mean(size: int, rows: Any, tmp
     assert [r.train_loss for r in result.history[:5]] == [r.train_loss for r in whole.history[:5]]
     assert len(result.history) == 15
     assert result.history[-1].train_loss == pytest.approx(whole.history[-1].train_loss, rel=0.05)
+
+
+def test_what_ranks_have_in_common_is_no_mean() -> None:
+    """Ranks that take over the rows of others step at the same rates, to the bit, whatever the weights add up to."""
+    before, now = [1] * 6, [5, 5]
+    assert (np.array(before) / sum(before)).sum() != 1.0
+    optimizer = SGD(HINGE)
+    state = TrainState(np.zeros(7), optimizer.init(make_shard(np.zeros((5, 6)), np.ones(5))))
+    counters = np.tile(state.optimizer.counters, (len(before), 1))
+    arrays, _ = adapted({**state.common(counters, before, 1, 0.0), **state.copied()}, now)
+    state.take_up(arrays, 0, now, 1)
+    assert state.optimizer.rate_factor == 1.0
+    assert state.optimizer.eta_scale == 1.0
 
 
 def saved(tmp_path: Path, n: int = 3, keep: int = 3) -> tuple[list[Path], dict[str, Any]]:

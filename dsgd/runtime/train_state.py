@@ -2,8 +2,8 @@
 
 A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
 counters, the average of its iterates, the L1 penalty its weights have received, what its strategy remembers) is one row
-per rank. A snapshot in the
-memory of a rank holds the counters of all ranks but of the rest only its own row; a checkpoint holds every row.
+per rank. A snapshot in the memory of a rank holds the counters of all ranks but of the rest only its own row; a
+checkpoint holds every row.
 
 Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
 happened. Otherwise (another number of ranks, or rows dealt anew) they all start from the mean, weighted by rows:
@@ -208,7 +208,8 @@ def _weights(saved: Mapping[str, AnyArray]) -> AnyArray:
 def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
     merged = weights @ counters
     merged[kernels.GUARD] = counters[:, kernels.GUARD].max()
-    for place in (kernels.EPOCH, kernels.ETA_SCALE):
+    # Equal on all ranks: a mean would differ from them by the rounding of the weights.
+    for place in (kernels.EPOCH, kernels.ETA_SCALE, kernels.RATE_FACTOR):
         merged[place] = counters[0, place]
     for place in (kernels.LOSS_SUM, kernels.N_SEEN):
         merged[place] = counters[:, place].sum() if rank == 0 else 0.0
