@@ -117,7 +117,6 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
             check_number("LeaderSGD(stretch=...)", self.stretch, low=1, integer=True)
         for name in ("pull", "global_pull", "proximal", "global_proximal"):
             check_number(f"LeaderSGD({name}=...)", getattr(self, name), low=0, high=1)
-
         check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
 
     @property
@@ -154,9 +153,9 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         scores = _scores(group, state)
         state.leader[0] = int(scores.argmin())
         if state.group_leader.size:
-            if state.subgroup is None:
-                state.subgroup = group.subgroup(Groups(self.n_groups).members(group.rank, group.size))
             members = Groups(self.n_groups).members(group.rank, group.size)
+            if state.subgroup is None:
+                state.subgroup = group.subgroup(members)
             state.group_leader[:] = vector
             state.subgroup.broadcast(state.group_leader, int(scores[members.start : members.stop].argmin()))
             _pull(vector, state.group_leader, self.pull)
