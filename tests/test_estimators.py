@@ -18,7 +18,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.local import Momentum
+from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 CLASSIFICATION_LOSSES = [
     "hinge",
@@ -221,6 +222,21 @@ def test_partial_fit_goes_on(two_classes):
         pieces.partial_fit(X, y, classes=[0, 1])
     np.testing.assert_allclose(pieces.coef_, whole.coef_, rtol=1e-10)
     assert pieces.t_ == whole.t_ == 6 * len(X) + 1
+
+
+@pytest.mark.parametrize(
+    "options", [{"sync": MinibatchSGD(16)}, {"sync": ASGD(16)}, {"optimizer": Momentum(0.0, batch=16)}], ids=str
+)
+def test_partial_fit_goes_on_with_rates_by_minibatch(two_classes, options):
+    """Where a step is a minibatch the rates of the next call go on from the steps, not from the samples."""
+    X, y = two_classes
+    options = {"learning_rate": "invscaling", "eta0": 0.1, "random_state": 0, "n_jobs": 1, **options}
+    whole = SGDClassifier(max_iter=3, tol=None, **options).fit(X, y)
+    pieces = SGDClassifier(**options)
+    for _ in range(3):
+        pieces.partial_fit(X, y, classes=[0, 1])
+    np.testing.assert_allclose(pieces.coef_, whole.coef_, rtol=1e-10)
+    assert pieces.t_ == whole.t_ == 3 * -(-len(X) // 16) + 1
 
 
 def test_partial_fit_with_averaging_goes_on(two_classes):

@@ -130,7 +130,7 @@ class AbstractSGD(AbstractClusterEstimator):
         else:
             trained = self._train_in_process(X, y, sample_weight, start, first=first, max_iter=max_iter)
         gang, sparse = trained
-        self._take_in(gang, sparse=sparse, start=start, elapsed_s=time.perf_counter() - begin)
+        self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
     def _train_in_process(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
@@ -230,7 +230,7 @@ class AbstractSGD(AbstractClusterEstimator):
     def _resume_path(self) -> str | None:
         return None if self.resume_from is None else os.fspath(self.resume_from)
 
-    def _take_in(self, gang: GangResult, *, sparse: bool, start: _Start, elapsed_s: float) -> None:
+    def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
         result: TrainResult = gang.value
         d = int(self.n_features_in_)
@@ -244,10 +244,7 @@ class AbstractSGD(AbstractClusterEstimator):
                 coef, intercept = self._averaged
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
         self.n_iter_ = result.n_iter
-        size = max(1, len(gang.stats))
-        # Every rank counts its own steps, so a later call goes on from the mean count; with one rank it is
-        # scikit-learn's.
-        self.t_ = start.t + result.n_steps / size
+        self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]
         self.ledger_ = gang.ledger
         self.fit_report_ = {

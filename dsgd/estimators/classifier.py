@@ -135,7 +135,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     n_iter_ : int
         Epochs run.
     t_ : float
-        Step counter: one plus the samples that a rank has visited.
+        Step counter: one plus the steps that a rank has taken, which are samples or, with an `optimizer` and where
+        gradients are exchanged, minibatches.
     loss_curve_ : list of float
         Training loss of every epoch.
     ledger_ : dsgd.Ledger

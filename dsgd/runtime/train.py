@@ -179,11 +179,21 @@ class _Trainer:
             n_averaged,
             n_iter=len(at.history),
             n_steps=at.n_steps,
+            t=self._step_counter(),
             converged=at.stop_rule.stopped,
             history=at.history,
             note=note or "",
             stragglers=[self.watch.found[number] for number in sorted(self.watch.found)],
         )
+
+    def _step_counter(self) -> float:
+        """Return the value of the step counter for training to go on from."""
+        strategy = self.job.strategy
+        if isinstance(strategy, AbstractServerStrategy) and strategy.exchanges == "gradient":
+            return self.job.t_start + strategy.served(self.params, self.at.strategy)[1]
+        if strategy.exchanges == "gradient" or self.state.rule is not None:
+            return self.state.t
+        return self.job.t_start + self.at.n_steps / self.rank.size
 
     def _recall(self) -> tuple[StateKeeping, str | None]:
         """Return what keeps the state, after it has brought back what was kept before."""

@@ -120,8 +120,9 @@ class EpochRecord:
     train_loss : float
         Mean loss of a row, taken as each row was visited, before its update; the penalty is not in it.
     dispersion : float
-        Mean squared distance of the ranks' models from their mean before the last synchronisation of the epoch,
-        (1/P) sum_r ||w_r - mean||^2; nan where gradients are exchanged or nothing was synchronised.
+        Mean squared distance of the ranks' models, before the last synchronisation of the epoch, from the one that all
+        had after it (their mean, where models are averaged), (1/P) sum_r ||w_r - w||^2; nan where gradients are
+        exchanged, nothing was synchronised or models stay apart.
     validation_score : float
         Accuracy or R2 on the rows held out; nan without early stopping.
     """
@@ -148,7 +149,10 @@ class TrainResult:
     n_iter : int
         Epochs run.
     n_steps : int
-        Rows visited (steps taken, where gradients are exchanged), summed over ranks.
+        Rows visited, summed over ranks.
+    t : float
+        Value of the step counter for training to go on from: one more than the steps of a rank so far, the mean over
+        ranks where each steps by rows of its own.
     converged : bool
         Whether the stopping rule ended training, and not `max_iter`.
     history : list of EpochRecord
@@ -164,6 +168,7 @@ class TrainResult:
     n_averaged: int
     n_iter: int
     n_steps: int
+    t: float
     converged: bool
     history: list[EpochRecord] = field(default_factory=list)
     note: str = ""
