@@ -1,7 +1,8 @@
 """Half the bits of a float.
 
 Update: entries are rounded to nearest, to IEEE 754 binary16 (11 bits of precision, magnitudes from 6e-8 to 65504;
-beyond that they become infinite) or to bfloat16 (8 bits of precision, the range of float32).
+beyond that they become infinite) or to bfloat16 (8 bits of precision, the range of float32). float64 is rounded to
+float32 first.
 
 Cost: 2 n bytes. A sum over ranks goes in parts, one for each rank, which adds in the precision of the vectors and
 rounds once more: no sum of halves is ever rounded on the way (`dsgd.collectives.compressed_mean`).
