@@ -7,6 +7,9 @@ Every method works on the same normal vector, is timed `repeats` times, interlea
 - select: the exact k largest magnitudes of 25 million float32, beside ``numpy.argpartition`` of ``numpy.abs`` and
   torch's ``topk`` of ``abs``, as places in any order.
 - pack: signs and 4-bit codes into bits and back, beside ``numpy.packbits`` and ``numpy.unpackbits``.
+
+``--auto`` times nothing: it trains on reuters-money-fx and prints the bytes that a round takes without a compressor and
+with ``"auto"``, all ranks together, and the test accuracies.
 """
 
 from __future__ import annotations
@@ -14,7 +17,9 @@ from __future__ import annotations
 import argparse
 import os
 import time
+import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -22,7 +27,9 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import numpy as np
 import torch
 from common import Rows, machine
+from sklearn.exceptions import ConvergenceWarning
 
+from dsgd import SGDClassifier
 from dsgd.compress import (
     DGC,
     QSGD,
@@ -42,7 +49,9 @@ from dsgd.compress import (
 )
 from dsgd.compress.base import Scratch
 from dsgd.compress.sparse import as_bits, largest
+from dsgd.datasets import load
 from dsgd.kernels import bits
+from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD
 
 COMPRESSORS = [
     Identity(),
@@ -154,16 +163,45 @@ def packing(n: int, repeats: int, rows: Rows) -> None:
         rows.add(method=name, n=n, seconds=seconds, gb_per_s=vector.nbytes / seconds / 1e9)
 
 
+def auto(rows: Rows) -> None:
+    """Count what wide sparse rows cost, whole and by what they touch."""
+    train, test = (load("reuters-money-fx", split=part, download=False) for part in ("train", "test"))
+    X, X_test = train.X.astype(np.float32), test.X.astype(np.float32)
+    print(f"\n{X.shape[0]:,} rows of {X.nnz / X.shape[0]:.0f} entries in {X.shape[1]:,} columns; bytes a round")
+    print(f"{'':28}{'ranks':>6}{'whole':>10}{'auto':>10}{'less by':>9}{'accuracies':>16}")
+    cases: list[tuple[Any, int]] = [(LocalSGD(64), 2), (LocalSGD(64), 4), (LocalSGD(512), 2)]
+    cases += [(MinibatchSGD(64), 2), (MinibatchSGD(64), 4), (EpochAveraging(), 2)]
+    for strategy, ranks in cases:
+        sent, scores = [], []
+        for compressor in (None, "auto"):
+            sync = replace(strategy, compressor=compressor)
+            model = SGDClassifier(alpha=1e-5, max_iter=3, tol=None, random_state=0, sync=sync, n_jobs=ranks)
+            totals = model.fit(X, train.y).ledger_.totals()
+            sent.append(totals["bytes_sent"] / totals["rounds"])
+            scores.append(model.score(X_test, test.y))
+        period = f"every={strategy.every}" if isinstance(strategy, LocalSGD) else ""
+        period = f"batch={strategy.batch}" if isinstance(strategy, MinibatchSGD) else period
+        name = f"{type(strategy).__name__}({period})"
+        accuracies = " ".join(f"{score:.4f}" for score in scores)
+        print(f"{name:28}{ranks:>6}{sent[0]:>10,.0f}{sent[1]:>10,.0f}{sent[0] / sent[1]:>8.1f}x{accuracies:>16}")
+        rows.add(method=name, ranks=ranks, whole_bytes=sent[0], auto_bytes=sent[1], scores=scores)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
     parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
     parser.add_argument("--repeats", type=int, default=2)
+    parser.add_argument("--auto", action="store_true", help="count bytes of training on wide sparse rows")
     parser.add_argument("--rows", help="append rows to this file")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     print(machine())
     rows = Rows("compressors", arguments.rows)
+    if arguments.auto:
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        auto(rows)
+        return
     compressors(arguments.n, arguments.repeats, rows)
     packing(arguments.n, arguments.repeats, rows)
     selection(arguments.select, arguments.repeats, rows)
