@@ -8,8 +8,9 @@ the repetitions the median. Rows go to ``--out`` as JSON lines, tables to the te
     python benchmarks/collectives.py --ranks 2,4 --methods tcp,shm,gloo --out rows.jsonl
     python benchmarks/collectives.py --packing
 
-``--packing`` runs nothing: for all sets of accelerators of a DGX-1V it prints what spanning trees carry (the least cut,
-which `dsgd.collectives.packing` reaches) beside rings that are laid one by one, in units of one NVLink.
+``--packing`` measures nothing: for all sets of accelerators of a DGX-1V it prints what spanning trees carry (the least
+cut, which `dsgd.collectives.packing` reaches) beside rings that are laid one by one, in units of one NVLink; and for
+some sets what 16 MiB take on the virtual clock, over packed trees and by every other algorithm.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from itertools import combinations
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -38,7 +40,10 @@ from common import Rows  # noqa: E402
 
 from dsgd.collectives import Group, choose_algorithm  # noqa: E402
 from dsgd.collectives.model import ALGORITHMS  # noqa: E402
-from dsgd.collectives.packing import DGX_1V, best_rate, ring_rate, subgraph  # noqa: E402
+from dsgd.collectives.packed_trees import tree_allreduce  # noqa: E402
+from dsgd.collectives.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph  # noqa: E402
+from dsgd.runtime import Rank  # noqa: E402
+from dsgd.sim import NETWORKS, Compute, SimulatedCluster  # noqa: E402
 
 SIZES = (8, 4_096, 65_536, 1_048_576, 16_777_216)
 REPEATS = {8: 60, 4_096: 60, 65_536: 40, 1_048_576: 20, 16_777_216: 6}
@@ -162,6 +167,30 @@ def print_packing() -> None:
         )
 
 
+def print_virtual() -> None:
+    print("\n16 MiB of float32 on the virtual clock of these links, milliseconds")
+    # Accelerators add up at the rate of their memory, three streams of 900 GB/s together.
+    compute = Compute(added_byte_s=3.3e-12)
+    for members in ((0, 1, 4), (0, 1, 2, 4, 5), tuple(range(8))):
+        part = subgraph(DGX_1V, members)
+        lanes = tuple(tuple(int(n) for n in row) for row in part)
+        network = replace(NETWORKS["NVLink"], name="part", ranks_per_host=len(members), lanes=lanes)
+        cluster, packing = SimulatedCluster(len(members), network, compute), pack_trees(part)
+        found = {}
+        for name in ("packed trees", *ALGORITHMS):
+
+            def program(rank: Rank, data: None, name: Any = name, packing: Packing = packing) -> None:
+                vector = np.zeros(2**22, dtype=np.float32)
+                if name == "packed trees":
+                    tree_allreduce(rank.group.transport, vector, packing)
+                else:
+                    Group(rank.group.transport, name, hosts=[0] * rank.size).allreduce(vector)
+
+            stats = cluster.run(program, [None] * len(members)).stats
+            found[name] = 1e3 * max(stat["virtual_s"] for stat in stats)
+        print(f"{members}: " + ", ".join(f"{name} {ms:.2f}" for name, ms in found.items()))
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ranks", default="2,4", help="numbers of processes, as 2,4")
@@ -172,6 +201,7 @@ def main() -> None:
     options = parser.parse_args()
     if options.packing:
         print_packing()
+        print_virtual()
         return
     methods = options.methods.split(",")
     if "gloo" in methods and importlib.util.find_spec("torch") is None:
