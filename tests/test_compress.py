@@ -376,6 +376,13 @@ def test_dgc_equals_its_twin(compressor: DGC) -> None:
     np.testing.assert_allclose(memory.velocity, twin.velocity, rtol=1e-12)
 
 
+def test_dgc_clips_what_is_far_too_long() -> None:
+    """A float32 vector whose squares overflow arrives as long as it may be, and not as zero."""
+    compressor = DGC(1.0, momentum=0.0, clip=2.0)
+    out = sent(compressor, np.full(100, 1e25, np.float32), compressor.init(100, np.float32, 0))
+    np.testing.assert_allclose(np.linalg.norm(out), 2.0, rtol=1e-6)
+
+
 def test_dgc_at_full_density_is_momentum_or_none() -> None:
     """Unmasked, what arrives is the velocity of SGD with momentum; masked, the vector itself."""
     plain, heavy, velocity = DGC(1.0), DGC(1.0, masking=False), np.zeros(50)

@@ -120,9 +120,11 @@ class DGC(AbstractCompressor[DGCMemory]):
         velocity, residual, kind = memory.velocity, memory.residual, vector.dtype.type
         gained = scratch.take("gained", n, vector.dtype)
         gained[:] = vector
-        length = float(np.linalg.norm(vector))
-        if length > memory.limit[0]:
-            gained *= kind(memory.limit[0] / length)
+        if self.clip is not None:
+            # Squares of float32 are soon too large for it.
+            length = float(np.linalg.norm(vector.astype(np.float64, copy=False)))
+            if length > memory.limit[0]:
+                gained *= kind(memory.limit[0] / length)
         if self.nesterov:
             velocity += gained
             velocity *= kind(self.momentum)
