@@ -38,7 +38,7 @@ _LOW_HALF = np.uint64(0xFFFFFFFF)
 _UNIT = 2.0**-32
 #: Ternary digits in a word: five in each byte, since 3**5 = 243.
 _PER_WORD = np.uint64(40)
-#: Of the largest column of a basis: a column that is shorter is taken for zero.
+#: A row of which less than this share is left, once those above it are taken out, is taken for zero.
 _SMALL = 1e-7
 
 
