@@ -30,24 +30,14 @@ from scipy.sparse.csgraph import maximum_flow
 
 from dsgd.collectives.arborescence import shortest_arborescence
 from dsgd.collectives.pipeline import Parents
+from dsgd.comm.link_graphs import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 
 __all__ = ["DGX_1V", "Packing", "best_rate", "candidate_trees", "pack_trees", "ring_rate", "subgraph"]
 
-# NVLink links between the eight V100 of a DGX-1, each in either direction: two rings of four, cross-linked.
-_DGX_1V: Final = (
-    (0, 1, 1, 2, 2, 0, 0, 0),
-    (1, 0, 2, 1, 0, 2, 0, 0),
-    (1, 2, 0, 2, 0, 0, 1, 0),
-    (2, 1, 2, 0, 0, 0, 0, 1),
-    (2, 0, 0, 0, 0, 1, 1, 2),
-    (0, 2, 0, 0, 1, 0, 2, 1),
-    (0, 0, 1, 0, 1, 2, 0, 2),
-    (0, 0, 0, 1, 2, 1, 2, 0),
-)
 #: Links of a DGX-1V, shape (8, 8), in units of one NVLink.
-DGX_1V: Final = np.array(_DGX_1V, dtype=np.float64)
+DGX_1V: Final = np.array(DGX_1V_LINKS, dtype=np.float64)
 DGX_1V.flags.writeable = False
 
 _CLOSE: Final = 0.95

@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
+from dsgd.comm.link_graphs import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["NETWORKS", "Link", "Network", "network_for"]
@@ -162,18 +163,6 @@ class Network:
 # What the ranks of one host have between them: processes that share memory.
 _MEMORY: Final = Link(byte_s=1.0e-10, overhead_s=5e-6)
 
-# NVLinks between the GPUs of a DGX-1V (`nvidia-smi topo -m`): a hybrid cube mesh, six links at each.
-_DGX1V: Final = (
-    (0, 1, 1, 2, 2, 0, 0, 0),
-    (1, 0, 2, 1, 0, 2, 0, 0),
-    (1, 2, 0, 2, 0, 0, 1, 0),
-    (2, 1, 2, 0, 0, 0, 0, 1),
-    (2, 0, 0, 0, 0, 1, 1, 2),
-    (0, 2, 0, 0, 1, 0, 2, 1),
-    (0, 0, 1, 0, 1, 2, 0, 2),
-    (0, 0, 0, 1, 2, 1, 2, 0),
-)
-
 _TYPICAL: Final = "nominal rate, typical latency of MPI over it; not measured here"
 
 #: The networks that have a name. Only the first one is a measurement, published with its method; rates of the others
@@ -201,7 +190,7 @@ NETWORKS: Final = MappingProxyType(
                 between=Link(8.0e-11, 5.0e-7, 1.0e-6),
                 inside=Link(byte_s=1.0e-10, overhead_s=5.0e-6, latency_s=5.0e-6),
                 ranks_per_host=8,
-                lanes=_DGX1V,
+                lanes=DGX_1V_LINKS,
                 lane=Link(byte_s=4.0e-11, overhead_s=3.0e-6, latency_s=2.0e-6),
                 source=f"DGX-1V link graph, 25 GB/s per NVLink and direction, PCIe where there is none: {_TYPICAL}",
             ),

@@ -1,0 +1,20 @@
+"""Links between the accelerators of machines that are sold in this form, as numbers of links between each pair."""
+
+from __future__ import annotations
+
+from typing import Final
+
+__all__ = ["DGX_1V_LINKS"]
+
+#: NVLinks between the eight V100 of a DGX-1V (``nvidia-smi topo -m``), each in either direction: a hybrid cube mesh of
+#: two rings of four that are cross-linked, six links at each.
+DGX_1V_LINKS: Final = (
+    (0, 1, 1, 2, 2, 0, 0, 0),
+    (1, 0, 2, 1, 0, 2, 0, 0),
+    (1, 2, 0, 2, 0, 0, 1, 0),
+    (2, 1, 2, 0, 0, 0, 0, 1),
+    (2, 0, 0, 0, 0, 1, 1, 2),
+    (0, 2, 0, 0, 1, 0, 2, 1),
+    (0, 0, 1, 0, 1, 2, 0, 2),
+    (0, 0, 0, 1, 2, 1, 2, 0),
+)
