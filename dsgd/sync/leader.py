@@ -96,6 +96,8 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     ------
     InvalidParameterError
         A value is out of range.
+    IncompatiblePartsError
+        By `init`: there are groups, and ranks are threads of several processes, which cannot talk in groups.
     """
 
     every: int = 256
@@ -127,13 +129,17 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     def init(self, group: Group, params: FloatVector, weight: float) -> LeaderState:
         """Return the model to start from as that of all leaders."""
         has_groups = min(self.n_groups, group.size) > 1
-        return LeaderState(
+        state = LeaderState(
             group_leader=params.copy() if has_groups else params[:0].copy(),
             global_leader=params.copy(),
             losses=np.zeros(2),
             exchanges=np.zeros(1, np.int64),
             leader=np.zeros(1, np.int64),
         )
+        if has_groups:
+            # Here and not where it is used first: where ranks cannot talk in groups, they hear of it before they work.
+            state.subgroup = group.subgroup(Groups(self.n_groups).members(group.rank, group.size))
+        return state
 
     def correct(self, params: FloatVector, steps: LocalSteps, state: LeaderState) -> None:
         """Note the losses and apply the proximal pulls; see `AbstractLocalTerm.correct`."""
@@ -152,10 +158,8 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
             return
         scores = _scores(group, state)
         state.leader[0] = int(scores.argmin())
-        if state.group_leader.size:
+        if state.subgroup is not None:
             members = Groups(self.n_groups).members(group.rank, group.size)
-            if state.subgroup is None:
-                state.subgroup = group.subgroup(members)
             state.group_leader[:] = vector
             state.subgroup.broadcast(state.group_leader, int(scores[members.start : members.stop].argmin()))
             _pull(vector, state.group_leader, self.pull)
@@ -168,7 +172,8 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     def collect(self, group: Group, params: FloatVector, weight: float, state: LeaderState) -> None:
         """Return the weighted mean of all models, or the model of the rank that led at the last exchange."""
         if self.returns == "leader":
-            group.broadcast(params, int(state.leader[0]))
+            # In a gang that has become smaller without an exchange since, all have the same model.
+            group.broadcast(params, min(int(state.leader[0]), group.size - 1))
         else:
             weighted_mean(group, params, weight)
 

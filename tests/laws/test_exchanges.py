@@ -10,10 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dsgd.collectives import Group
 from dsgd.comm.topology import Complete, Exponential, Ring, Star
+from dsgd.errors import IncompatiblePartsError
 from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, LeaderSGD
+from gangs import run_gang
 from laws.family import FAMILY, Member
 from laws.gang import exchange
+from test_nested import run_nested
 
 SIZES = [1, 2, 3, 4, 7, 8, 16]
 sizes = st.sampled_from(SIZES)
@@ -167,6 +171,25 @@ def test_the_leader_stays(size: int, n: int, seed: int, pull: float) -> None:
     before, found, _, _ = exchange(strategy, walk.first, walk.weights, 1, walk, walk.loss)
     assert all(row.tobytes() == before[0][best].tobytes() for row in before[1])
     assert found.tobytes() == before[0][best].tobytes()
+
+
+def test_groups_of_leaders_are_refused_before_work_starts() -> None:
+    """Ranks that cannot talk in groups hear of it before their first step."""
+    with pytest.raises(IncompatiblePartsError, match="threads of several processes"):
+        run_nested([2, 2], lambda group: LeaderSGD(8, n_groups=2).init(group, np.zeros(3), 0.25))
+
+
+def test_a_leader_may_be_gone() -> None:
+    """Ranks that go on from a larger gang have one model, and return it whoever of that gang led it."""
+
+    def program(group: Group) -> list[float]:
+        strategy, model = LeaderSGD(8, returns="leader"), np.arange(3.0)
+        state = strategy.init(group, model, 0.5)
+        state.leader[0] = 5
+        strategy.collect(group, model, 0.5, state)
+        return model.tolist()
+
+    assert run_gang("inproc", 2, program) == [[0.0, 1.0, 2.0]] * 2
 
 
 @pytest.mark.parametrize("size", [2, 3, 8])
