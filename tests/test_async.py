@@ -493,6 +493,12 @@ def test_on_dense_rows_one_thread_is_sgd() -> None:
     np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
 
 
+@pytest.mark.parametrize("n_ranks", [1, 3])
+def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
+    """The counter that training goes on from is that of one thread which takes all steps, as rates in training are."""
+    assert fit(Hogwild(), n_ranks, epochs=2, n_rows=96).value.t == 1 + 2 * 96
+
+
 def test_ranks_of_several_processes_cannot_share_a_model() -> None:
     """A gang whose ranks are not threads of one process is told why it cannot share a model, and what to do."""
 

@@ -193,7 +193,9 @@ class _Trainer:
             return self.job.t_start + strategy.served(self.params, self.at.strategy)[1]
         if strategy.exchanges == "gradient" or self.state.rule is not None:
             return self.state.t
-        return self.job.t_start + self.at.n_steps / self.rank.size
+        # Threads that share a model count the steps of all.
+        n_counters = 1 if isinstance(strategy, Hogwild) else self.rank.size
+        return self.job.t_start + self.at.n_steps / n_counters
 
     def _recall(self) -> tuple[StateKeeping, str | None]:
         """Return what keeps the state, after it has brought back what was kept before."""

@@ -152,7 +152,7 @@ class TrainResult:
         Rows visited, summed over ranks.
     t : float
         Value of the step counter for training to go on from: one more than the steps of a rank so far, the mean over
-        ranks where each steps by rows of its own.
+        ranks where each steps by rows of its own; with `Hogwild`, than those of all ranks.
     converged : bool
         Whether the stopping rule ended training, and not `max_iter`.
     history : list of EpochRecord

@@ -216,7 +216,7 @@ def scaling_table(steps: Sequence[Scaling], size: int) -> Table:
     columns = ("model", "compute", "dense", "Top-k", "gTop-k tree", "butterfly", "packed")
     efficiencies = ("dense", "Top-k", "gTop-k", "packed")
     note = "packed: a butterfly whose places are coded in about 12 bits, as dsgd sends them."
-    return Table(f"A step on {size} ranks, 1 GbE: milliseconds, then efficiency", (*columns, *efficiencies), rows, note)
+    return Table(f"A step on {size} ranks: milliseconds, then efficiency", (*columns, *efficiencies), rows, note)
 
 
 def verdict_table(steps: Sequence[Scaling]) -> Table:
