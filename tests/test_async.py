@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,15 @@ from hypothesis import strategies as st
 from scipy import sparse
 
 from dsgd.collectives import Group
+from dsgd.comm import AbortFlag
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
+from dsgd.runtime import keeping
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import GangResult, Mail
+from dsgd.runtime.rank import GangResult, Mail, Rank
 from dsgd.runtime.serving import mail_for
+from dsgd.runtime.snapshot import SnapshotKeeper
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sim import Compute, SimulatedCluster
@@ -497,6 +501,21 @@ def test_on_dense_rows_one_thread_is_sgd() -> None:
 def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
     """The counter that training goes on from is that of one thread which takes all steps, as rates in training are."""
     assert fit(Hogwild(), n_ranks, epochs=2, n_rows=96).value.t == 1 + 2 * 96
+
+
+def test_threads_on_one_model_go_on_from_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A gang that is formed anew takes up a copy of the model as it is, though every thread has left one."""
+    monkeypatch.setattr(keeping, "_COPY_S", 0.0)
+    keepers, data = [SnapshotKeeper() for _ in range(3)], make_data(3)
+
+    def program(group: Group, epochs: int) -> np.ndarray:
+        rank = Rank(group, AbortFlag(), keeper=keepers[group.rank])
+        return train(rank, data[group.rank], make_job(Hogwild(), epochs)).params
+
+    run_gang("inproc", 3, partial(program, epochs=2))
+    copies = [keeper.latest.arrays["params"][0].tobytes() for keeper in keepers if keeper.latest is not None]
+    assert len(copies) == 3
+    assert {params.tobytes() for params in run_gang("inproc", 3, partial(program, epochs=1))} <= set(copies)
 
 
 def test_ranks_of_several_processes_cannot_share_a_model() -> None:

@@ -25,6 +25,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact
+from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
 from dsgd.types import AnyArray, FloatVector
 
@@ -64,7 +65,9 @@ class StateKeeping:
         self._clock = rank.ledger.clock
         self._began = self._looked = self._copied = self._written = self._clock()
         self._stride = 1
-        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal
+        # Threads that share a model have one, and would take the mean of it in each other's way.
+        is_shared = isinstance(job.strategy, Hogwild)
+        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not is_shared
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
         if job.checkpoint is not None or job.resume_from is not None:
