@@ -225,7 +225,14 @@ def test_partial_fit_goes_on(two_classes):
 
 
 @pytest.mark.parametrize(
-    "options", [{"sync": MinibatchSGD(16)}, {"sync": ASGD(16)}, {"optimizer": Momentum(0.0, batch=16)}], ids=str
+    "options",
+    [
+        {"sync": MinibatchSGD(16)},
+        {"sync": MinibatchSGD(16, base_batch=4, warmup=2.5)},
+        {"sync": ASGD(16)},
+        {"optimizer": Momentum(0.0, batch=16)},
+    ],
+    ids=str,
 )
 def test_partial_fit_goes_on_with_rates_by_minibatch(two_classes, options):
     """Where a step is a minibatch the rates of the next call go on from the steps, not from the samples."""

@@ -13,7 +13,7 @@ import scipy.sparse as sp
 from dsgd import SGDClassifier
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import LARS, SGD, AbstractRule, Adagrad, Adam, Momentum, Objective, make_shard, n_params
-from dsgd.sync import SCAFFOLD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import SCAFFOLD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, carry_over
 from gangs import run_gang
 from reference.rules import minibatches
 
@@ -135,9 +135,9 @@ def test_policies_differ_where_models_are_averaged() -> None:
 def test_the_rate_warms_up_to_the_scale_of_the_batch() -> None:
     """The factor starts near 1, grows in a straight line, and ends at batch over base batch; without a base it is 1."""
     strategy = MinibatchSGD(batch=256, base_batch=32, warmup=2.0)
-    factors = [strategy.rate_factor(RoundClock(e, k, 4, is_last=False)) for e in range(3) for k in range(4)]
+    factors = [strategy.rate_factor(step / 4) for step in range(1, 13)]
     np.testing.assert_allclose(factors, [1 + 7 * min(1, (i + 1) / 8) for i in range(12)])
-    assert MinibatchSGD(batch=256).rate_factor(RoundClock(0, 0, 4, is_last=False)) == 1.0
+    assert MinibatchSGD(batch=256).rate_factor(0.25) == 1.0
     X, y, _ = rows()
     fit = {"learning_rate": "constant", "max_iter": 2, "tol": None, "shuffle": False}
     scaled = SGDClassifier(**fit, eta0=0.01, sync=MinibatchSGD(batch=20, base_batch=5)).fit(X, y)

@@ -296,7 +296,8 @@ class _Trainer:
                     carry_over(strategy.momentum, self.rank.group, memory, self.weight)
         else:
             if isinstance(strategy, MinibatchSGD):
-                self.state.rate_factor = strategy.rate_factor(clock)
+                # By the step counter, which goes on from one call of partial_fit to the next.
+                self.state.rate_factor = strategy.rate_factor(self.state.t / self.rounds)
             self._gradient_round(number, start, stop, begin)
         if ledger.timing and due:
             self.deadlines.add(ledger.clock() - begin)

@@ -25,7 +25,7 @@ from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
-from dsgd.sync.period import EveryBatch, RoundClock
+from dsgd.sync.period import EveryBatch
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -82,10 +82,9 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         """After every batch."""
         return EveryBatch(self.batch)
 
-    def rate_factor(self, clock: RoundClock) -> float:
-        """Return the factor of the learning rate in a round."""
+    def rate_factor(self, progress: float) -> float:
+        """Return the factor of the learning rate of a step that ends `progress` epochs after the first began."""
         kappa = self.batch / (self.base_batch or self.batch)
-        progress = clock.epoch + (clock.round + 1) / clock.rounds
         return 1.0 + (kappa - 1.0) * (min(1.0, progress / self.warmup) if self.warmup > 0.0 else 1.0)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
