@@ -11,7 +11,18 @@ from typing import Annotated
 import typer
 
 from dsgd import __version__
-from dsgd.cli import datasets, fit, info, predict, simulate, study, study_collectives, study_elimination, study_gtopk
+from dsgd.cli import (
+    datasets,
+    fit,
+    info,
+    predict,
+    simulate,
+    study,
+    study_collectives,
+    study_elimination,
+    study_gtopk,
+    study_strategies,
+)
 
 __all__ = ["app"]
 
@@ -47,6 +58,7 @@ app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
 study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
+study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)

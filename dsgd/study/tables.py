@@ -13,7 +13,18 @@ from rich.table import Table as RichTable
 from dsgd.study.claims import Claim, is_trivial
 from dsgd.study.summary import Cell, Summary, target_reached
 
-__all__ = ["BRIEF", "TIME", "WORTH", "Table", "claims_table", "data_table", "results_table", "target_table"]
+__all__ = [
+    "BRIEF",
+    "TIME",
+    "WORTH",
+    "Table",
+    "byte_text",
+    "claims_table",
+    "data_table",
+    "figure_text",
+    "results_table",
+    "target_table",
+]
 
 
 @dataclass(frozen=True)
@@ -195,7 +206,7 @@ def target_table(summary: Summary, *, excess: float) -> Table:
                     str(cell.ranks),
                     _every(cell),
                     f"{middle[0]}" if middle else "not reached",
-                    _figure(middle[1]) if middle else "-",
+                    figure_text(middle[1]) if middle else "-",
                 )
             )
     columns = ("data", "target loss", "ranks", "every", "epochs", "seconds")
@@ -218,14 +229,14 @@ def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[st
     return {
         "ranks": str(cell.ranks),
         "every": _every(cell),
-        "time s": _figure(cell.median("train_s")),
-        "compute s": _figure(phases["compute"]),
-        "encode s": "-" if alone else _figure(phases["encode"]),
-        "wire s": "-" if alone else _figure(phases["wire"]),
-        "wait s": "-" if alone else _figure(phases["wait"]),
+        "time s": figure_text(cell.median("train_s")),
+        "compute s": figure_text(phases["compute"]),
+        "encode s": "-" if alone else figure_text(phases["encode"]),
+        "wire s": "-" if alone else figure_text(phases["wire"]),
+        "wait s": "-" if alone else figure_text(phases["wait"]),
         "comm. share": "-" if alone or not spent else f"{communication / spent:.1%}",
         "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
-        "x sequential": _figure(sequential_s / cell.median("train_s")) if sequential_s else "-",
+        "x sequential": figure_text(sequential_s / cell.median("train_s")) if sequential_s else "-",
         "accuracy": f"{cell.median('test_accuracy'):.2%}" + "*" * is_trivial(cell),
         "lowest": f"{accuracy.low:.2%}" if accuracy else "-",
         "highest": f"{accuracy.high:.2%}" if accuracy else "-",
@@ -235,8 +246,8 @@ def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[st
         "objective": f"{cell.median('objective'):.4f}",
         "dispersion": f"{dispersion.median:.2g}" if dispersion and not alone else "-",
         "exchanges": "-" if alone else f"{cell.median('rounds'):,.0f}",
-        "sent": "-" if alone else _bytes(cell.median("bytes_sent")),
-        "peak memory": _bytes(memory.median) if memory else "-",
+        "sent": "-" if alone else byte_text(cell.median("bytes_sent")),
+        "peak memory": byte_text(memory.median) if memory else "-",
     }
 
 
@@ -244,12 +255,13 @@ def _every(cell: Cell) -> str:
     return "sequential" if cell.every is None else f"{cell.every:,}"
 
 
-def _figure(value: float) -> str:
+def figure_text(value: float) -> str:
     """Return three significant digits, without an exponent."""
     return f"{value:.3g}" if 1e-3 <= value < 1000 else f"{value:.5f}" if value < 1e-3 else f"{value:,.0f}"
 
 
-def _bytes(n_bytes: float) -> str:
+def byte_text(n_bytes: float) -> str:
+    """Return bytes with three significant digits, in B, kB, MB or GB."""
     for unit in ("B", "kB", "MB"):
         if n_bytes < 1000:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.3g} {unit}"

@@ -1,0 +1,227 @@
+"""``dsgd study strategies``: seconds and bytes to a target, and accuracy, of every way of talking."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.fit import compressing, parse_sync
+from dsgd.cli.study import follow, parse_numbers
+from dsgd.errors import DsgdError, InvalidParameterError
+
+if TYPE_CHECKING:
+    from dsgd.study.strategies import StrategyStudy
+
+__all__ = ["EXAMPLES", "strategies"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd study strategies --demo --out demo/
+
+  dsgd study strategies -d ijcnn1 -s local -s 64 -s easgd -s sgp --ranks 16 --simulated --network 1GbE --out study/
+
+  dsgd study strategies -d a9a -s local -s minibatch --compress topk:0.01 --compress qsgd --ranks 2,4 --out study/
+
+  dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/
+"""
+_GRID: Final = "The grid"
+_MODEL: Final = "The model"
+_PLACE: Final = "Where ranks run"
+_NETWORK: Final = "1GbE"
+
+
+def strategies(
+    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
+    dataset: Annotated[
+        list[str] | None,
+        typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."),
+    ] = None,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option("--strategy", "-s", help="As in dsgd fit --sync; repeat for several. All by default."),
+    ] = None,
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
+    ] = None,
+    ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4.", rich_help_panel=_GRID)] = None,
+    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=_GRID)] = None,
+    epochs: Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=_GRID)] = None,
+    rows: Annotated[int | None, typer.Option(help="Training rows of each dataset.", rich_help_panel=_GRID)] = None,
+    simulated: Annotated[
+        bool, typer.Option("--simulated", help="Ranks on a virtual clock.", rich_help_panel=_PLACE)
+    ] = False,
+    network: Annotated[
+        str | None,
+        typer.Option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=_PLACE),
+    ] = None,
+    stragglers: Annotated[
+        str | None,
+        typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=_PLACE),
+    ] = None,
+    scheduler: Annotated[
+        str | None,
+        typer.Option(
+            help="Use the cluster at this address; by default workers are started here.", rich_help_panel=_PLACE
+        ),
+    ] = None,
+    alpha: Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=_MODEL)] = None,
+    loss: Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=_MODEL)] = None,
+    schedule: Annotated[
+        str | None,
+        typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=_MODEL),
+    ] = None,
+    eta0: Annotated[float | None, typer.Option(help="The constant rate.", rich_help_panel=_MODEL)] = None,
+    partition: Annotated[
+        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=_MODEL)
+    ] = None,
+    target: Annotated[
+        float | None,
+        typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=_MODEL),
+    ] = None,
+    demo: Annotated[
+        bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
+    ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+) -> None:
+    """How should ranks talk? Train with every strategy; seconds and bytes to a target and accuracy, beside each other.
+
+    The target is the final training objective of the sequential run, and a little. Every run becomes a row in
+    OUT/rows.jsonl: a study that was stopped goes on where it was when the same command is given again.
+    OUT/report.html needs no network.
+    """
+    from dsgd.study import DataSource, check_extras
+    from dsgd.study.strategies import StrategyStudy, demo_strategy_study, run_strategy_study
+
+    check_extras()  # before minutes of work, not after
+    place = _place(simulated=simulated or demo, network=network, stragglers=stragglers, scheduler=scheduler)
+    given = {
+        "strategies": _chosen(strategy, compress or (), simulated=simulated or demo),
+        "ranks": parse_numbers("--ranks", ranks),
+        "seeds": None if seeds is None else tuple(range(seeds)),
+        "epochs": epochs,
+        "alpha": alpha,
+        "loss": loss,
+        "schedule": None if schedule is None else schedule.replace("-", "_"),
+        "eta0": eta0,
+        "partition": partition,
+        "target_excess": target,
+        **place,
+    }
+    preset = demo_strategy_study() if demo else StrategyStudy()
+    if demo and network is None:
+        del given["network"]
+    data = [DataSource(name) for name in dataset or ()] or preset.data
+    if demo and dataset:
+        data = [replace(source, rows=preset.data[0].rows, test_rows=preset.data[0].test_rows) for source in data]
+    if rows is not None:
+        data = [replace(source, rows=rows, test_rows=None) for source in data]
+    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
+    study = replace(preset, data=tuple(data), **changes)
+
+    def describe(row: dict[str, Any]) -> str:
+        return f"{row['strategy']} on {row['ranks']} rank{'s' * (row['ranks'] > 1)}, {row['dataset']}"
+
+    runs = run_strategy_study(study, out, scheduler=scheduler, force=force)
+    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
+
+
+def _place(
+    *, simulated: bool, network: str | None, stragglers: str | None, scheduler: str | None
+) -> dict[str, str | None]:
+    """Return where ranks run, as fields of the study."""
+    if not simulated:
+        for option, value in (("--network", network), ("--stragglers", stragglers)):
+            if value is not None:
+                raise InvalidParameterError(
+                    f"{option} {value!r} is of simulated ranks: add --simulated, or leave it out"
+                )
+        return {}
+    if scheduler is not None:
+        raise InvalidParameterError(
+            f"--scheduler {scheduler!r} is of real workers, and ranks are simulated: leave one of the two out"
+        )
+    return {"network": network or _NETWORK, "stragglers": stragglers}
+
+
+def _chosen(strategy: Sequence[str] | None, compress: Sequence[str], *, simulated: bool) -> dict[str, Any] | None:
+    """Return the strategies by name, each bare and with the compressors that it takes; None for all of them."""
+    from dsgd.study.strategies import StrategyStudy
+
+    if not strategy and not compress:
+        return None
+    # Of all strategies only those that can run there are meant.
+    names = list(strategy or StrategyStudy(network=_NETWORK if simulated else None).chosen())
+    chosen: dict[str, Any] = {name: _parse(name) for name in names}
+    for text in compress:
+        refusals = []
+        for name in names:
+            try:
+                chosen[f"{name} + {text}"] = compressing(chosen[name], text)
+            except DsgdError as error:  # the compressor is unknown, or does not go with what this strategy says
+                refusals.append(error)
+        if len(refusals) == len(names):
+            raise refusals[0]
+    return chosen
+
+
+def _parse(name: str) -> Any:
+    try:
+        return parse_sync(name)
+    except InvalidParameterError as error:
+        raise InvalidParameterError(str(error).replace("--sync", "--strategy", 1)) from error
+
+
+def _report(study: StrategyStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
+    """Write the report; print what it says."""
+    from dsgd.study.strategies import (
+        check_strategy_claims,
+        strategy_table,
+        strategy_verdict,
+        summarise_strategies,
+        write_strategy_report,
+    )
+
+    path = write_strategy_report(study, rows, out)
+    gangs, excess = summarise_strategies(rows), study.target_excess
+    claims = check_strategy_claims(gangs, excess=excess)
+    if as_json:
+        facts = {
+            "report": str(path),
+            "rows": str(out / "rows.jsonl"),
+            "n_runs": len(rows),
+            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
+            "gangs": [
+                {
+                    "name": gang.name,
+                    "target": gang.target(excess),
+                    "reached": gang.reached(excess),
+                    "front": gang.front(excess),
+                }
+                for gang in gangs
+            ],
+        }
+        typer.echo(json.dumps(facts))
+        return
+    from rich.console import Console
+
+    from dsgd.study import claims_table
+    from dsgd.study.strategies.report import strategy_doubts
+
+    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    for gang in gangs:
+        console.print(strategy_table(gang, excess=excess).renderable())
+    console.print(claims_table(claims).renderable())
+    console.print(strategy_verdict(gangs, excess=excess))
+    for doubt in strategy_doubts(study, rows):
+        console.print(f"Note: {doubt}")
+    typer.echo(f"\nreport: {path}")

@@ -1,0 +1,294 @@
+"""What a study of strategies runs: strategies, ranks and seeds, on workers or on a virtual clock."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.kernels import SCHEDULES
+from dsgd.sim.compute import stragglers_for
+from dsgd.sim.network import network_for
+from dsgd.study.grid import LOSSES, PARTITIONS, DataSource
+from dsgd.sync import (
+    STRATEGIES,
+    AbstractStrategy,
+    AnytimeSGD,
+    BackupWorkers,
+    EpochAveraging,
+    Hogwild,
+    LocalSGD,
+    MinibatchSGD,
+    OneShotAveraging,
+    PostLocalSGD,
+    StalenessAware,
+    resolve,
+)
+
+__all__ = ["FAMILIES", "SEQUENTIAL", "StrategyRun", "StrategyStudy", "demo_strategy_study", "family", "looks"]
+
+#: What the run of one rank is called.
+SEQUENTIAL: Final = "sequential"
+# Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
+_MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
+_MOST: Final = 10.0
+_AVERAGES: Final = (LocalSGD, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
+#: Of strategies, as figures group them.
+FAMILIES: Final = (
+    "averages of models", "centres, momentum, corrections", "neighbours and pairs", "servers", "one model, every step",
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class StrategyStudy:
+    """A grid of training runs that differ in how ranks talk.
+
+    The sequential run (one rank) is always part of a study: it is what the others are measured against.
+
+    Parameters
+    ----------
+    data : sequence of DataSource
+        The datasets.
+    strategies : mapping of str to strategy, optional
+        What each is called, and what estimators take as ``sync``. By default all strategies with their defaults that
+        can run where the study does.
+    ranks : sequence of int
+        Numbers of ranks, 2 or more.
+    network : str, optional
+        Ranks are simulated, over the network of this name (`dsgd.sim.NETWORKS`). By default they are worker processes.
+    stragglers : str, default "none"
+        How uneven the work of simulated ranks is.
+    seeds : sequence of int
+        Seeds of the walk over the rows.
+    epochs : int
+        Passes over the training rows of the longest run.
+    alpha : float
+        Strength of the L2 penalty.
+    loss : {"hinge", "squared_hinge", "log_loss"}
+        The loss.
+    schedule : str, default "constant"
+        Step sizes. Stale gradients need small ones from the start, so strategies that talk by post take constant ones
+        whatever is said here; where all are to be compared at equal rates, leave it.
+    eta0 : float
+        The constant rate. Where a step goes by the mean of many gradients, or at a share of the rate, it is
+        ``ranks - 1`` times as large, at most ten times.
+    partition : {"contiguous", "shuffled", "label-skewed"}
+        How training rows are dealt to the ranks.
+    dtype : {"float32", "float64"}
+        Precision of data and model.
+    target_excess : float
+        The target is the final training objective of the sequential run times (1 + `target_excess`).
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is outside its domain, or a strategy cannot run there.
+    """
+
+    data: Sequence[DataSource] = (DataSource("ijcnn1"),)
+    strategies: Mapping[str, AbstractStrategy[Any] | int | str] | None = None
+    ranks: Sequence[int] = (2, 4)
+    network: str | None = None
+    stragglers: str = "none"
+    seeds: Sequence[int] = (0, 1, 2)
+    epochs: int = 6
+    alpha: float = 1e-4
+    loss: str = "hinge"
+    schedule: str = "constant"
+    eta0: float = 0.1
+    partition: str = "contiguous"
+    dtype: str = "float32"
+    target_excess: float = field(default=0.02)
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise InvalidParameterError("StrategyStudy(data=...) names no dataset; give at least one.")
+        for name, values, least in (("ranks", self.ranks, 2), ("seeds", self.seeds, 0), ("epochs", [self.epochs], 1)):
+            if not values or min(values) < least:
+                raise InvalidParameterError(f"StrategyStudy({name}=...) must be {least} or more. Got {values}.")
+        for name, value, choices in (
+            ("loss", self.loss, LOSSES),
+            ("schedule", self.schedule, tuple(SCHEDULES)),
+            ("partition", self.partition, PARTITIONS),
+            ("dtype", self.dtype, ("float32", "float64")),
+        ):
+            if value not in choices:
+                raise InvalidParameterError(
+                    f"StrategyStudy({name}={value!r}) is unknown; choose one of {', '.join(choices)}."
+                )
+        for name, number in (("alpha", self.alpha), ("eta0", self.eta0)):
+            if not number > 0:
+                raise InvalidParameterError(f"StrategyStudy({name}={number}) must be above 0.")
+        if not self.target_excess >= 0:
+            raise InvalidParameterError(f"StrategyStudy(target_excess={self.target_excess}) must not be negative.")
+        if self.network is not None:
+            network_for(self.network)
+            stragglers_for(self.stragglers)
+        elif self.stragglers != "none":
+            raise InvalidParameterError(
+                f"StrategyStudy(stragglers={self.stragglers!r}) is of simulated ranks: give a network as well, "
+                "or leave it at 'none'."
+            )
+        self._check_strategies()
+
+    def _check_strategies(self) -> None:
+        if self.strategies is None:
+            return
+        if not self.strategies or SEQUENTIAL in self.strategies:
+            raise InvalidParameterError(
+                f"StrategyStudy(strategies=...) must name at least one strategy, and none {SEQUENTIAL!r}, which is run "
+                f"always. Got {list(self.strategies)}."
+            )
+        for name, sync in self.strategies.items():
+            if isinstance(resolve(sync), Hogwild) and self.network is None:
+                raise InvalidParameterError(
+                    f"StrategyStudy(strategies=...): {name!r} steps on one model that all ranks share, and worker "
+                    "processes share none. Leave it out, or simulate the ranks."
+                )
+
+    def chosen(self) -> dict[str, AbstractStrategy[Any]]:
+        """Return the strategies that are run, by name."""
+        if self.strategies is not None:
+            return {name: resolve(sync) for name, sync in self.strategies.items()}
+        every = {name: resolve(name) for name in STRATEGIES}
+        return {name: one for name, one in every.items() if self.network is not None or not isinstance(one, Hogwild)}
+
+    def all_ranks(self) -> list[int]:
+        """Return the numbers of ranks in the order they are run: the sequential run first."""
+        return sorted({1, *self.ranks})
+
+    def count(self) -> int:
+        """Return the number of runs."""
+        n_strategies = len(self.chosen())
+        return len(self.data) * len(self.seeds) * (1 + n_strategies * len(set(self.ranks)))
+
+    def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[StrategyRun]:
+        """Return the runs of one dataset on one number of ranks, seed by seed.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data at hand: the set itself, or its twin.
+        rows, test_rows : int
+            Its rows to train and to test on.
+        ranks : int
+            How many; one has nobody to talk to.
+        """
+        chosen = {SEQUENTIAL: resolve("epoch")} if ranks == 1 else self.chosen()
+        return [
+            StrategyRun(self, dataset, rows, test_rows, ranks, name, strategy, seed)
+            for seed in self.seeds
+            for name, strategy in chosen.items()
+        ]
+
+
+@dataclass(frozen=True)
+class StrategyRun:
+    """One run of a study of strategies.
+
+    Parameters
+    ----------
+    study : StrategyStudy
+        The settings shared by all runs.
+    dataset : str
+        Name of the data at hand.
+    rows, test_rows : int
+        Its rows to train and to test on.
+    ranks : int
+        How many.
+    name : str
+        What the strategy is called.
+    strategy : AbstractStrategy
+        The strategy.
+    seed : int
+        Seed of the walk over the rows.
+    """
+
+    study: StrategyStudy
+    dataset: str
+    rows: int
+    test_rows: int
+    ranks: int
+    name: str
+    strategy: AbstractStrategy[Any]
+    seed: int
+
+    @property
+    def schedule(self) -> str:
+        """The schedule of this run."""
+        return "constant" if self.strategy.talks == "by post" else self.study.schedule
+
+    @property
+    def eta0(self) -> float:
+        """The rate of this run."""
+        scaled = self.schedule == "constant" and isinstance(self.strategy, _MEANS)
+        return self.study.eta0 * (min(_MOST, max(1.0, self.ranks - 1.0)) if scaled else 1.0)
+
+    def settings(self) -> dict[str, str | int | float | None]:
+        """Return everything that decides what is run, as plain values."""
+        study = self.study
+        return {
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "ranks": self.ranks,
+            "strategy": self.name,
+            "sync": repr(self.strategy),
+            "network": study.network,
+            "stragglers": study.stragglers,
+            "seed": self.seed,
+            "epochs": study.epochs,
+            "alpha": study.alpha,
+            "loss": study.loss,
+            "schedule": self.schedule,
+            "eta0": self.eta0,
+            "partition": study.partition,
+            "dtype": study.dtype,
+        }
+
+    @property
+    def key(self) -> str:
+        """The run's name in the file of rows; equal settings give equal keys."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def looks(epochs: int) -> list[int]:
+    """Return after how many epochs the model of a run is looked at.
+
+    Parameters
+    ----------
+    epochs : int
+        Those of the longest run.
+
+    Returns
+    -------
+    list of int
+        Powers of two and the numbers midway between them, and `epochs` itself.
+
+    Examples
+    --------
+    >>> looks(10)
+    [1, 2, 3, 4, 6, 8, 10]
+    """
+    powers = [2**level for level in range(epochs.bit_length())]
+    found = {epochs, *powers, *(power + power // 2 for power in powers if power + power // 2 < epochs)}
+    return sorted(found)
+
+
+def family(strategy: AbstractStrategy[Any]) -> str:
+    """Return the family of a strategy, as figures group them: one of `FAMILIES`."""
+    if isinstance(strategy, Hogwild) or (strategy.exchanges == "gradient" and not strategy.n_servers):
+        return FAMILIES[4]
+    if strategy.n_servers:
+        return FAMILIES[3]
+    if strategy.talks != "together":
+        return FAMILIES[2]
+    return FAMILIES[0] if isinstance(strategy, _AVERAGES) else FAMILIES[1]
+
+
+def demo_strategy_study() -> StrategyStudy:
+    """Return a study of all strategies on 16 simulated ranks, for one core and a minute."""
+    return StrategyStudy(
+        data=(DataSource("ijcnn1", 8_000, 10_000),), ranks=(16,), network="10GbE", seeds=(0,), target_excess=0.05
+    )

@@ -1,0 +1,156 @@
+"""Running a study of strategies: one row per strategy, number of ranks and seed, written as it is made."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.errors import DsgdError, InvalidDataError
+from dsgd.estimators import SGDClassifier
+from dsgd.sim import SimulatedCluster
+from dsgd.study import machine
+from dsgd.study.data import StudyData, deal, load_data, place
+from dsgd.study.measure import objective, score
+from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
+from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
+from dsgd.study.workers import cluster_of
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["run_strategy_study"]
+
+
+def run_strategy_study(
+    study: StrategyStudy,
+    out: str | os.PathLike[str],
+    *,
+    scheduler: str | None = None,
+    force: bool = False,
+    command: str | None = None,
+) -> Iterator[StudyRun]:
+    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+
+    What a strategy would return after so many epochs is trained apart for each point of its curve, from the same start
+    and with the same seed: what ranks have in the middle of a run is not what training returns.
+
+    Parameters
+    ----------
+    study : StrategyStudy
+        What to run.
+    out : str or path-like
+        Folder of the study; rows go to ``rows.jsonl`` in it.
+    scheduler : str, optional
+        Address of a cluster that is there already, where ranks are not simulated.
+    force : bool, default False
+        Run everything anew.
+    command : str, optional
+        What rows say they were made by; the command line of this process by default.
+
+    Yields
+    ------
+    StudyRun
+        In the order of ranks, datasets, seeds, strategies.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    ClusterError
+        The cluster has fewer workers than ranks.
+    DatasetError
+        A dataset can be neither found nor made.
+    DsgdError
+        A strategy diverges.
+    """
+    rows = RowFile(Path(out) / ROWS_FILE, force=force)
+    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
+    context = {**machine.origin(command), "cluster": cluster}
+    loaded = [load_data(source, study.dtype) for source in study.data]
+    for ranks in study.all_ranks():
+        grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
+        # Workers are not started where all of their runs are there already.
+        idle = study.network is not None or all(spec.key in rows for _, specs in grids for spec in specs)
+        opened: AbstractContextManager[Client | None] = nullcontext() if idle else cluster_of(ranks, scheduler)
+        with opened as client:
+            for data, specs in grids:
+                yield from _run_placed(client, data, specs, rows, context)
+
+
+def _run_placed(
+    client: Client | None, data: StudyData, specs: Sequence[StrategyRun], rows: RowFile, context: dict[str, Any]
+) -> Iterator[StudyRun]:
+    """Run the strategies on one dataset and one number of ranks."""
+    described = data.describe()
+    placed: tuple[Any, Any] | None = None
+    for spec in specs:
+        if spec.key in rows:
+            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+            continue
+        placed = placed or _place(client, data, spec)
+        found = _measure(client, data, placed, spec)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        rows.append({"key": spec.key, **spec.settings(), **described, **found, "when": when, **context})
+        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+
+
+def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[Any, Any]:
+    """Return what to fit on: blocks on workers, or rows in an order that is cut into those of simulated ranks."""
+    if client is not None:
+        return place(client, data.X, data.y, spec.ranks, spec.study.partition), None
+    order = np.concatenate(deal(data.y, spec.ranks, spec.study.partition))
+    return data.X[order], data.y[order]
+
+
+def _measure(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec: StrategyRun) -> dict[str, Any]:
+    """Train a strategy for each point of its curve; return what the row says of it."""
+    study, cluster = spec.study, client
+    if client is None:
+        assert study.network is not None  # only simulated ranks have no client
+        cluster = SimulatedCluster(spec.ranks, study.network, stragglers=study.stragglers, seed=spec.seed)
+    model = SGDClassifier(
+        loss=study.loss,
+        alpha=study.alpha,
+        learning_rate=spec.schedule,
+        eta0=spec.eta0,
+        tol=None,
+        random_state=spec.seed,
+        sync=spec.strategy,
+        client=cluster,
+        n_jobs=spec.ranks,
+    )
+    curve = []
+    try:
+        if client is not None:
+            # Loading compiled code is in no timing.
+            model.set_params(max_iter=1).fit(*placed)
+        for epoch in looks(study.epochs):
+            model.set_params(max_iter=epoch).fit(*placed)
+            curve.append(
+                {
+                    "epoch": epoch,
+                    # From the first sample to the end of the last epoch, on the first rank.
+                    "seconds": model.fit_report_["epochs"][-1]["seconds"],
+                    "bytes_sent": int(model.ledger_.totals()["bytes_sent"]),
+                    "objective": objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha),
+                }
+            )
+    except InvalidDataError as error:
+        raise DsgdError(f"{spec.name} on {spec.ranks} ranks: {error} Leave it out, or lower --eta0.") from error
+    totals, worth = model.ledger_.totals(), score(model, data.X_test, data.y_test)
+    return {
+        "family": family(spec.strategy),
+        "test_accuracy": worth["accuracy"],
+        "balanced_accuracy": worth["balanced_accuracy"],
+        "objective": curve[-1]["objective"],
+        "train_s": curve[-1]["seconds"],
+        **{name: totals[name] for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
+        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+        "curve": curve,
+    }

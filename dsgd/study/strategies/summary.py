@@ -1,0 +1,268 @@
+"""Rows of a study of strategies put together: the target, who reaches it and at what cost, tables and claims."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsgd.study.claims import Claim
+from dsgd.study.rows import Row
+from dsgd.study.strategies.grid import SEQUENTIAL
+from dsgd.study.tables import Table, byte_text, figure_text
+
+__all__ = [
+    "StrategyCell",
+    "StrategyGang",
+    "check_strategy_claims",
+    "data_table",
+    "strategy_table",
+    "strategy_verdict",
+    "summarise_strategies",
+]
+
+# A strategy is as good as the sequential run if its accuracy is at most this much lower.
+_CLOSE: Final = 0.01
+
+
+@dataclass(frozen=True)
+class StrategyCell:
+    """The runs of a strategy that differ in nothing but the seed.
+
+    Parameters
+    ----------
+    name : str
+        What the strategy is called.
+    rows : sequence of dict
+        The rows of its seeds.
+    """
+
+    name: str
+    rows: Sequence[Row]
+
+    @property
+    def family(self) -> str:
+        """To whom its ranks talk."""
+        return str(self.rows[0]["family"])
+
+    def median(self, name: str) -> float:
+        """Return the median of a column over the seeds."""
+        return statistics.median(row[name] for row in self.rows)
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return epochs, seconds, bytes and objective at every point, medians over the seeds."""
+        points = zip(*(row["curve"] for row in self.rows), strict=True)
+        return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
+
+    def reached(self, target: float) -> dict[str, float] | None:
+        """Return the first point of the curve with an objective of `target` or less; None if there is none."""
+        return next((point for point in self.curve() if point["objective"] <= target), None)
+
+
+@dataclass(frozen=True)
+class StrategyGang:
+    """All strategies on one dataset and one number of ranks, and the sequential run.
+
+    Parameters
+    ----------
+    dataset : str
+        Name of the data.
+    ranks : int
+        How many.
+    network : str or None
+        What simulated ranks talk over; None for worker processes.
+    sequential : StrategyCell
+        The run of one rank.
+    cells : sequence of StrategyCell
+        The strategies, in the order of the study.
+    """
+
+    dataset: str
+    ranks: int
+    network: str | None
+    sequential: StrategyCell
+    cells: Sequence[StrategyCell]
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and figures."""
+        kind = "worker processes" if self.network is None else f"simulated ranks, {self.network}"
+        return f"{self.dataset}, {self.ranks} {kind}"
+
+    def target(self, excess: float) -> float:
+        """Return the final training objective of the sequential run times (1 + `excess`)."""
+        return self.sequential.median("objective") * (1.0 + excess)
+
+    def reached(self, excess: float) -> dict[str, dict[str, float]]:
+        """Return where each strategy that does reaches the target, by name."""
+        target = self.target(excess)
+        found = {cell.name: cell.reached(target) for cell in self.cells}
+        return {name: point for name, point in found.items() if point is not None}
+
+    def front(self, excess: float) -> list[str]:
+        """Return the strategies that no other beats in both seconds and bytes to the target, soonest first."""
+        points = {name: (point["seconds"], point["bytes_sent"]) for name, point in self.reached(excess).items()}
+
+        def is_beaten(own: tuple[float, float]) -> bool:
+            return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())
+
+        kept = [name for name, point in points.items() if not is_beaten(point)]
+        return sorted(kept, key=lambda name: points[name])
+
+    def behind(self, cell: StrategyCell) -> float:
+        """Return the test accuracy of a strategy less that of the sequential run."""
+        return cell.median("test_accuracy") - self.sequential.median("test_accuracy")
+
+
+def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
+    """Return what `rows` are of: one entry per dataset and number of ranks.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Rows of one study. Without its sequential run a dataset is left out: there is no target.
+    """
+    groups: dict[tuple[str, int, str | None], dict[str, list[Row]]] = {}
+    for row in rows:
+        where = (row["dataset"], row["ranks"], row["network"])
+        groups.setdefault(where, {}).setdefault(row["strategy"], []).append(row)
+    found = []
+    for (dataset, ranks, network), by_name in groups.items():
+        alone = groups.get((dataset, 1, network), {}).get(SEQUENTIAL)
+        if ranks > 1 and alone:
+            cells = [StrategyCell(name, seeds) for name, seeds in by_name.items()]
+            found.append(StrategyGang(dataset, ranks, network, StrategyCell(SEQUENTIAL, alone), cells))
+    return found
+
+
+def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
+    """Return one row per strategy, the sequential run first.
+
+    Parameters
+    ----------
+    gang : StrategyGang
+        What was run.
+    excess : float
+        The target is the final training objective of the sequential run times (1 + `excess`).
+    """
+    target, front = gang.target(excess), gang.front(excess)
+    columns = (
+        "strategy", "rate", "s / epoch", "sent / epoch", "epochs to target", "s to target", "sent to target",
+        "accuracy", "- sequential", "objective", "rounds", "messages",
+    )  # fmt: skip
+    rows = [_row(gang, cell, target, front) for cell in (gang.sequential, *gang.cells)]
+    note = (
+        f"Target: a training objective of {target:.4g}, that of the sequential run plus {excess:.0%}. Objective and "
+        "accuracy (on test rows) are those of the model that training returns after so many epochs. Sent: by all ranks "
+        "and servers together. Medians over seeds. * no other strategy needs fewer seconds and fewer bytes."
+    )
+    return Table(gang.name, columns, rows, note)
+
+
+def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
+    epochs, point, alone = cell.rows[0]["epochs"], cell.reached(target), cell is gang.sequential
+    first = cell.rows[0]
+    return (
+        cell.name + " *" * (cell.name in front),
+        f"{first['eta0']:g}" if first["schedule"] == "constant" else str(first["schedule"]),
+        figure_text(cell.median("train_s") / epochs),
+        "-" if alone else byte_text(cell.median("bytes_sent") / epochs),
+        f"{point['epoch']:.0f}" if point else "not reached",
+        figure_text(point["seconds"]) if point else "-",
+        byte_text(point["bytes_sent"]) if point and not alone else "-",
+        f"{cell.median('test_accuracy'):.2%}",
+        "-" if alone else f"{100 * gang.behind(cell):+.2f}",
+        f"{cell.median('objective'):.4f}",
+        "-" if alone else f"{cell.median('rounds'):,.0f}",
+        "-" if alone else f"{cell.median('messages'):,.0f}",
+    )
+
+
+def data_table(rows: Sequence[Row]) -> Table:
+    """Return what was trained on.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of one study.
+    """
+    first: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["dataset"], row)
+    cells = [
+        (
+            name,
+            row["source"],
+            f"{row['rows']:,}",
+            f"{row['test_rows']:,}",
+            f"{row['features']:,}",
+            f"{row['density']:.1%}",
+            f"{row['majority_accuracy']:.2%}",
+        )
+        for name, row in first.items()
+    ]
+    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label")
+    return Table("Data", columns, cells, "commonest label: test accuracy of always predicting it.", n_text=2)
+
+
+def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> list[Claim]:
+    """Return what this library promises of its strategies, and whether it holds here.
+
+    Parameters
+    ----------
+    gangs : sequence of StrategyGang
+        The study.
+    excess : float
+        See `strategy_table`.
+    """
+    claims = []
+    for gang in gangs:
+        lowest = min(gang.cells, key=gang.behind)
+        far = [f"{cell.name} ({100 * gang.behind(cell):+.1f})" for cell in gang.cells if gang.behind(cell) < -_CLOSE]
+        note = f"More than a point below: {', '.join(far)}." if far else "Of the strategies that were run."
+        claims.append(
+            Claim(
+                "Every strategy is within a point of the sequential accuracy", gang.name, "-1.00 points or better",
+                f"{100 * gang.behind(lowest):+.2f} points ({lowest.name})", not far, note,
+            )
+        )  # fmt: skip
+        late = [cell.name for cell in gang.cells if cell.name not in gang.reached(excess)]
+        claims.append(
+            Claim(
+                f"Every strategy comes within {excess:.0%} of the sequential objective in as many epochs", gang.name,
+                f"{len(gang.cells)} strategies", f"{len(gang.cells) - len(late)} strategies", not late,
+                f"Not reached by {', '.join(late)}." if late else "All of those that were run.",
+            )
+        )  # fmt: skip
+    return claims
+
+
+def strategy_verdict(gangs: Sequence[StrategyGang], *, excess: float) -> str:
+    """Return the answer of the study, a sentence or two per dataset and number of ranks.
+
+    Parameters
+    ----------
+    gangs : sequence of StrategyGang
+        The study.
+    excess : float
+        See `strategy_table`.
+    """
+    return " ".join(_answer(gang, excess) for gang in gangs) or "No strategy has been run beside a sequential run yet."
+
+
+def _answer(gang: StrategyGang, excess: float) -> str:
+    reached, n_cells = gang.reached(excess), len(gang.cells)
+    if not reached:
+        return f"On {gang.name} none of {n_cells} strategies came within {excess:.0%} of the sequential objective."
+    soonest = min(reached, key=lambda name: reached[name]["seconds"])
+    fewest = min(reached, key=lambda name: reached[name]["bytes_sent"])
+    alone = gang.sequential.reached(gang.target(excess))
+    seconds = figure_text(reached[soonest]["seconds"])
+    beside = f" (sequential: {figure_text(alone['seconds'])} s)" if alone else ""
+    sent = byte_text(reached[fewest]["bytes_sent"])
+    least = f"with the fewest bytes, {sent}" if fewest == soonest else f"{fewest} with the fewest bytes, {sent}"
+    return (
+        f"On {gang.name}, {len(reached)} of {n_cells} strategies came within {excess:.0%} of the sequential objective: "
+        f"{soonest} soonest, after {seconds} s{beside}, {'and ' if fewest == soonest else ''}{least}."
+    )
