@@ -118,7 +118,7 @@ def test_target_and_front_follow_from_rows() -> None:
 
 
 def test_without_a_sequential_run_there_is_nothing_to_compare() -> None:
-    """Rows of an interrupted study that lack the sequential run give no table, and none is reached where none can be."""
+    """Rows that lack the sequential run give no table; where none reaches the target, it is said."""
     rows = made_rows({"never": (0.0, 1, 0.9)})
     assert summarise_strategies(rows[1:]) == []
     assert "none of 1 strategies" in strategy_verdict(summarise_strategies(rows), excess=0.02)
@@ -140,13 +140,13 @@ def test_rates_are_small_where_gradients_are_stale() -> None:
 def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     """One command runs the study, prints what it says and leaves a page that needs no network."""
     options = [
-        "study", "strategies", "-d", "ijcnn1-like", "--rows", "400", "-s", "local", "-s", "asgd", "--ranks", "2,3",
+        "study", "strategies", "-d", "ijcnn1-like", "--rows", "400", "-s", "local", "-s", "asgd", "--ranks", "3",
         "--compress", "topk:0.5", "--seeds", "1", "--epochs", "2", "--simulated", "--stragglers", "slow-rank",
         "--schedule", "optimal", "--out", str(tmp_path),
     ]  # fmt: skip
     assert main([*options, "--json"]) == 0
     facts = json.loads(capsys.readouterr().out)
-    assert facts["n_runs"] == 1 + 2 * 3
+    assert facts["n_runs"] == 1 + 3
     assert {row["strategy"] for row in read_rows(tmp_path / "rows.jsonl")} == {
         "sequential", "local", "asgd", "local + topk:0.5",
     }  # fmt: skip
@@ -156,7 +156,7 @@ def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     assert "differ by their rates first" in printed
     check_page((tmp_path / "report.html").read_text())
     for name in FIGURES:
-        assert (tmp_path / "figures" / f"{name}-ijcnn1-like-3.png").stat().st_size > 5_000
+        assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
 
 
 def test_a_figure_says_that_nothing_was_reached(tmp_path) -> None:
