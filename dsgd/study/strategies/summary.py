@@ -48,7 +48,7 @@ class StrategyCell:
 
     def median(self, name: str) -> float:
         """Return the median of a column over the seeds."""
-        return statistics.median(row[name] for row in self.rows)
+        return float(statistics.median(row[name] for row in self.rows))
 
     def curve(self) -> list[dict[str, float]]:
         """Return epochs, seconds, bytes and objective at every point, medians over the seeds."""
