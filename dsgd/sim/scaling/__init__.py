@@ -1,0 +1,42 @@
+"""How synchronous SGD scales: what layers compute and send, how they are best shared, and what a step takes."""
+
+from __future__ import annotations
+
+from dsgd.sim.scaling.balance import (
+    Placement,
+    Sharing,
+    flop_per_byte,
+    node_balance,
+    place_layer,
+    place_layers,
+    scaling_limit,
+    shared_bytes,
+)
+from dsgd.sim.scaling.layers import Kind, Layer, Node, conv_layer, linear_layer, other_layer
+from dsgd.sim.scaling.presets import INTERCONNECTS, MODELS, NODES
+from dsgd.sim.scaling.step import ScalingPoint, Span, Step, predict_step, speedup_curve
+
+__all__ = [
+    "INTERCONNECTS",
+    "MODELS",
+    "NODES",
+    "Kind",
+    "Layer",
+    "Node",
+    "Placement",
+    "ScalingPoint",
+    "Sharing",
+    "Span",
+    "Step",
+    "conv_layer",
+    "flop_per_byte",
+    "linear_layer",
+    "node_balance",
+    "other_layer",
+    "place_layer",
+    "place_layers",
+    "predict_step",
+    "scaling_limit",
+    "shared_bytes",
+    "speedup_curve",
+]
