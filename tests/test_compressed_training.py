@@ -27,7 +27,7 @@ from dsgd.compress import (
     parse_compressor,
 )
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.local import Momentum
+from dsgd.local import Momentum, steps_of
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, check_combination, common_factor
 from dsgd.sync.compression import check_compressor
 
@@ -139,7 +139,7 @@ def test_what_does_not_go_together_is_refused(make: Any, names: list[str]) -> No
         with pytest.raises(IncompatiblePartsError, match=name):
             make()
     with pytest.raises(IncompatiblePartsError, match=r"DGC.*Momentum"):
-        check_combination(MinibatchSGD(compressor=DGC()), Momentum())
+        check_combination(MinibatchSGD(compressor=DGC()), steps_of(Momentum()))
     with pytest.raises(InvalidParameterError, match="compressor"):
         LocalSGD(compressor="topk")  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
-from dsgd.local import AbstractRule
+from dsgd.local import AbstractRule, steps_of
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import as_policy
 from dsgd.sync import check_combination, resolve
@@ -76,7 +76,7 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
             f"{name}(optimizer=...) must be None or a rule of dsgd.local (Momentum, Adagrad, Adam, LARS). "
             f"Got {estimator.optimizer!r}."
         )
-    check_combination(resolve(estimator.sync), estimator.optimizer)
+    check_combination(resolve(estimator.sync), steps_of(estimator.optimizer))
 
 
 def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dsgd.local.base import AbstractLocalOptimizer
+from dsgd.local.base import AbstractLocalOptimizer, AbstractRows, AbstractState, Steps, new_counters
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
-from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum
+from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
 from dsgd.local.sgd import SGD, SGDState, is_finite
 from dsgd.local.shard import Residency, Shard, split
 
@@ -14,7 +14,9 @@ __all__ = [
     "LARS",
     "SGD",
     "AbstractLocalOptimizer",
+    "AbstractRows",
     "AbstractRule",
+    "AbstractState",
     "Adagrad",
     "Adam",
     "Evaluation",
@@ -24,12 +26,15 @@ __all__ = [
     "SGDState",
     "Shard",
     "ShardBuilder",
+    "Steps",
     "concat_blocks",
     "evaluate",
     "is_finite",
     "make_shard",
     "n_params",
+    "new_counters",
     "pack",
     "split",
+    "steps_of",
     "unpack",
 ]

@@ -1,39 +1,209 @@
-"""What a local optimiser is: what a rank does with its own rows between two synchronisations."""
+"""The oracle that the rank loop sees: rows of a rank, an optimiser that steps on them, and the state of its steps.
+
+The loop knows how many rows a rank has and cuts them by their places; the model is one flat vector, and so is a
+gradient. What a row is, what is computed from it and what a step does belongs to these classes alone. `dsgd.local.SGD`
+on a `dsgd.local.Shard` is one implementation, a torch module on tensors (`dsgd.torch`) is the other.
+"""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import Generic, TypeVar
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
 
-from dsgd.local.shard import Shard
-from dsgd.types import FloatVector
+import numpy as np
 
-__all__ = ["AbstractLocalOptimizer"]
+from dsgd.kernels import sgd as kernels
+from dsgd.types import AnyArray, FloatVector
 
-StateT = TypeVar("StateT")
+if TYPE_CHECKING:
+    from dsgd.local.evaluate import Evaluation
+
+__all__ = ["AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Steps", "new_counters"]
 
 
-class AbstractLocalOptimizer(ABC, Generic[StateT]):
+class AbstractRows(ABC):
+    """The rows of a rank, in the order in which training walks them."""
+
+    @property
+    @abstractmethod
+    def n_rows(self) -> int:
+        """How many rows an epoch visits."""
+
+    @abstractmethod
+    def rows(self, start: int, stop: int) -> Self:
+        """Return rows start..stop as views, for a thread that shares the memory of the others."""
+
+    @abstractmethod
+    def entries(self, start: int, stop: int) -> int:
+        """Return the work of a visit to rows start..stop, for one output: multiplications with a weight."""
+
+    @abstractmethod
+    def digest(self) -> int:
+        """Return a number that other rows, or the same ones in another order, would hardly have."""
+
+
+class _Counter:
+    """One entry of a state's vector of counters, read and written as an attribute."""
+
+    def __init__(self, place: int, text: str) -> None:
+        self._place = place
+        self.__doc__ = text
+
+    @overload
+    def __get__(self, state: None, owner: type) -> _Counter: ...
+    @overload
+    def __get__(self, state: AbstractState, owner: type) -> float: ...
+    def __get__(self, state: AbstractState | None, owner: type) -> float | _Counter:
+        return self if state is None else float(state.counters[self._place])
+
+    def __set__(self, state: AbstractState, value: float) -> None:
+        state.counters[self._place] = value
+
+
+class AbstractState(ABC):
+    """What changes while an optimiser trains, beside the model.
+
+    Attributes
+    ----------
+    counters : array of float64, shape (COUNTERS,)
+        What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch and n_seen read and write; see `new_counters`.
+    """
+
+    counters: FloatVector
+
+    t = _Counter(kernels.T, "Step that comes next, from 1.")
+    eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
+    loss_sum = _Counter(
+        kernels.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty."
+    )
+    rate_factor = _Counter(kernels.RATE_FACTOR, "Factor of the rate of every schedule, 1 at first.")
+    n_averaged = _Counter(kernels.N_AVERAGED, "Models in the average.")
+
+    @property
+    @abstractmethod
+    def averaged(self) -> FloatVector | None:
+        """The averaged model, shape (n_params,), to read or write in place; None if averaging is off."""
+
+    @abstractmethod
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what is remembered of gradients, by name: what the momentum policy of a strategy is about."""
+
+    @abstractmethod
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return what else this rank has of its own and must keep, by name; to be written in place."""
+
+    @abstractmethod
+    def statistics(self) -> dict[str, AnyArray]:
+        """Return what goes with the model and is no parameter of it, by name; to be written in place."""
+
+    @property
+    def epoch(self) -> int:
+        """Epoch, 1 for the first; 0 before `start_epoch`."""
+        return int(self.counters[kernels.EPOCH])
+
+    @epoch.setter
+    def epoch(self, value: int) -> None:
+        self.counters[kernels.EPOCH] = value
+
+    @property
+    def n_seen(self) -> int:
+        """Rows seen in this epoch."""
+        return int(self.counters[kernels.N_SEEN])
+
+    def start_epoch(self) -> None:
+        """Begin the next epoch: the sums start from zero."""
+        self.counters[kernels.EPOCH] += 1.0
+        self.counters[kernels.LOSS_SUM] = 0.0
+        self.counters[kernels.N_SEEN] = 0.0
+
+
+def new_counters() -> FloatVector:
+    """Return the counters of a state before the first step."""
+    counters = np.zeros(kernels.COUNTERS)
+    counters[kernels.T] = counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
+    return counters
+
+
+@dataclass(frozen=True)
+class Steps:
+    """How an optimiser steps: what a strategy must know of it.
+
+    Parameters
+    ----------
+    name : str
+        The optimiser as the user wrote it.
+    rows : int, default 1
+        Rows of a local step.
+    by_row : bool, default True
+        Whether steps are counted in rows; else in batches.
+    rows_given : bool, default False
+        Whether the user has said how many rows a local step has.
+    remembers : bool, default False
+        Whether gradients of earlier steps play a part.
+    is_plain : bool, default True
+        Whether what a step changes, over its rate, is the mean gradient.
+    """
+
+    name: str
+    rows: int = 1
+    by_row: bool = True
+    rows_given: bool = False
+    remembers: bool = False
+    is_plain: bool = True
+
+
+RowsT = TypeVar("RowsT", bound=AbstractRows)
+StateT = TypeVar("StateT", bound=AbstractState)
+
+
+class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
     """Steps on the rows of one rank.
 
     An optimiser is a frozen record of its parameters; all that changes is in the model `params`, one flat vector, and
     in the state that `init` makes.
     """
 
+    @property
     @abstractmethod
-    def init(self, shard: Shard) -> StateT:
-        """Return the state to train on `shard` from the start, with all scratch memory in it."""
+    def steps(self) -> Steps:
+        """How it steps."""
+
+    @property
+    @abstractmethod
+    def n_outputs(self) -> int:
+        """How many losses a row has: one for each output that is trained by itself."""
 
     @abstractmethod
-    def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: StateT) -> None:
-        """Take one step on each of the rows start..stop, in order, updating `params` and `state` in place."""
+    def init(self, rows: RowsT) -> StateT:
+        """Return the state to train on `rows` from the start, with all scratch memory in it."""
+
+    @abstractmethod
+    def bind(self, params: FloatVector, rows: RowsT, state: StateT) -> Callable[[int, int], object]:
+        """Return what takes local steps on the rows start..stop, in order, updating `params` and `state` in place."""
 
     @abstractmethod
     def gradient(
-        self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: StateT
+        self, params: FloatVector, rows: RowsT, start: int, stop: int, out: FloatVector, state: StateT
     ) -> None:
         """Write into `out` the sum over rows start..stop of the weighted gradients of the loss, penalty left out."""
 
     @abstractmethod
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: StateT) -> None:
         """Take one step along the mean gradient of `n_rows` rows (of all ranks), penalty included; none if no rows."""
+
+    @abstractmethod
+    def rate_sum(self, t_start: float, state: StateT) -> float:
+        """Return the sum of the rates of steps t_start..t, the last left out; they are those of the last call."""
+
+    @abstractmethod
+    def evaluate(self, params: FloatVector, rows: RowsT, state: StateT) -> Evaluation:
+        """Return how good a model is on some rows."""
+
+    @abstractmethod
+    def settle(self, params: FloatVector, rows: RowsT, state: StateT, *, is_last: bool) -> FloatVector | None:
+        """Return what of the statistics of the model is averaged over the ranks now, in place; None if there is none.
+
+        Called at the end of every epoch, and once more with `is_last` for the model that training returns.
+        """

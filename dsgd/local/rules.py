@@ -22,10 +22,11 @@ import numpy as np
 
 from dsgd.kernels import rules as kernels
 from dsgd.kernels import sgd as sgd_kernels
+from dsgd.local.base import Steps
 from dsgd.types import FloatVector
 from dsgd.validation import check_bool, check_number
 
-__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "Momentum", "RuleState"]
+__all__ = ["LARS", "AbstractRule", "Adagrad", "Adam", "Momentum", "RuleState", "steps_of"]
 
 #: Rows of a local batch where the rule does not say.
 DEFAULT_BATCH = 32
@@ -276,6 +277,20 @@ class LARS(AbstractRule):
     def constants(self) -> dict[int, float]:
         """Return code, mu and c."""
         return {kernels.CODE: kernels.LARS, kernels.BETA1: self.momentum, kernels.TRUST: self.trust}
+
+
+def steps_of(rule: AbstractRule | None) -> Steps:
+    """Return how SGD steps with a rule, or by rows without one."""
+    if rule is None:
+        return Steps("optimizer=None")
+    return Steps(
+        repr(rule),
+        rows=rule.batch or DEFAULT_BATCH,
+        by_row=False,
+        rows_given=rule.batch is not None,
+        remembers=True,
+        is_plain=rule == Momentum(0.0, batch=rule.batch),
+    )
 
 
 def _check_batch(rule: AbstractRule) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 
@@ -14,11 +14,12 @@ from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.schedules import SCHEDULES, optimal_t0
-from dsgd.local.base import AbstractLocalOptimizer
+from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
+from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.objective import Objective, n_params
-from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState
+from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of
 from dsgd.local.shard import Shard
-from dsgd.types import FloatMatrix, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 
@@ -26,26 +27,8 @@ __all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 SPARSE_INTERCEPT_DECAY = 0.01
 
 
-class _Counter:
-    """One entry of a state's vector of counters, read and written as an attribute."""
-
-    def __init__(self, place: int, text: str) -> None:
-        self._place = place
-        self.__doc__ = text
-
-    @overload
-    def __get__(self, state: None, owner: type) -> _Counter: ...
-    @overload
-    def __get__(self, state: SGDState, owner: type) -> float: ...
-    def __get__(self, state: SGDState | None, owner: type) -> float | _Counter:
-        return self if state is None else float(state.counters[self._place])
-
-    def __set__(self, state: SGDState, value: float) -> None:
-        state.counters[self._place] = value
-
-
 @dataclass
-class SGDState:
+class SGDState(AbstractState):
     """What changes while SGD trains, and its scratch memory.
 
     Parameters
@@ -77,28 +60,6 @@ class SGDState:
     factors: FloatVector = field(repr=False)
     rule: RuleState | None = None
 
-    t = _Counter(kernels.T, "Step that comes next, from 1.")
-    eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
-    loss_sum = _Counter(
-        kernels.LOSS_SUM, "Sum of losses in this epoch, each before its step; not weighted, no penalty."
-    )
-    rate_factor = _Counter(kernels.RATE_FACTOR, "Factor of the rate of every schedule, 1 at first.")
-    n_averaged = _Counter(kernels.N_AVERAGED, "Models in the average.")
-
-    @property
-    def epoch(self) -> int:
-        """Epoch, 1 for the first; 0 before `start_epoch`."""
-        return int(self.counters[kernels.EPOCH])
-
-    @epoch.setter
-    def epoch(self, value: int) -> None:
-        self.counters[kernels.EPOCH] = value
-
-    @property
-    def n_seen(self) -> int:
-        """Rows seen in this epoch."""
-        return int(self.counters[kernels.N_SEEN])
-
     @property
     def averaged(self) -> FloatVector | None:
         """The averaged model, shape (n_params,), to read or write in place; None if averaging is off."""
@@ -109,15 +70,21 @@ class SGDState:
         """Whether every prediction so far was finite; see `is_finite` for the model itself."""
         return bool(self.counters[kernels.GUARD] == 0.0)
 
-    def start_epoch(self) -> None:
-        """Begin the next epoch: the sums start from zero."""
-        self.counters[kernels.EPOCH] += 1.0
-        self.counters[kernels.LOSS_SUM] = 0.0
-        self.counters[kernels.N_SEEN] = 0.0
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what the rule remembers; see `AbstractState.memory`."""
+        return {} if self.rule is None else self.rule.memory()
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return the average of the iterates, and the L1 penalty that weights have received."""
+        return {"averaged": self.auxiliary, "received": self.received}
+
+    def statistics(self) -> dict[str, AnyArray]:
+        """Return nothing: a linear model is its parameters."""
+        return {}
 
 
 @dataclass(frozen=True)
-class SGD(AbstractLocalOptimizer[SGDState]):
+class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     """Stochastic gradient descent: a step per row, or with a rule a step per minibatch.
 
     Parameters
@@ -165,15 +132,22 @@ class SGD(AbstractLocalOptimizer[SGDState]):
         if self.average < 0:
             raise InvalidParameterError(f"SGD(average=...) must be 0 or more. Got {self.average!r}.")
 
+    @property
+    def steps(self) -> Steps:
+        """A step per row, or what the rule says."""
+        return steps_of(self.rule)
+
+    @property
+    def n_outputs(self) -> int:
+        """One, or the number of classes."""
+        return self.objective.n_outputs
+
     def init(self, shard: Shard) -> SGDState:
         """Return the state to train on `shard` from the start, with all scratch memory in it."""
         objective = self.objective
         k, d = objective.n_outputs, shard.n_features
         share, strength = objective.l1_share, objective.strength
         intercept_rate = SPARSE_INTERCEPT_DECAY if shard.is_sparse else 1.0
-        counters = np.zeros(kernels.COUNTERS)
-        counters[kernels.T] = 1.0
-        counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
         constants = np.zeros(kernels.CONSTANTS)
         constants[kernels.ALPHA] = objective.alpha
         constants[kernels.SHRINK_RATE] = (1.0 - share) * strength
@@ -195,7 +169,7 @@ class SGD(AbstractLocalOptimizer[SGDState]):
             batch = self.rule.batch or DEFAULT_BATCH
             rule = self.rule.init(model, constants, sparse=shard.is_sparse, batch=batch)
         return SGDState(
-            counters=counters,
+            counters=new_counters(),
             constants=constants,
             codes=codes,
             class_weights=objective.class_weights(),
@@ -325,6 +299,13 @@ class SGD(AbstractLocalOptimizer[SGDState]):
                 state.constants,
                 state.codes,
             )
+
+    def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
+        """Return how good a model is; see `dsgd.local.evaluate`."""
+        return evaluate(params, shard, self.objective)
+
+    def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> None:
+        """Return nothing: a linear model is its parameters."""
 
 
 def is_finite(params: FloatVector) -> bool:

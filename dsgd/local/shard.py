@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.local.base import AbstractRows
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
 __all__ = ["Residency", "Shard", "split"]
 
+# A digest reads this many entries of the rows, spread over all of them.
+_SAMPLE: Final = 65_536
+
 
 @dataclass(frozen=True)
-class Shard:
+class Shard(AbstractRows):
     """Rows of a rank, in walking order.
 
     Parameters
@@ -91,6 +96,13 @@ class Shard:
         if self.indptr is None:
             return (stop - start) * self.n_features
         return int(self.indptr[stop] - self.indptr[start])
+
+    def digest(self) -> int:
+        """Return a checksum over targets and a sample of weights and values."""
+        code = zlib.crc32(self.targets.tobytes())
+        for vector in (self.weights, self.values.reshape(-1)):
+            code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
+        return code
 
     def release(self, start: int, stop: int) -> None:
         """Let rows start..stop of a mapped shard take no memory; they stay where they are, on disk."""

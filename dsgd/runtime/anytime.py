@@ -18,7 +18,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGDState, Shard
+from dsgd.local import AbstractRows, AbstractState
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
 from dsgd.sync import AnytimeSGD, NoState
@@ -43,9 +43,9 @@ class AnytimeRounds:
         Takes the steps on rows start..stop.
     params : array, shape (n_params,)
         The model that `walk` updates in place.
-    shard : Shard
+    shard : AbstractRows
         The rows of this rank.
-    state : SGDState
+    state : AbstractState
         What `walk` counts its steps in.
     t_start : float
         What the step counter showed at row 0.
@@ -59,8 +59,8 @@ class AnytimeRounds:
         strategy: AnytimeSGD,
         walk: Callable[[int, int], object],
         params: FloatVector,
-        shard: Shard,
-        state: SGDState,
+        shard: AbstractRows,
+        state: AbstractState,
         t_start: float,
         rows_per_call: int,
     ) -> None:

@@ -12,14 +12,13 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
-import zlib
 from collections.abc import Mapping
 from typing import Any, Final
 
 import numpy as np
 
 from dsgd.errors import CheckpointError, PausedError
-from dsgd.local import Shard
+from dsgd.local import AbstractRows
 from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
@@ -38,8 +37,6 @@ _COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
 
 _LOOK_S: Final = 0.25
 _COPY_S: Final = 0.5
-# A digest reads this many entries of the rows, spread over all of them.
-_SAMPLE: Final = 65_536
 
 
 class StateKeeping:
@@ -51,7 +48,7 @@ class StateKeeping:
         The rank; it may have a keeper.
     job : TrainJob
         The job; it may name a place for checkpoints, and one to go on from.
-    shard : Shard
+    shard : AbstractRows
         The rows of this rank.
     rows : sequence of int
         The rows of each rank.
@@ -59,7 +56,7 @@ class StateKeeping:
         Rounds in an epoch.
     """
 
-    def __init__(self, rank: Rank, job: TrainJob, shard: Shard, rows: list[int], rounds: int) -> None:
+    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int], rounds: int) -> None:
         self._rank, self._rows, self._rounds = rank, rows, rounds
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
         self._clock = rank.ledger.clock
@@ -72,7 +69,7 @@ class StateKeeping:
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
         if job.checkpoint is not None or job.resume_from is not None:
             self._configuration = _configuration(job)
-            self._digests = rank.group.allgather(np.array([_digest(shard)], dtype=np.int64)).ravel()
+            self._digests = rank.group.allgather(np.array([shard.digest()], dtype=np.int64)).ravel()
 
     @property
     def is_on(self) -> bool:
@@ -255,11 +252,3 @@ def _configuration(job: TrainJob) -> dict[str, Any]:
         **job.source,
     }
     return {name: describe(value) for name, value in parts.items()}
-
-
-def _digest(shard: Shard) -> int:
-    """Return a number that other rows, or the same ones in another order, would hardly have."""
-    code = zlib.crc32(shard.targets.tobytes())
-    for vector in (shard.weights, shard.values.reshape(-1)):
-        code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
-    return code

@@ -15,10 +15,11 @@ from scipy import sparse
 
 from dsgd.comm.wire import DTYPE_CODES, OP_POST
 from dsgd.errors import IncompatiblePartsError
-from dsgd.local import Shard, make_shard
+from dsgd.local import SGD, AbstractRows, Shard, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
 from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import TrainState
+from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.hogwild import Hogwild
 from dsgd.sync.server import AbstractServerStrategy, Model, serve
 from dsgd.types import FloatVector
@@ -37,22 +38,23 @@ def mail_for(job: TrainJob) -> Mail | None:
         The optimiser cannot be run by a server.
     """
     strategy = job.strategy
-    if isinstance(strategy, Hogwild) and (job.optimizer.average or job.optimizer.rule is not None):
-        given = f"average={job.optimizer.average}" if job.optimizer.average else f"optimizer={job.optimizer.rule!r}"
+    average = job.optimizer.average if isinstance(job.optimizer, SGD) else 0
+    if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers):
+        given = f"average={average}" if average else f"optimizer={job.optimizer.steps.name}"
         raise IncompatiblePartsError(
             f"sync={strategy!r} has threads step on one model, where every other vector that goes with it would have "
             f"to be shared too. Leave out {given}."
         )
     if strategy.talks == "together":
         return None
-    if strategy.n_servers and strategy.exchanges == "gradient":
-        _check_optimizer(job)
+    if strategy.n_servers and strategy.exchanges == "gradient" and isinstance(job.optimizer, SGD):
+        _check_optimizer(job.strategy, job.optimizer)
     serves = serve_training if strategy.n_servers else None
     return Mail(strategy.talks == "in pairs", strategy.n_servers, serves)
 
 
-def _check_optimizer(job: TrainJob) -> None:
-    name, optimizer = type(job.strategy).__name__, job.optimizer
+def _check_optimizer(strategy: AbstractStrategy[Any], optimizer: SGD) -> None:
+    name = type(strategy).__name__
     if optimizer.average:
         raise IncompatiblePartsError(
             f"sync={name}(...) has a server take the steps, and average={optimizer.average} is an average of the steps "
@@ -65,7 +67,9 @@ def _check_optimizer(job: TrainJob) -> None:
         )
 
 
-def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: Shard, rounds: int) -> None:
+def begin_servers(
+    rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: AbstractRows, rounds: int
+) -> None:
     """Hand the model to the servers, and say where training stands; called by rank 0.
 
     Parameters
@@ -76,7 +80,7 @@ def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainSt
         Has servers.
     at : TrainState
         Where training stands on this rank, between two epochs.
-    shard : Shard
+    shard : AbstractRows
         Rows of this rank, which are like those of all.
     rounds : int
         Rounds in an epoch.
@@ -84,9 +88,8 @@ def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainSt
     mailbox = rank.group.mailbox
     params, version = strategy.served(at.params, at.strategy)
     n_params = params.shape[0]
-    facts = np.array(
-        [DTYPE_CODES[params.dtype], shard.n_features, shard.is_sparse, rounds, n_params, at.epoch, version]
-    )
+    n_features, is_sparse = (shard.n_features, shard.is_sparse) if isinstance(shard, Shard) else (0, False)
+    facts = np.array([DTYPE_CODES[params.dtype], n_features, is_sparse, rounds, n_params, at.epoch, version])
     for server in range(rank.size, rank.size + strategy.n_servers):
         mailbox.post(server, facts, OP_POST)
         mailbox.post(server, params, OP_POST)

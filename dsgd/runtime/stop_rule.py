@@ -11,7 +11,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.local import SGDState
+from dsgd.local import SGD, AbstractState
 from dsgd.runtime.train_job import EpochRecord, TrainJob
 from dsgd.types import FloatVector
 
@@ -39,7 +39,7 @@ class StopRule:
     n_bad: int = 0
     stopped: bool = False
 
-    def update(self, record: EpochRecord, job: TrainJob, state: SGDState) -> bool:
+    def update(self, record: EpochRecord, job: TrainJob, state: AbstractState) -> bool:
         """Take in an epoch; return whether training ends. The adaptive schedule first takes smaller steps."""
         tol = -np.inf if job.tol is None else job.tol
         if job.early_stopping:
@@ -52,7 +52,8 @@ class StopRule:
         if self.n_bad < job.n_iter_no_change:
             return False
         optimizer = job.optimizer
-        if optimizer.schedule == "adaptive" and optimizer.eta0 * state.eta_scale > _MIN_ETA:
+        adapts = isinstance(optimizer, SGD) and optimizer.schedule == "adaptive"
+        if adapts and optimizer.eta0 * state.eta_scale > _MIN_ETA:
             state.eta_scale /= 5.0
             self.n_bad = 0
             return False

@@ -17,7 +17,7 @@ import numpy as np
 
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import Evaluation, Residency, SGDState, Shard, evaluate, is_finite, split
+from dsgd.local import SGD, AbstractRows, AbstractState, Evaluation, Residency, SGDState, Shard, is_finite, split
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
@@ -98,33 +98,37 @@ class _Trainer:
         self.exchanged_at = self.clock()
         self.watch = StragglerWatch(rank.number, rank.size, rank.ledger, self.clock)
         self.shard = data.shard
-        self.params: FloatVector = np.array(job.initial, dtype=self.shard.dtype)
+        self.params: FloatVector = np.array(job.initial)
         if isinstance(job.strategy, Hogwild):
             self.params = rank.group.share(self.params)
         self.gradient = np.zeros_like(self.params)
         self.before_sync = np.zeros_like(self.params)
-        self.state: SGDState = job.optimizer.init(self.shard)
+        self.state: AbstractState = job.optimizer.init(self.shard)
         self.state.t = job.t_start
         if job.average_start is not None and self.state.averaged is not None:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
         self.at = TrainState(self.params, self.state)
-        n_outputs = job.optimizer.objective.n_outputs
-        entries_per_row = self.shard.nnz // max(1, self.shard.n_rows) + 16
+        n_outputs = job.optimizer.n_outputs
+        entries_per_row = self.shard.entries(0, self.shard.n_rows) // max(1, self.shard.n_rows) + 16
         entries = entries_per_call(self.params.size)
         self.rows_per_call = max(1, entries // (entries_per_row * n_outputs))
         self.walk: Callable[[int, int], object] = job.optimizer.bind(self.params, self.shard, self.state)
-        if isinstance(job.strategy, Hogwild):
+        if isinstance(job.strategy, Hogwild) and isinstance(job.optimizer, SGD):
+            assert isinstance(self.shard, Shard)
+            assert isinstance(self.state, SGDState)
             self.walk = shared_walk(rank.group, job.optimizer, self.params, self.shard, self.state)
-        self.residency = None if self.shard.mapping is None else Residency(self.shard)
+        self.residency: Residency | None = None
+        if isinstance(self.shard, Shard) and self.shard.mapping is not None:
+            self.residency = Residency(self.shard)
         if self.residency is not None:
             self.walk = self.residency.bound(self.walk)
         if rank.is_virtual:
             self.walk = self._charged(self.walk)
         if isinstance(job.strategy, AbstractLocalTerm) and rank.size > 1:
-            rule, stretch = self.state.rule, job.strategy.stretch
+            steps, stretch = job.optimizer.steps, job.strategy.stretch
             if stretch is not None:
-                self.rows_per_call = min(self.rows_per_call, stretch if rule is None else rule.batch)
+                self.rows_per_call = min(self.rows_per_call, stretch if steps.by_row else steps.rows)
             self.walk = self._corrected(self.walk, job.strategy)
         self.anytime: AnytimeRounds | None = None
         if isinstance(job.strategy, AnytimeSGD) and rank.size > 1:
@@ -173,6 +177,7 @@ class _Trainer:
                 published = now
                 self.rank.publish({"epoch": record.epoch, "train_loss": record.train_loss, "seconds": record.seconds})
         averaged, n_averaged = self._collect(converged=at.stop_rule.stopped)
+        self._settle(is_last=True)
         return TrainResult(
             self.params,
             averaged,
@@ -184,6 +189,7 @@ class _Trainer:
             history=at.history,
             note=note or "",
             stragglers=[self.watch.found[number] for number in sorted(self.watch.found)],
+            statistics=self.state.statistics(),
         )
 
     def _step_counter(self) -> float:
@@ -191,7 +197,7 @@ class _Trainer:
         strategy = self.job.strategy
         if isinstance(strategy, AbstractServerStrategy) and strategy.exchanges == "gradient":
             return self.job.t_start + strategy.served(self.params, self.at.strategy)[1]
-        if strategy.exchanges == "gradient" or self.state.rule is not None:
+        if strategy.exchanges == "gradient" or not self.job.optimizer.steps.by_row:
             return self.state.t
         # Threads that share a model count the steps of all.
         n_counters = 1 if isinstance(strategy, Hogwild) else self.rank.size
@@ -226,9 +232,11 @@ class _Trainer:
         # On no rows: a rank that has yet to compile must not keep its peers waiting in the first round.
         self.ledger.begin_round("setup")
         self.fused: FusedRounds | None = None
-        window = window_for(self.rank, self.job.strategy, self.params) if self.job.optimizer.rule is None else None
-        if window is not None:
-            self.fused = FusedRounds(self.rank, window, self.job.optimizer, self.params, self.shard, self.state)
+        optimizer, shard, state = self.job.optimizer, self.shard, self.state
+        if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
+            window = window_for(self.rank, self.job.strategy, self.params) if optimizer.rule is None else None
+            if window is not None:
+                self.fused = FusedRounds(self.rank, window, optimizer, self.params, shard, state)
         if self.job.strategy.exchanges == "model":
             self.walk(0, 0)
         else:
@@ -291,9 +299,7 @@ class _Trainer:
                 self.delayed.hold(self.params)
             elif due:
                 strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
-                if self.state.rule is not None:
-                    memory = self.state.rule.memory().values()
-                    carry_over(strategy.momentum, self.rank.group, memory, self.weight)
+                carry_over(strategy.momentum, self.rank.group, self.state.memory().values(), self.weight)
         else:
             if isinstance(strategy, MinibatchSGD):
                 # By the step counter, which goes on from one call of partial_fit to the next.
@@ -336,6 +342,7 @@ class _Trainer:
         clock = RoundClock(at.epoch, self.rounds - 1, self.rounds, is_last=is_last)
         measured = job.strategy.exchanges == "model" and self._ends_equal(clock)
         dispersion = self._distance_from_mean() if measured else np.nan
+        self._settle(is_last=False)
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self.params)
         head = np.array([self.state.loss_sum, self.state.n_seen, broken, dispersion])
@@ -350,7 +357,7 @@ class _Trainer:
                 f"Floating-point under-/overflow occurred at epoch #{at.epoch + 1}. "
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
-        n_terms = max(1.0, n_seen) * job.optimizer.objective.n_outputs
+        n_terms = max(1.0, n_seen) * job.optimizer.n_outputs
         held_out = Evaluation.from_vector(validation)
         score = held_out.accuracy if job.scoring == "accuracy" else held_out.r2
         record = EpochRecord(
@@ -387,7 +394,7 @@ class _Trainer:
             return Evaluation()
         averaged = self.state.averaged
         params = self.params if averaged is None or not self.state.n_averaged else averaged
-        found = evaluate(params, held_out, self.job.optimizer.objective)
+        found = self.job.optimizer.evaluate(params, held_out, self.state)
         self._charge(held_out, 0, held_out.n_rows)
         return found
 
@@ -416,11 +423,19 @@ class _Trainer:
 
         return walk_and_charge
 
-    def _charge(self, shard: Shard, start: int, stop: int) -> None:
+    def _charge(self, shard: AbstractRows, start: int, stop: int) -> None:
         """Charge a rank with a virtual clock for a kernel that has visited rows start..stop, and the model once."""
         if self.rank.is_virtual and stop > start:
-            entries = shard.entries(start, stop) * self.job.optimizer.objective.n_outputs
+            entries = shard.entries(start, stop) * self.job.optimizer.n_outputs
             self.rank.worked(rows=stop - start, entries=entries, params=self.params.size)
+
+    def _settle(self, *, is_last: bool) -> None:
+        """Average what of the statistics of a model is averaged: what batches have shown a rank, and no gradient."""
+        statistics = self.job.optimizer.settle(self.params, self.shard, self.state, is_last=is_last)
+        if statistics is not None and self.rank.size > 1:
+            self.ledger.begin_round("settle")
+            weighted_mean(self.rank.group, statistics, self.weight)
+            self.ledger.end_round()
 
     def _sum_over_ranks(self, message: FloatVector) -> None:
         self.deadlines.expect("edge")

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from dsgd.local import SGD, Shard, split
+from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
-from dsgd.types import FloatVector
+from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
 
@@ -21,14 +21,14 @@ class TrainData:
 
     Parameters
     ----------
-    shard : Shard
+    shard : AbstractRows
         Rows to train on; may be empty.
-    validation : Shard or None, default None
+    validation : AbstractRows or None, default None
         Rows held out for early stopping.
     """
 
-    shard: Shard
-    validation: Shard | None = None
+    shard: AbstractRows
+    validation: AbstractRows | None = None
 
     @property
     def n_rows(self) -> int:
@@ -53,8 +53,8 @@ class TrainJob:
 
     Parameters
     ----------
-    optimizer : SGD
-        The local optimiser with its objective.
+    optimizer : AbstractLocalOptimizer
+        The local optimiser, with what it minimises.
     strategy : AbstractStrategy
         When ranks talk and what they say.
     initial : array, shape (n_params,)
@@ -85,10 +85,10 @@ class TrainJob:
     Raises
     ------
     IncompatiblePartsError
-        The strategy and the rule of the optimiser do not go together.
+        The strategy and the optimiser do not go together.
     """
 
-    optimizer: SGD
+    optimizer: AbstractLocalOptimizer[Any, Any]
     strategy: AbstractStrategy[Any]
     initial: FloatVector
     max_iter: int
@@ -104,7 +104,7 @@ class TrainJob:
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_combination(self.strategy, self.optimizer.rule)
+        check_combination(self.strategy, self.optimizer.steps)
 
 
 @dataclass(frozen=True)
@@ -161,6 +161,8 @@ class TrainResult:
         What the user should know about the checkpoint that training went on from.
     stragglers : list of Straggler
         The ranks that were slow.
+    statistics : mapping of str to array
+        What goes with the model and is no parameter of it; nothing with a linear model.
     """
 
     params: FloatVector
@@ -173,3 +175,4 @@ class TrainResult:
     history: list[EpochRecord] = field(default_factory=list)
     note: str = ""
     stragglers: list[Straggler] = field(default_factory=list)
+    statistics: Mapping[str, AnyArray] = field(default_factory=dict)

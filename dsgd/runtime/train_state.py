@@ -27,7 +27,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.kernels import sgd as kernels
-from dsgd.local import SGDState
+from dsgd.local import AbstractState
 from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import EpochRecord
 from dsgd.sync.base import NoState, state_arrays
@@ -35,11 +35,12 @@ from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact"]
 
-# What comes before the name of an array that the rule of minibatch steps, or the strategy, remembers.
+# What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
 _STRATEGY: Final = "strategy."
+_STATISTICS: Final = "statistics."
 #: What the names begin with of what a rank remembers beside its model.
-OWN_MEMORY: Final = (_RULE, _STRATEGY)
+OWN_MEMORY: Final = (_RULE, _STRATEGY, _STATISTICS)
 
 
 @dataclass
@@ -50,7 +51,7 @@ class TrainState:
     ----------
     params : array, shape (n_params,)
         The model.
-    optimizer : SGDState
+    optimizer : AbstractState
         The state of the local optimiser.
     epoch, round : int
         What comes next, from 0.
@@ -67,7 +68,7 @@ class TrainState:
     """
 
     params: FloatVector
-    optimizer: SGDState
+    optimizer: AbstractState
     epoch: int = 0
     round: int = 0
     n_steps: int = 0
@@ -107,12 +108,11 @@ class TrainState:
 
     def own(self) -> dict[str, AnyArray]:
         """Return the vectors that this rank has; where they are empty, no rank has one."""
-        rule = self.optimizer.rule
         vectors: dict[str, AnyArray] = {
             "params": self.params,
-            "averaged": self.optimizer.auxiliary,
-            "received": self.optimizer.received,
-            **{_RULE + name: array for name, array in (rule.memory() if rule is not None else {}).items()},
+            **self.optimizer.vectors(),
+            **{_STATISTICS + name: array for name, array in self.optimizer.statistics().items()},
+            **{_RULE + name: array for name, array in self.optimizer.memory().items()},
             **{_STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
         }
         return {name: vector for name, vector in vectors.items() if vector.size}
@@ -164,8 +164,9 @@ class TrainState:
         for name, vector in self.own().items():
             if name in saved:
                 vector[...] = saved[name][0].reshape(vector.shape)
-        if "received" not in saved:
-            self.optimizer.received.fill(0.0)
+        received = self.optimizer.vectors().get("received")
+        if received is not None and "received" not in saved:
+            received.fill(0.0)
             self.optimizer.counters[kernels.L1_TOTAL] = 0.0
 
 
