@@ -155,7 +155,7 @@ class Residency:
         self._left = row % max(1, shard.n_rows)
         shard.prefetch(self._left, self._left + 2 * self.stride)
 
-    def bound(self, walk: Callable[[int, int], None]) -> Callable[[int, int], None]:
+    def bound(self, walk: Callable[[int, int], object]) -> Callable[[int, int], None]:
         """Return a function that walks over rows start..stop, as `walk` does, and notes it."""
 
         def walk_and_release(start: int, stop: int) -> None:

@@ -52,8 +52,7 @@ class StopRule:
         if self.n_bad < job.n_iter_no_change:
             return False
         optimizer = job.optimizer
-        adapts = isinstance(optimizer, SGD) and optimizer.schedule == "adaptive"
-        if adapts and optimizer.eta0 * state.eta_scale > _MIN_ETA:
+        if isinstance(optimizer, SGD) and _may_slow_down(optimizer, state):
             state.eta_scale /= 5.0
             self.n_bad = 0
             return False
@@ -68,3 +67,7 @@ class StopRule:
     def from_vector(cls, vector: FloatVector) -> StopRule:
         """Return the rule that `as_vector` described."""
         return cls(float(vector[0]), float(vector[1]), int(vector[2]), bool(vector[3]))
+
+
+def _may_slow_down(optimizer: SGD, state: AbstractState) -> bool:
+    return optimizer.schedule == "adaptive" and optimizer.eta0 * state.eta_scale > _MIN_ETA
