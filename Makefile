@@ -33,8 +33,9 @@ help: ## show this list
 demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report with pictures in demo/
 	$(BIN)/dsgd study msf --demo --out demo/
 
+# Two processes: one runs the tests that start clusters, the other all the rest.
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
 
 soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
 	CHAOS_ROWS=build/soak.jsonl SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \

@@ -158,10 +158,17 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
     return left
 
 
-@pytest.fixture(autouse=True, scope="session")
-def _forks(request: pytest.FixtureRequest) -> None:
-    """Start the server that workers are forked from, where there will be any: it imports while other tests run."""
-    if any(item.get_closest_marker("cluster") for item in request.session.items):
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Let one process run all tests with clusters where several run tests: they fill a machine, and time themselves."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("clusters"))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Start the server that workers are forked from, before the first test that has any."""
+    if item.get_closest_marker("cluster"):
         from forks import fork_workers
 
         fork_workers()
