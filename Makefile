@@ -15,7 +15,7 @@ PIP_INSTALL := -m pip install $(PIP_QUIETLY)
 # numba kernels that pip does not remove make a leftover folder, which then hides the editable package.
 WHEEL_VENV := build/wheel-venv
 WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
-SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name py.typed)
+SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
 BENCHMARKS := $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
 

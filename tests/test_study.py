@@ -15,6 +15,7 @@ from sklearn.linear_model import SGDClassifier as ReferenceClassifier
 from dsgd.__main__ import main
 from dsgd.cli.study import make_study, parse_numbers
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
+from dsgd.report.provenance import command_line, machine, versions
 from dsgd.runtime import connect_client
 from dsgd.study import (
     DataSource,
@@ -38,7 +39,6 @@ from dsgd.study import (
 )
 from dsgd.study.data import deal
 from dsgd.study.drawing import spread
-from dsgd.study.machine import command_line, machine, versions
 from dsgd.study.measure import majority_accuracy, objective, score
 from web_page import check_page
 

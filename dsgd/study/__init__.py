@@ -9,14 +9,15 @@
 Figures need matplotlib and the report jinja2 (``pip install 'dsgd[study]'``); both are imported when used.
 """
 
-from dsgd.study.claims import Claim, check_claims
+from dsgd.report import Claim, Table, claims_table
+from dsgd.study.claims import check_claims
 from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
 from dsgd.study.page import check_extras
 from dsgd.study.report import doubts, verdict, write_report
 from dsgd.study.rows import RowFile, StudyRun, read_rows
 from dsgd.study.runner import run_study
 from dsgd.study.summary import Cell, Stat, Summary, summarise
-from dsgd.study.tables import Table, claims_table, data_table, results_table, target_table
+from dsgd.study.tables import data_table, results_table, target_table
 
 __all__ = [
     "Cell",

@@ -2,52 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from dsgd.report import Claim
 from dsgd.study import published
 from dsgd.study.summary import Cell, Summary
 
-__all__ = ["Claim", "check_claims", "is_trivial"]
+__all__ = ["check_claims", "is_trivial"]
 
 # A model this close to the majority vote, or with this balanced accuracy, has learnt next to nothing of the rare class.
 _TRIVIAL_MARGIN = 0.005
 _TRIVIAL_BALANCED = 0.55
-
-
-@dataclass(frozen=True)
-class Claim:
-    """One published claim, held against a study.
-
-    Parameters
-    ----------
-    name : str
-        What is claimed.
-    dataset : str
-        The data it was recomputed on.
-    published : str
-        The published figure.
-    ours : str
-        The figure of this study.
-    holds : bool or None
-        Whether the claim holds here; None if the study did not run what would decide it.
-    note : str
-        What to know before believing either figure.
-    trivial : bool
-        Whether the model is no better than always predicting the commonest label.
-    """
-
-    name: str
-    dataset: str
-    published: str
-    ours: str
-    holds: bool | None
-    note: str
-    trivial: bool = False
-
-    @property
-    def verdict(self) -> str:
-        """The outcome in words."""
-        return {True: "holds", False: "does not hold", None: "not run"}[self.holds]
 
 
 def check_claims(summary: Summary) -> list[Claim]:

@@ -35,7 +35,7 @@ from dsgd.collectives.gtopk import Entries, merge_all
 from dsgd.collectives.model import LinkCost
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError
-from dsgd.study.tables import Table
+from dsgd.report import Table
 
 __all__ = [
     "GIGABIT",

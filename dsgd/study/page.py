@@ -11,11 +11,10 @@ from pathlib import Path
 from typing import Final
 
 from dsgd.errors import DsgdError
-from dsgd.study.claims import Claim
+from dsgd.report import Claim, Table
 from dsgd.study.rows import Row
-from dsgd.study.tables import Table
 
-__all__ = ["Page", "Picture", "check_extras", "origin", "origin_doubts", "span_of"]
+__all__ = ["Page", "Picture", "check_extras"]
 
 _EXTRAS: Final = ("matplotlib", "jinja2")
 _TEMPLATES: Final = Path(__file__).parent / "templates"
@@ -150,54 +149,6 @@ class Page:
         path = out / "report.html"
         path.write_text(self.render(template, pictures, rows), encoding="utf-8")
         return path
-
-
-def origin(rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return where and when rows were made, as pairs of name and text.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows with ``machine``, ``versions``, ``commit`` and ``when``.
-    """
-    last = rows[-1]
-    machine = last["machine"]
-    return [
-        ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}"),
-        ("Versions", ", ".join(f"{name} {version}" for name, version in last["versions"].items())),
-        ("Commit", last["commit"] or "not run from a checkout"),
-        ("Runs", f"{len(rows)}, from {min(row['when'] for row in rows)} to {max(row['when'] for row in rows)} (UTC)"),
-    ]
-
-
-def origin_doubts(rows: Sequence[Row]) -> list[str]:
-    """Return what makes the seconds of rows from several places hard to compare.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of one study.
-    """
-    found = []
-    for name, what in (("machine", "machines"), ("versions", "versions"), ("commit", "commits")):
-        n_kinds = len({json.dumps(row[name], sort_keys=True) for row in rows})
-        if n_kinds > 1:
-            found.append(f"The rows come from {n_kinds} different {what}: their seconds do not compare.")
-    return found
-
-
-def span_of(values: Sequence[float], form: str) -> str:
-    """Return the lowest and the highest value as text, or one where both read the same.
-
-    Parameters
-    ----------
-    values : sequence of float
-        At least one.
-    form : str
-        How to write one, as ``"{:.1f}"``.
-    """
-    low, high = form.format(min(values)), form.format(max(values))
-    return low if low == high else f"{low} to {high}"
 
 
 def _data(content: bytes, kind: str = "image/png") -> str:

@@ -8,10 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.errors import DsgdError
+from dsgd.report import Claim, origin_doubts, ran, span_of
 from dsgd.study import published, tables
-from dsgd.study.claims import Claim, check_claims
+from dsgd.study.claims import check_claims
 from dsgd.study.grid import Study
-from dsgd.study.page import Page, Picture, check_extras, origin, origin_doubts, span_of
+from dsgd.study.page import Page, Picture, check_extras
 from dsgd.study.rows import Row
 from dsgd.study.summary import Summary, summarise
 
@@ -130,7 +131,7 @@ def _facts(study: Study, rows: Sequence[Row]) -> list[tuple[str, str]]:
             f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, {study.epochs} epochs, "
             f"{'with' if study.fit_intercept else 'no'} intercept, {study.dtype}, {study.partition} partition",
         ),
-        *origin(rows),
+        *ran(rows),
     ]
 
 

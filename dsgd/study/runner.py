@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
-from dsgd.study import machine
+from dsgd.report import provenance
 from dsgd.study.data import StudyData, load_data, place
 from dsgd.study.grid import RunSpec, Study
 from dsgd.study.measure import objective, score
@@ -65,7 +65,7 @@ def run_study(
         A dataset can be neither found nor made.
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = {**machine.origin(command), "cluster": "scheduler" if scheduler else "local"}
+    context = {**provenance.origin(command), "cluster": "scheduler" if scheduler else "local"}
     loaded = [load_data(source, study.dtype) for source in study.data]
     for ranks in study.all_ranks():
         grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]

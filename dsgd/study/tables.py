@@ -3,89 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Final
 
-from rich.box import SIMPLE_HEAD
-from rich.console import RenderableType
-from rich.table import Table as RichTable
-
-from dsgd.study.claims import Claim, is_trivial
+from dsgd.report import Table, byte_text, figure_text
+from dsgd.study.claims import is_trivial
 from dsgd.study.summary import Cell, Summary, target_reached
 
 __all__ = [
     "BRIEF",
     "TIME",
     "WORTH",
-    "Table",
-    "byte_text",
-    "claims_table",
     "data_table",
-    "figure_text",
     "results_table",
     "target_table",
 ]
-
-
-@dataclass(frozen=True)
-class Table:
-    """A table of text.
-
-    Parameters
-    ----------
-    title : str
-        What it shows.
-    columns : sequence of str
-        Headings, with units.
-    rows : sequence of sequence of str
-        Cells, one row after the other.
-    note : str
-        What to know when reading it.
-    n_text : int
-        How many of the first columns are text; the others are numbers and set to the right.
-    """
-
-    title: str
-    columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
-    note: str = ""
-    n_text: int = 1
-
-    def renderable(self) -> RenderableType:
-        """Return the table for a rich console."""
-        table = RichTable(title=self.title, title_justify="left", caption=self.note or None, box=SIMPLE_HEAD)
-        table.caption_justify = "left"
-        for number, column in enumerate(self.columns):
-            text = number < self.n_text
-            table.add_column(column, justify="left" if text else "right", overflow="fold")
-        for row in self.rows:
-            table.add_row(*row)
-        return table
-
-
-def claims_table(claims: Sequence[Claim]) -> Table:
-    """Return the claims, one row each.
-
-    Parameters
-    ----------
-    claims : sequence of Claim
-        The claims of one study.
-    """
-    rows = [
-        (
-            claim.name,
-            claim.dataset,
-            claim.published,
-            claim.ours,
-            claim.verdict + (" (trivial)" if claim.trivial else ""),
-        )
-        for claim in claims
-    ]
-    note = "trivial: the model is no better than always predicting the commonest label."
-    return Table(
-        "Published claims", ("claim", "data", "published", "ours", "verdict"), rows,
-        note if any(claim.trivial for claim in claims) else "", n_text=5,
-    )  # fmt: skip
 
 
 def data_table(summary: Summary) -> Table:
@@ -253,17 +184,3 @@ def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[st
 
 def _every(cell: Cell) -> str:
     return "sequential" if cell.every is None else f"{cell.every:,}"
-
-
-def figure_text(value: float) -> str:
-    """Return three significant digits, without an exponent."""
-    return f"{value:.3g}" if 1e-3 <= value < 1000 else f"{value:.5f}" if value < 1e-3 else f"{value:,.0f}"
-
-
-def byte_text(n_bytes: float) -> str:
-    """Return bytes with three significant digits, in B, kB, MB or GB."""
-    for unit in ("B", "kB", "MB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:.3g} GB"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsgd.errors import DsgdError
+from dsgd.report import origin_doubts, ran
 from dsgd.study.collectives.grid import CollectiveStudy
 from dsgd.study.collectives.summary import (
     check_collective_claims,
@@ -16,7 +17,7 @@ from dsgd.study.collectives.summary import (
     size_text,
     summarise_collectives,
 )
-from dsgd.study.page import Page, Picture, check_extras, origin, origin_doubts
+from dsgd.study.page import Page, Picture, check_extras
 from dsgd.study.rows import Row
 
 __all__ = ["collective_page", "write_collective_report"]
@@ -77,7 +78,7 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
         facts=[
             ("Command", rows[-1]["command"]),
             ("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn"),
-            *origin(rows),
+            *ran(rows),
         ],
         data=link_table(gangs),
         claims=check_collective_claims(gangs),

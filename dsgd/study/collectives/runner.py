@@ -10,8 +10,8 @@ from itertools import groupby
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from dsgd.report import provenance
 from dsgd.runtime.threads import run_on_threads
-from dsgd.study import machine
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.collectives.measure import measure, take_blocks
 from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
@@ -52,7 +52,7 @@ def run_collective_study(
         By ranks, wire, length and algorithm.
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = machine.origin(command)
+    context = provenance.origin(command)
     for ranks, gangs in groupby(study.gangs(), key=lambda gang: gang[1]):
         todo = {wire: [run for run in study.runs(wire, ranks) if run.key not in rows] for wire, _ in gangs}
         in_processes = any(runs for wire, runs in todo.items() if wire != "inproc")

@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from dsgd.collectives import choose_algorithm
-from dsgd.study.claims import Claim
-from dsgd.study.page import span_of
+from dsgd.report import Claim, Table, span_of
 from dsgd.study.rows import Row
-from dsgd.study.tables import Table
 
 __all__ = [
     "CollectiveGang",

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Final
 
-from dsgd.study.claims import Claim
+from dsgd.report import Claim
 from dsgd.study.elimination.grid import REFERENCE
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.summary import Stat

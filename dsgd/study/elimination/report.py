@@ -7,12 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dsgd.errors import DsgdError
-from dsgd.study.claims import Claim
+from dsgd.report import Claim, origin_doubts, ran, span_of
 from dsgd.study.elimination.claims import check_elimination_claims
 from dsgd.study.elimination.grid import REFERENCE, EliminationStudy
 from dsgd.study.elimination.summary import EliminationSummary, summarise_elimination
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
-from dsgd.study.page import Page, Picture, check_extras, origin, origin_doubts, span_of
+from dsgd.study.page import Page, Picture, check_extras
 from dsgd.study.rows import Row
 
 __all__ = ["elimination_page", "elimination_verdict", "write_elimination_report"]
@@ -87,7 +87,7 @@ def elimination_page(
             ("Command", rows[-1]["command"]),
             ("Grid", _grid(study)),
             ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {_threads(study)}"),
-            *origin(rows),
+            *ran(rows),
         ],
         data=elimination_data_table(summary),
         claims=claims,

@@ -18,7 +18,7 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError
-from dsgd.study import machine
+from dsgd.report import provenance
 from dsgd.study.data import place
 from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
@@ -99,7 +99,7 @@ def run_elimination_study(
         First the runs in this process, by problem, then the distributed ones, by ranks and problem.
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = machine.origin(command)
+    context = provenance.origin(command)
     for found in data:
         yield from _run(study.runs(found.problem), found, rows, context, None)
     for ranks in sorted(set(study.ranks)):

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Final
 
+from dsgd.report import Table
 from dsgd.study.elimination.grid import REFERENCE, SOLVERS
 from dsgd.study.elimination.measure import BLOCK
 from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
-from dsgd.study.tables import Table
 
 __all__ = [
     "counts_of",

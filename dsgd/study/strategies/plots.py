@@ -9,10 +9,10 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
 
+from dsgd.report import byte_text
 from dsgd.study.drawing import picture, reference, spread
 from dsgd.study.strategies.grid import FAMILIES
 from dsgd.study.strategies.summary import StrategyCell, StrategyGang
-from dsgd.study.tables import byte_text
 from dsgd.study.theme import DARK, LIGHT, MARKERS, RANK_COLOURS, Theme, rc_params
 
 __all__ = ["draw_curves", "draw_front"]

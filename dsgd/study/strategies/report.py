@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Final
 
 from dsgd.errors import DsgdError
-from dsgd.study.page import Page, Picture, check_extras, origin, origin_doubts
+from dsgd.report import origin_doubts, ran
+from dsgd.study.page import Page, Picture, check_extras
 from dsgd.study.rows import Row
 from dsgd.study.strategies.grid import StrategyStudy, looks
 from dsgd.study.strategies.summary import (
@@ -101,7 +102,7 @@ def strategy_page(study: StrategyStudy, rows: Sequence[Row]) -> Page:
                 f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, eta0 {study.eta0:g}, "
                 f"{study.dtype}, {study.partition} partition; looked at after {_join(looks(study.epochs))} epochs",
             ),
-            *origin(rows),
+            *ran(rows),
         ],
         data=data_table(rows),
         claims=check_strategy_claims(gangs, excess=excess),

@@ -13,8 +13,8 @@ import numpy as np
 
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
+from dsgd.report import provenance
 from dsgd.sim import SimulatedCluster
-from dsgd.study import machine
 from dsgd.study.data import StudyData, deal, load_data, place
 from dsgd.study.measure import objective, score
 from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
@@ -71,7 +71,7 @@ def run_strategy_study(
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
     cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
-    context = {**machine.origin(command), "cluster": cluster}
+    context = {**provenance.origin(command), "cluster": cluster}
     loaded = [load_data(source, study.dtype) for source in study.data]
     for ranks in study.all_ranks():
         grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]

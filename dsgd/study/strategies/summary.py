@@ -7,10 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from dsgd.study.claims import Claim
+from dsgd.report import Claim, Table, byte_text, figure_text
 from dsgd.study.rows import Row
 from dsgd.study.strategies.grid import SEQUENTIAL
-from dsgd.study.tables import Table, byte_text, figure_text
 
 __all__ = [
     "StrategyCell",

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["command_line", "commit", "load", "machine", "origin", "versions"]
+__all__ = ["command_line", "commit", "load", "machine", "origin", "origin_doubts", "ran", "versions"]
 
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
 
@@ -101,3 +102,37 @@ def _cpu_model() -> str:
     except OSError:
         pass
     return platform.processor() or platform.machine()
+
+
+def ran(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return where and when rows were made, as pairs of name and text.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows with ``machine``, ``versions``, ``commit`` and ``when``.
+    """
+    last = rows[-1]
+    machine = last["machine"]
+    return [
+        ("Machine", f"{machine['cpu']}, {machine['cores']} cores, {machine['memory_gib']} GiB, {machine['system']}"),
+        ("Versions", ", ".join(f"{name} {version}" for name, version in last["versions"].items())),
+        ("Commit", last["commit"] or "not run from a checkout"),
+        ("Runs", f"{len(rows)}, from {min(row['when'] for row in rows)} to {max(row['when'] for row in rows)} (UTC)"),
+    ]
+
+
+def origin_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what makes the seconds of rows from several places hard to compare.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of one study.
+    """
+    found = []
+    for name, what in (("machine", "machines"), ("versions", "versions"), ("commit", "commits")):
+        n_kinds = len({json.dumps(row[name], sort_keys=True) for row in rows})
+        if n_kinds > 1:
+            found.append(f"The rows come from {n_kinds} different {what}: their seconds do not compare.")
+    return found

@@ -1,0 +1,59 @@
+"""Reports: one self-contained HTML page per run, with tables that sort and figures to hover over and zoom.
+
+::
+
+    from dsgd.report import Axis, Figure, Line, Page, Panel, Table, origin, ran
+
+    seconds = Panel(
+        "ijcnn1",
+        Axis("period", "log", ticks={1: "1", 64: "64"}),
+        Axis("seconds", "log"),
+        [Line("2 ranks", [1, 64], [1.2, 0.1], marker="circle")],
+    )
+    page = Page(
+        title="How often must ranks synchronise?",          # the question
+        answer="Every 64 rows: training is 12 times as fast.",
+        ran=[("Command", "dsgd study msf"), *ran(rows)],    # names and texts; see `origin` and `ran`
+        figures=[Figure("time", "Time", "How to read it.", [seconds])],
+        tables=[Table("Results", ("every", "s"), [("1", "1.2"), ("64", "0.1")])],
+        claims=[Claim(...)],
+        rows=rows,                                          # dicts that JSON can hold; the page offers them for download
+    )
+    page.write("study/report.html")   # the page alone
+    page.save("study/")               # report.html, and figures/*.png
+
+A figure is said once, in `Panel` with `Line`, `Bars`, `Level`, `Band` and `Words`; bokeh draws it in the page (its
+script is part of the page) and matplotlib in files. Colours come from `dsgd.report.theme`, each for light and dark grounds.
+The two and jinja2 are loaded when something is written; `check_extras` raises early if they are missing.
+"""
+
+from dsgd.report.claims import Claim, claims_table
+from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
+from dsgd.report.page import Page, check_extras
+from dsgd.report.provenance import origin, origin_doubts, ran
+from dsgd.report.tables import Table, byte_text, figure_text, span_of
+
+__all__ = [
+    "Axis",
+    "Band",
+    "Bars",
+    "Claim",
+    "Figure",
+    "Level",
+    "Line",
+    "Mark",
+    "Page",
+    "Panel",
+    "Table",
+    "Words",
+    "byte_text",
+    "check_extras",
+    "claims_table",
+    "figure_text",
+    "origin",
+    "origin_doubts",
+    "period_axis",
+    "ran",
+    "series",
+    "span_of",
+]

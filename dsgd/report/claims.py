@@ -1,0 +1,71 @@
+"""A claim that a study holds against what it measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dsgd.report.tables import Table
+
+__all__ = ["Claim", "claims_table"]
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One claim, held against a study.
+
+    Parameters
+    ----------
+    name : str
+        What is claimed.
+    dataset : str
+        The data it was recomputed on.
+    published : str
+        The published figure.
+    ours : str
+        The figure of this study.
+    holds : bool or None
+        Whether the claim holds here; None if the study did not run what would decide it.
+    note : str
+        What to know before believing either figure.
+    trivial : bool
+        Whether the model is no better than always predicting the commonest label.
+    """
+
+    name: str
+    dataset: str
+    published: str
+    ours: str
+    holds: bool | None
+    note: str
+    trivial: bool = False
+
+    @property
+    def verdict(self) -> str:
+        """The outcome in words."""
+        return {True: "holds", False: "does not hold", None: "not run"}[self.holds]
+
+
+def claims_table(claims: Sequence[Claim]) -> Table:
+    """Return the claims, one row each.
+
+    Parameters
+    ----------
+    claims : sequence of Claim
+        The claims of one study.
+    """
+    rows = [
+        (
+            claim.name,
+            claim.dataset,
+            claim.published,
+            claim.ours,
+            claim.verdict + (" (trivial)" if claim.trivial else ""),
+        )
+        for claim in claims
+    ]
+    note = "trivial: the model is no better than always predicting the commonest label."
+    return Table(
+        "Claims", ("claim", "data", "published", "ours", "verdict"), rows,
+        note if any(claim.trivial for claim in claims) else "", n_text=5,
+    )  # fmt: skip

@@ -1,0 +1,369 @@
+"""What a figure shows, whoever draws it: panels with axes, and in them lines, bars, levels, bands and words.
+
+`dsgd.report.interactive` draws it for a page, to hover over and zoom; `dsgd.report.png` as a picture in a file.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, Literal, TypeAlias
+
+from dsgd.report.tables import byte_text, figure_text
+from dsgd.report.theme import BLUE, MARKERS, MUTED, SERIES, TEXT, Colour
+
+__all__ = [
+    "Axis",
+    "Band",
+    "Bars",
+    "Dash",
+    "Figure",
+    "Level",
+    "Line",
+    "Mark",
+    "Panel",
+    "Side",
+    "Words",
+    "period_axis",
+    "series",
+]
+
+Dash: TypeAlias = Literal["solid", "dashed", "dotted", "dotdash"]
+Side: TypeAlias = Literal["x", "y"]
+_MARGIN: Final = 0.04
+
+
+@dataclass(frozen=True)
+class Line:
+    """Points, joined by a line or not.
+
+    Parameters
+    ----------
+    label : str
+        Its name in the legend; lines of one name are one entry. None with ``""``.
+    x, y : sequence of float
+        The points.
+    colour : Colour
+        Of line and points.
+    marker : str, default ""
+        ``"circle"``, ``"square"`` or another marker of bokeh; no points are marked with ``""``.
+    dash : str, default "solid"
+        ``"solid"``, ``"dashed"``, ``"dotted"`` or ``"dotdash"``.
+    width : float, default 1.8
+        Of the line; 0 for points alone.
+    size : float, default 7
+        Of the markers.
+    ranges : sequence of (float, float), optional
+        Lowest and highest value at each point.
+    ranges_along : {"y", "x"}, default "y"
+        Which of the two coordinates they are of.
+    names : sequence of str, optional
+        What each point is, said when one hovers over it.
+    written : collection of str, optional
+        Those of the names that are written beside their points.
+    hollow, steps, pale : bool, default False
+        Markers are rings; the line goes in steps; a line that is there for comparison only, thin and without hover.
+    """
+
+    label: str
+    x: Sequence[float]
+    y: Sequence[float]
+    colour: Colour = BLUE
+    marker: str = ""
+    dash: Dash = "solid"
+    width: float = 1.8
+    size: float = 7.0
+    ranges: Sequence[tuple[float, float]] = ()
+    ranges_along: Side = "y"
+    names: Sequence[str] = ()
+    written: Collection[str] = ()
+    hollow: bool = False
+    steps: bool = False
+    pale: bool = False
+
+    def values(self, side: Side) -> Iterator[float]:
+        """Yield all coordinates on one side."""
+        yield from self.x if side == "x" else self.y
+        if side == self.ranges_along:
+            yield from (value for ends in self.ranges for value in ends)
+
+
+@dataclass(frozen=True)
+class Bars:
+    """Rectangles.
+
+    Parameters
+    ----------
+    label : str
+        Name in the legend.
+    left, right, bottom, top : sequence of float
+        Their sides.
+    colour : Colour
+        Of all of them.
+    names : sequence of str, optional
+        What each is, said when one hovers over it, instead of its height.
+    """
+
+    label: str
+    left: Sequence[float]
+    right: Sequence[float]
+    bottom: Sequence[float]
+    top: Sequence[float]
+    colour: Colour = BLUE
+    names: Sequence[str] = ()
+
+    def values(self, side: Side) -> Iterator[float]:
+        """Yield all coordinates on one side."""
+        yield from (*self.left, *self.right) if side == "x" else (*self.bottom, *self.top)
+
+
+@dataclass(frozen=True)
+class Level:
+    """A value that others are held against, drawn from one end of the panel to the other.
+
+    Parameters
+    ----------
+    value : float
+        Where.
+    label : str
+        Name in the legend.
+    colour : Colour
+        Of the line.
+    dash : str, default "dashed"
+        See `Line`.
+    along : {"y", "x"}, default "y"
+        Which coordinate it is a value of.
+    """
+
+    value: float
+    label: str
+    colour: Colour = TEXT
+    dash: Dash = "dashed"
+    along: Side = "y"
+
+    def values(self, side: Side) -> Iterator[float]:
+        """Yield all coordinates on one side."""
+        if side == self.along:
+            yield self.value
+
+
+@dataclass(frozen=True)
+class Band:
+    """A range of values, tinted from one end of the panel to the other.
+
+    Parameters
+    ----------
+    low, high : float
+        Its ends.
+    label : str, default ""
+        Name in the legend.
+    colour : Colour
+        Of the tint.
+    along : {"y", "x"}, default "y"
+        Which coordinate it is a range of.
+    """
+
+    low: float
+    high: float
+    label: str = ""
+    colour: Colour = MUTED
+    along: Side = "y"
+
+    def values(self, side: Side) -> Iterator[float]:
+        """Yield all coordinates on one side."""
+        if side == self.along:
+            yield from (self.low, self.high)
+
+
+@dataclass(frozen=True)
+class Words:
+    """Texts that stand centred on places of the panel.
+
+    Parameters
+    ----------
+    x, y : sequence of float
+        The places.
+    texts : sequence of str
+        What is written just above each.
+    """
+
+    x: Sequence[float]
+    y: Sequence[float]
+    texts: Sequence[str]
+
+    def values(self, side: Side) -> Iterator[float]:
+        """Yield all coordinates on one side."""
+        yield from self.x if side == "x" else self.y
+
+
+Mark: TypeAlias = Line | Bars | Level | Band | Words
+
+
+@dataclass(frozen=True)
+class Axis:
+    """One side of a panel.
+
+    Parameters
+    ----------
+    label : str, default ""
+        What it measures, with its unit.
+    scale : {"linear", "log"}, default "linear"
+        How values are laid out.
+    unit : {"", "%", "x", "s", "B"}, default ""
+        How a value is written: a plain number, a share in per cent, so many times, seconds, bytes.
+    low, high : float, optional
+        Its ends, where the values do not decide them.
+    ticks : mapping of float to str, optional
+        Where ticks are and what stands there; chosen by the values otherwise.
+    grid : bool, default True
+        Whether lines are drawn at the ticks.
+    reverse : bool, default False
+        Whether values rise towards the origin.
+    """
+
+    label: str = ""
+    scale: Literal["linear", "log"] = "linear"
+    unit: Literal["", "%", "x", "s", "B"] = ""
+    low: float | None = None
+    high: float | None = None
+    ticks: Mapping[float, str] = field(default_factory=dict)
+    grid: bool = True
+    reverse: bool = False
+
+    def text(self, value: float) -> str:
+        """Return a value as it is said: what stands at its tick, or the number with its unit."""
+        if value in self.ticks:
+            return self.ticks[value]
+        if self.unit == "%":
+            return f"{100 * value:.4g}%"
+        if self.unit == "x":
+            return f"{value:.3g}x"
+        if self.unit == "B":
+            return byte_text(value)
+        if self.unit == "s":
+            return _seconds(value)
+        return figure_text(value) if abs(value) >= 1e-5 else f"{value:.3g}"
+
+    def limits(self, values: Sequence[float]) -> tuple[float, float]:
+        """Return the lowest and the highest value the axis shows, a little beyond what is there.
+
+        Parameters
+        ----------
+        values : sequence of float
+            All coordinates on this side; on a logarithmic axis those that are not positive do not count.
+        """
+        log = self.scale == "log"
+        there = [value for value in values if math.isfinite(value) and (value > 0 or not log)]
+        known = [math.log10(value) if log else value for value in there]
+        low, high = (min(known), max(known)) if known else (0.0, 1.0)
+        if high - low < 1e-12 * max(1.0, abs(high)):
+            low, high = (low - 0.3, high + 0.3) if log else (low - 0.5 * (abs(low) or 1), high + 0.5 * (abs(high) or 1))
+        room = _MARGIN * (high - low)
+        low, high = (10 ** (low - room), 10 ** (high + room)) if log else (low - room, high + room)
+        return (low if self.low is None else self.low, high if self.high is None else self.high)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """One pair of axes and what is drawn in it.
+
+    Parameters
+    ----------
+    title : str
+        Heading.
+    x, y : Axis
+        Its sides.
+    marks : sequence of Line, Bars, Level, Band, Words
+        What it shows, from back to front.
+    """
+
+    title: str
+    x: Axis
+    y: Axis
+    marks: Sequence[Mark]
+
+    def values(self, side: Side) -> list[float]:
+        """Return all coordinates on one side."""
+        return [value for mark in self.marks for value in mark.values(side)]
+
+
+@dataclass(frozen=True)
+class Figure:
+    """One figure of a page.
+
+    Parameters
+    ----------
+    name : str
+        Its address in the page, and the name of its file without the ending.
+    title : str
+        Heading.
+    caption : str
+        How to read it.
+    panels : sequence of Panel
+        From left to right, line by line.
+    columns : int, default 3
+        Panels beside each other, where there is room.
+    height : int, default 280
+        Of a panel, in pixels.
+    share : {"", "x", "y", "xy"}, default ""
+        The sides that all panels have in common: they have the same ends, and are zoomed together.
+    """
+
+    name: str
+    title: str
+    caption: str
+    panels: Sequence[Panel]
+    columns: int = 3
+    height: int = 280
+    share: Literal["", "x", "y", "xy"] = ""
+
+    def limits(self, side: Side) -> list[tuple[float, float]]:
+        """Return the ends of one side of every panel."""
+        axes = [panel.x if side == "x" else panel.y for panel in self.panels]
+        if side in self.share:
+            together = [value for panel in self.panels for value in panel.values(side)]
+            return [axes[0].limits(together)] * len(axes)
+        return [axis.limits(panel.values(side)) for axis, panel in zip(axes, self.panels, strict=True)]
+
+    def legend(self) -> dict[str, Line | Bars | Level | Band]:
+        """Return the first mark of each name that stands in the legend."""
+        found: dict[str, Line | Bars | Level | Band] = {}
+        for panel in self.panels:
+            for mark in panel.marks:
+                if not isinstance(mark, Words) and mark.label:
+                    found.setdefault(mark.label, mark)
+        return found
+
+
+def series(number: int) -> tuple[Colour, str, Dash]:
+    """Return colour, marker and dashes of a series by its number, the same in all figures."""
+    colours = len(SERIES)
+    return (
+        SERIES[number % colours],
+        MARKERS[(number + number // colours) % len(MARKERS)],
+        ("solid" if number < colours else "dashed"),
+    )
+
+
+def period_axis(label: str, periods: Sequence[int]) -> Axis:
+    """Return a logarithmic axis with a tick at every value, as for periods, ranks and lengths.
+
+    Parameters
+    ----------
+    label : str
+        What they are.
+    periods : sequence of int
+        The values, rising.
+    """
+    if not periods:
+        return Axis(label, "log")
+    return Axis(
+        label, "log", low=periods[0] / 1.6, high=periods[-1] * 1.6, ticks={every: f"{every:,}" for every in periods}
+    )
+
+
+def _seconds(value: float) -> str:
+    units = (("s", 1.0), ("ms", 1e-3))
+    unit, size = next(((unit, size) for unit, size in units if abs(value) >= size), ("µs", 1e-6))
+    return f"{value / size:.3g} {unit}"

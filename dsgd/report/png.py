@@ -1,0 +1,250 @@
+"""Figures as pictures in files, drawn by matplotlib: for documents, and for who has no browser at hand.
+
+Only this module of the package imports matplotlib.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+from collections.abc import Sequence
+from typing import Any, Final
+
+import matplotlib as mpl
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure as Canvas
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from PIL import Image  # comes with matplotlib
+
+from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
+from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
+
+__all__ = ["draw", "log_scale", "picture", "settings", "spread"]
+
+_DPI: Final = 120
+_CROWDED: Final = 8
+_MARKERS: Final = {
+    "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "inverted_triangle": "v", "x": "X", "plus": "P",
+    "dash": "|", "hex": "h",
+}  # fmt: skip
+_DASHES: Final[dict[str, Any]] = {
+    "solid": "-", "dashed": (0, (4, 2)), "dotted": (0, (1, 1.2)), "dotdash": (0, (1, 1.5, 5, 1.5)),
+}  # fmt: skip
+
+
+def draw(figure: Figure, *, dark: bool = False) -> bytes:
+    """Return a figure as PNG.
+
+    Parameters
+    ----------
+    figure : Figure
+        What to draw.
+    dark : bool, default False
+        Draw on a dark ground.
+    """
+    columns = min(figure.columns, len(figure.panels))
+    lines = -(-len(figure.panels) // columns)
+    with mpl.rc_context(settings(dark=dark)):
+        size = (max(5.2, 3.9 * columns), 0.0102 * figure.height * lines + 0.5)
+        canvas = Canvas(figsize=size, layout="constrained")
+        axes = list(canvas.subplots(lines, columns, squeeze=False).ravel())
+        for axis in axes[len(figure.panels) :]:
+            axis.set_axis_off()
+        limits = zip(axes, figure.panels, figure.limits("x"), figure.limits("y"), strict=False)
+        for axis, panel, x_limits, y_limits in limits:
+            _panel(axis, panel, int(dark))
+            _side(axis.xaxis, axis.set_xlim, panel.x, x_limits)
+            _side(axis.yaxis, axis.set_ylim, panel.y, y_limits)
+        _legend(canvas, axes)
+        return picture(canvas)
+
+
+def picture(canvas: Canvas) -> bytes:
+    """Return a figure of matplotlib as PNG, with a palette of its own."""
+    FigureCanvasAgg(canvas)
+    drawn, buffer = io.BytesIO(), io.BytesIO()
+    canvas.savefig(drawn, format="png", dpi=_DPI)
+    # A palette holds the few colours of a figure and their blends with the ground in a third of the bytes.
+    with Image.open(drawn) as image:
+        image.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
+    return buffer.getvalue()
+
+
+def settings(*, dark: bool = False) -> dict[str, Any]:
+    """Return the settings of matplotlib that draw in the colours of a page.
+
+    Parameters
+    ----------
+    dark : bool, default False
+        Those for a dark ground.
+    """
+    ground, text, muted, grid = (colour[int(dark)] for colour in (GROUND, TEXT, MUTED, GRID))
+    return {
+        "figure.facecolor": ground,
+        "savefig.facecolor": ground,
+        "axes.facecolor": ground,
+        "axes.edgecolor": muted,
+        "axes.labelcolor": text,
+        "axes.titlecolor": text,
+        "axes.titlesize": 11,
+        "axes.titleweight": "bold",
+        "axes.titlelocation": "left",
+        "axes.labelsize": 9.5,
+        "axes.spines.top": False,
+        "axes.spines.right": False,
+        "axes.grid": True,
+        "axes.axisbelow": True,
+        "grid.color": grid,
+        "grid.linewidth": 0.8,
+        "xtick.color": muted,
+        "ytick.color": muted,
+        "xtick.labelsize": 8.5,
+        "ytick.labelsize": 8.5,
+        "xtick.minor.size": 0,
+        "ytick.minor.size": 0,
+        "text.color": text,
+        "legend.frameon": False,
+        "legend.fontsize": 9,
+        "font.family": "DejaVu Sans",
+    }
+
+
+def log_scale(axis: Any) -> None:
+    """Make one axis (``axes.xaxis`` or ``axes.yaxis``) logarithmic, with numbers written out."""
+    set_scale = axis.axes.set_xscale if axis.axis_name == "x" else axis.axes.set_yscale
+    set_scale("log")
+    axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    axis.set_minor_formatter(NullFormatter())
+
+
+def spread(places: Sequence[float], room: float, low: float = -math.inf, high: float = math.inf) -> list[float]:
+    """Move places apart until neighbours are `room` from each other, as little as that takes.
+
+    Parameters
+    ----------
+    places : sequence of float
+        Where labels would best be.
+    room : float
+        The least distance between two of them.
+    low, high : float, optional
+        Between these all must lie; there must be room enough.
+
+    Returns
+    -------
+    list of float
+        The new places, in the order of the old ones.
+    """
+    order = sorted(range(len(places)), key=lambda number: places[number])
+    # Groups of touching labels sit around the mean of where they want to be; groups that would touch become one.
+    groups: list[list[int]] = []
+    middles: list[float] = []
+
+    def middle_of(members: list[int]) -> float:
+        half = room * (len(members) - 1) / 2
+        return max(low + half, min(high - half, sum(places[member] for member in members) / len(members)))
+
+    for number in order:
+        groups.append([number])
+        middles.append(middle_of([number]))
+        while len(groups) > 1 and middles[-1] - middles[-2] < room * (len(groups[-1]) + len(groups[-2])) / 2:
+            groups[-2:] = [groups[-2] + groups[-1]]
+            middles[-2:] = [middle_of(groups[-1])]
+    moved = list(places)
+    for members, middle in zip(groups, middles, strict=True):
+        for step, member in enumerate(members):
+            moved[member] = middle + room * (step - (len(members) - 1) / 2)
+    return moved
+
+
+def _panel(axis: Any, panel: Panel, ground: int) -> None:
+    axis.set_xscale(panel.x.scale)
+    axis.set_yscale(panel.y.scale)
+    if panel.title:
+        axis.set_title(panel.title)
+    for mark in panel.marks:
+        _mark(axis, mark, ground)
+
+
+def _mark(axis: Any, mark: Mark, ground: int) -> None:
+    if isinstance(mark, Line):
+        _line(axis, mark, mark.colour[ground], ground)
+    elif isinstance(mark, Bars):
+        heights = [top - bottom for bottom, top in zip(mark.bottom, mark.top, strict=True)]
+        widths = [right - left for left, right in zip(mark.left, mark.right, strict=True)]
+        axis.bar(
+            mark.left, heights, widths, mark.bottom, align="edge", color=mark.colour[ground], label=mark.label or None
+        )
+    elif isinstance(mark, (Level, Band)):
+        style: dict[str, Any] = {"color": mark.colour[ground], "label": mark.label or None}
+        if isinstance(mark, Level):
+            (axis.axhline if mark.along == "y" else axis.axvline)(
+                mark.value, linewidth=1.3, linestyle=_DASHES[mark.dash], **style
+            )
+        else:
+            (axis.axhspan if mark.along == "y" else axis.axvspan)(mark.low, mark.high, alpha=0.13, linewidth=0, **style)
+    else:
+        for x, y, text in zip(mark.x, mark.y, mark.texts, strict=True):
+            axis.annotate(
+                text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5,
+                color=MUTED[ground],
+            )  # fmt: skip
+
+
+def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
+    if mark.ranges:
+        ends = ([low for low, _ in mark.ranges], [high for _, high in mark.ranges])
+        style = {"color": colour, "linewidth": 1.0, "alpha": 0.7}
+        if mark.ranges_along == "x":
+            axis.hlines(mark.y, *ends, **style)
+        else:
+            axis.vlines(mark.x, *ends, **style)
+    axis.plot(
+        mark.x,
+        mark.y,
+        color=colour,
+        linestyle=_DASHES[mark.dash] if mark.width else "",
+        linewidth=mark.width,
+        drawstyle="steps-post" if mark.steps else "default",
+        marker=_MARKERS[mark.marker] if mark.marker else "",
+        markersize=0.75 * mark.size,
+        markerfacecolor=("none" if not mark.width else GROUND[ground]) if mark.hollow else colour,
+        label=mark.label or None,
+        zorder=1.5 if mark.pale else 2,
+    )
+    named = zip(mark.x, mark.y, mark.names, strict=True) if mark.written else ()
+    for x, y, name in named:
+        if name in mark.written:
+            axis.annotate(name, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8.5)
+
+
+def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:
+    set_limits(*(limits[::-1] if wanted.reverse else limits))
+    axis.set_label_text(wanted.label)
+    if wanted.ticks:
+        axis.set_ticks(list(wanted.ticks), list(wanted.ticks.values()))
+        if axis.axis_name == "x" and len(wanted.ticks) > _CROWDED:
+            axis.set_tick_params(rotation=45)
+    else:
+        wide = limits[1] > 50 * limits[0]
+        subs = (1.0,) if wide else (1.0, 2.0, 5.0)
+        axis.set_major_locator(LogLocator(subs=subs, numticks=8) if wanted.scale == "log" else MaxNLocator(6))
+        axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(wanted, value)))
+    axis.set_minor_formatter(NullFormatter())
+    if not wanted.grid:
+        axis.grid(visible=False)
+
+
+def _tick(axis: Axis, value: float) -> str:
+    return axis.text(value) if axis.unit in {"%", "s", "B"} else f"{value:g}{axis.unit}"
+
+
+def _legend(canvas: Canvas, axes: Sequence[Any]) -> None:
+    """Put one legend under the figure for all its panels."""
+    entries: dict[str, Any] = {}
+    for axis in axes:
+        for handle, label in zip(*axis.get_legend_handles_labels(), strict=True):
+            entries.setdefault(label, handle)
+    if entries:
+        widest_in = 0.6 + 0.07 * max(map(len, entries))  # a line, blanks and the longest name
+        columns = max(1, min(len(entries), int(canvas.get_figwidth() / widest_in)))
+        canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)

@@ -1,0 +1,96 @@
+"""Tables of text, for the terminal and for a page, and numbers written for people."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from rich.box import SIMPLE_HEAD
+from rich.console import RenderableType
+from rich.table import Table as RichTable
+
+__all__ = ["Table", "byte_text", "figure_text", "sort_value", "span_of"]
+
+_NUMBER: Final = re.compile(r"([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*(µs|us|ms|kB|MB|GB|TB|KiB|MiB|GiB)?", re.ASCII)
+_UNITS: Final = {
+    "": 1.0, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
+    "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of text.
+
+    Parameters
+    ----------
+    title : str
+        What it shows.
+    columns : sequence of str
+        Headings, with units.
+    rows : sequence of sequence of str
+        Cells, one row after the other.
+    note : str
+        What to know when reading it.
+    n_text : int
+        How many of the first columns are text; the others are numbers and set to the right.
+    """
+
+    title: str
+    columns: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    note: str = ""
+    n_text: int = 1
+
+    def renderable(self) -> RenderableType:
+        """Return the table for a rich console."""
+        table = RichTable(title=self.title, title_justify="left", caption=self.note or None, box=SIMPLE_HEAD)
+        table.caption_justify = "left"
+        for number, column in enumerate(self.columns):
+            text = number < self.n_text
+            table.add_column(column, justify="left" if text else "right", overflow="fold")
+        for row in self.rows:
+            table.add_row(*row)
+        return table
+
+
+def sort_value(text: str) -> float | None:
+    """Return the number that a cell begins with, in seconds or bytes where it has such a unit; None if it has none.
+
+    Parameters
+    ----------
+    text : str
+        As ``1,234``, ``12.3 kB``, ``98.4%`` or ``-``.
+    """
+    found = _NUMBER.match(text)
+    return None if found is None else float(found[1].replace(",", "")) * _UNITS[found[2] or ""]
+
+
+def figure_text(value: float) -> str:
+    """Return three significant digits, without an exponent."""
+    return f"{value:.3g}" if 1e-3 <= value < 1000 else f"{value:.5f}" if value < 1e-3 else f"{value:,.0f}"
+
+
+def byte_text(n_bytes: float) -> str:
+    """Return bytes with three significant digits, in B, kB, MB or GB."""
+    for unit in ("B", "kB", "MB"):
+        if n_bytes < 1000:
+            return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.3g} {unit}"
+        n_bytes /= 1000
+    return f"{n_bytes:.3g} GB"
+
+
+def span_of(values: Sequence[float], form: str) -> str:
+    """Return the lowest and the highest value as text, or one where both read the same.
+
+    Parameters
+    ----------
+    values : sequence of float
+        At least one.
+    form : str
+        How to write one, as ``"{:.1f}"``.
+    """
+    low, high = form.format(min(values)), form.format(max(values))
+    return low if low == high else f"{low} to {high}"

@@ -1,0 +1,148 @@
+"""Reports: pages from a few objects, tables that sort as numbers do, figures that two libraries draw."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from dsgd.errors import DsgdError
+from dsgd.report import Axis, Claim, Figure, Level, Line, Page, Table, page
+from dsgd.report.figures import series
+from dsgd.report.interactive import drawing
+from dsgd.report.png import draw, spread
+from dsgd.report.tables import sort_value
+from dsgd.report.theme import SERIES, ramp
+from report_page import EVERY_MARK, small_page
+from web_page import check_page
+
+
+def test_a_page_is_one_file_that_asks_for_nothing(tmp_path) -> None:
+    """Tags are balanced, addresses are inside, text is escaped, and the rows are in it as they were."""
+    made = small_page(answer="<one> & only", rows=[{"key": "a", "note": "</script>"}])
+    text = made.write(tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    tags = check_page(text)
+    assert tags.count("figure") == 1
+    assert "&lt;one&gt; &amp; only" in text
+    start = text.index('id="all-rows">') + len('id="all-rows">')
+    assert json.loads(text[start : text.index("</script>", start)]) == [{"key": "a", "note": "</script>"}]
+
+
+def test_a_page_of_words_alone_needs_no_figures(tmp_path) -> None:
+    """What is not given leaves no heading, and no library of figures."""
+    text = Page("What?", "That.").write(tmp_path / "report.html").read_text(encoding="utf-8")
+    assert len(text) < 40_000
+    assert "<h2>" not in text
+
+
+def test_pictures_lie_beside_the_page(tmp_path) -> None:
+    """`save` leaves a picture of each figure, of a few colours and few bytes."""
+    small_page().save(tmp_path)
+    (picture,) = (tmp_path / "figures").iterdir()
+    assert picture.name == "time.png"
+    assert picture.read_bytes().startswith(b"\x89PNG")
+    assert picture.stat().st_size < 150_000
+
+
+@pytest.mark.parametrize("dark", [False, True])
+def test_both_libraries_draw_every_mark(dark) -> None:
+    """A figure with everything is a picture, and a document with a plot for each panel."""
+    assert draw(EVERY_MARK, dark=dark).startswith(b"\x89PNG")
+    made = drawing(EVERY_MARK)
+    assert len(made["roots"]) == len(EVERY_MARK.panels) == 2
+    assert "system-ui" in json.dumps(made)
+
+
+def test_missing_extras_are_named_with_the_command_that_gets_them(monkeypatch) -> None:
+    """A page without bokeh is not begun, and the error says what to install."""
+    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "bokeh" else object())
+    with pytest.raises(DsgdError, match=r"needs bokeh: run `pip install 'dsgd\[study\]'`"):
+        small_page().render()
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1,234", 1234.0), ("98.4%", 98.4), ("-0.25 points", -0.25), ("1.5 kB", 1500.0), ("2 MiB", 2.0**21),
+        ("250 ms", 0.25), ("3e-05", 3e-05), ("12 (13)", 12.0), ("16x", 16.0), ("93.10%*", 93.1), ("-", None),
+        ("not reached", None), ("", None),
+    ],
+)  # fmt: skip
+def test_cells_sort_by_the_number_they_begin_with(text, value) -> None:
+    """Units count, what follows the number does not, and words have none."""
+    assert sort_value(text) == pytest.approx(value)
+
+
+def test_an_axis_shows_a_little_more_than_there_is() -> None:
+    """Ends lie beyond the values, on a logarithmic axis by a factor; given ends stay; a single value has room."""
+    assert Axis().limits([0.0, 1.0]) == pytest.approx((-0.04, 1.04))
+    low, high = Axis(scale="log").limits([1.0, 100.0, 0.0])
+    assert 0.8 < low < 1.0
+    assert 100.0 < high < 125.0
+    assert Axis(low=0.0).limits([3.0, 4.0])[0] == 0.0
+    low, high = Axis().limits([5.0])
+    assert low < 5.0 < high
+    assert Axis(scale="log").limits([])[0] > 0.0
+
+
+def test_shared_sides_have_the_same_ends() -> None:
+    """All panels of a figure that shares a side show the union of what each needs, levels included."""
+    marks = ([Line("a", [0, 1], [0, 1])], [Line("a", [5, 6], [0, 1]), Level(9.0, "top")])
+    panels = [EVERY_MARK.panels[0].__class__("", Axis(), Axis(), shown) for shown in marks]
+    assert Figure("a", "", "", panels, share="x").limits("x") == [pytest.approx((-0.24, 6.24))] * 2
+    assert Figure("a", "", "", panels).limits("y")[1][1] > 9.0
+
+
+@pytest.mark.parametrize(
+    ("axis", "value", "text"),
+    [
+        (Axis(unit="%"), 0.125, "12.5%"), (Axis(unit="x"), 2.0, "2x"), (Axis(unit="s"), 0.002, "2 ms"),
+        (Axis(unit="s"), 3e-6, "3 µs"), (Axis(unit="s"), 90.0, "90 s"), (Axis(unit="B"), 2500, "2.5 kB"),
+        (Axis(ticks={2.0: "two"}), 2.0, "two"), (Axis(), 1234.5, "1,234"), (Axis(), 1e-7, "1e-07"),
+    ],
+)  # fmt: skip
+def test_values_are_said_with_their_unit(axis, value, text) -> None:
+    """Shares in per cent, seconds and bytes in the unit that suits them, names where a tick has one."""
+    assert axis.text(value) == text
+
+
+def test_series_differ_in_colour_or_dashes_and_each_colour_shows_on_both_grounds() -> None:
+    """No two of the first ten series look the same, and lightness of every colour differs from its ground's."""
+    assert len({series(number) for number in range(2 * len(SERIES))}) == 2 * len(SERIES)
+    for colour in (*SERIES, *ramp(7)):
+        assert contrast(colour.light, "#ffffff") > 1.7
+        assert contrast(colour.dark, "#161b22") > 3.0
+    assert all(contrast(colour.light, "#ffffff") > 3.0 for colour in SERIES)
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colours as WCAG 2 defines it."""
+
+    def luminance(colour: str) -> float:
+        parts = [int(colour[start : start + 2], 16) / 255 for start in (1, 3, 5)]
+        linear = [part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts]
+        return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+    low, high = sorted((luminance(one), luminance(other)))
+    return (high + 0.05) / (low + 0.05)
+
+
+def test_claims_say_what_they_came_to() -> None:
+    """A claim holds, does not, or was not run; tables have as many cells as columns."""
+    said = [Claim("c", "d", "1", "2", holds, "").verdict for holds in (True, False, None)]
+    assert said == ["holds", "does not hold", "not run"]
+    assert "b" in str(Table("t", ("a",), [("b",)]).rows)
+
+
+def test_labels_that_would_touch_are_moved_apart_and_stay_in_order() -> None:
+    """Places with room stay; the others end at least the room apart, around where they wanted to be."""
+    assert spread([0.0, 5.0, 10.0], 2.0) == [0.0, 5.0, 10.0]
+    assert spread([1.0, 1.0], 2.0) == [0.0, 2.0]
+    rng = np.random.default_rng(0)
+    for _ in range(50):
+        places = rng.uniform(0, 1, 7)
+        moved = np.array(spread(list(places), 0.1))
+        order = np.argsort(places)
+        assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
+        assert moved.mean() == pytest.approx(places.mean())
