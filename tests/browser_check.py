@@ -32,7 +32,7 @@ def main() -> None:
         page.wait_for_function(_DRAWN.format("light"), timeout=60_000)
         seen = look(page) | sort(page) | hover(page) | hide(page) | download(page) | switch(page) | narrow(page)
         browser.close()
-    print(json.dumps(seen | {"asked": asked, "said": said}))
+    sys.stdout.write(json.dumps(seen | {"asked": asked, "said": said}))
 
 
 def look(page: Page) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""A report in a real browser: it draws, sorts, answers the pointer, changes its ground, and asks the network for nothing."""
+"""A report in a real browser: it draws, sorts, answers the pointer, changes its ground, and asks for nothing."""
 
 from __future__ import annotations
 

@@ -17,14 +17,14 @@
         figures=[Figure("time", "Time", "How to read it.", [seconds])],
         tables=[Table("Results", ("every", "s"), [("1", "1.2"), ("64", "0.1")])],
         claims=[Claim(...)],
-        rows=rows,                                          # dicts that JSON can hold; the page offers them for download
+        rows=rows,                                          # dicts that JSON can hold; to download
     )
     page.write("study/report.html")   # the page alone
     page.save("study/")               # report.html, and figures/*.png
 
 A figure is said once, in `Panel` with `Line`, `Bars`, `Level`, `Band` and `Words`; bokeh draws it in the page (its
-script is part of the page) and matplotlib in files. Colours come from `dsgd.report.theme`, each for light and dark grounds.
-The two and jinja2 are loaded when something is written; `check_extras` raises early if they are missing.
+script is part of the page) and matplotlib in files. Colours come from `dsgd.report.theme`, each for light and dark
+grounds. All three libraries are loaded when something is written; `check_extras` raises early if one is missing.
 """
 
 from dsgd.report.claims import Claim, claims_table

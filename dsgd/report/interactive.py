@@ -143,7 +143,7 @@ def _dress(drawn: BokehAxis, grid: Any, axis: Axis) -> None:
 def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
     """Draw a line; return what is touched when one hovers over its points."""
     colour = mark.colour.light
-    data = {"x": list(mark.x), "y": list(mark.y)}
+    data: dict[str, list[Any]] = {"x": list(mark.x), "y": list(mark.y)}
     if mark.ranges:
         data |= {"low": [low for low, _ in mark.ranges], "high": [high for _, high in mark.ranges]}
     says = [
