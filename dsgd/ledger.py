@@ -15,7 +15,7 @@ The model is the context meter of `distributed.metrics`, smaller.
 from __future__ import annotations
 
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
@@ -41,6 +41,7 @@ _TIMING_COST_S: Final = 1e-6
 _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 _MAX_RECORDS: Final = 16_384
+_N_RECENT: Final = 64
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -103,6 +104,8 @@ class RankLedger:
         Whether the present round is timed.
     rounds : int
         Synchronisation rounds ended so far.
+    recent : deque of tuple
+        The last synchronisations that were timed: seconds of compute, encode, wire and wait, and of the whole round.
     """
 
     __slots__ = (
@@ -126,6 +129,7 @@ class RankLedger:
         "_total_seconds",
         "clock",
         "rank",
+        "recent",
         "rounds",
         "timing",
     )
@@ -138,6 +142,7 @@ class RankLedger:
         self._timing_cost_s = timing_cost_s
         self.timing = True
         self.rounds = 0
+        self.recent: deque[tuple[float, float, float, float, float]] = deque(maxlen=_N_RECENT)
         self._op = ""
         self._round_number = 0
         self._begin = 0.0
@@ -203,7 +208,10 @@ class RankLedger:
             if is_sync:
                 self._last_seconds = self._seconds
                 self._next_timed = self.rounds + scale
-                self._choose_stride(self.clock() - self._begin)
+                round_s = self.clock() - self._begin
+                compute_s, encode_s, wire_s, wait_s = self._seconds
+                self.recent.append((compute_s, encode_s, wire_s, wait_s, round_s))
+                self._choose_stride(round_s)
             self._seconds = [0.0, 0.0, 0.0, 0.0]
         self.rounds += is_sync
         self._round_number += 1
@@ -237,6 +245,7 @@ class RankLedger:
             if self._n_timed % self._keep_every == 0:
                 self._store((self._round_number + offset, "sync", *round_seconds, n_bytes, messages))
             self._n_timed += 1
+        self.recent.extend((*line, sum(line)) for line in seconds[-_N_RECENT:].tolist())
         if len(seconds):
             spent = seconds.sum(axis=1)
             usual = seconds[spent <= np.quantile(spent, 0.99)].sum(axis=0)

@@ -26,7 +26,7 @@ from dsgd.runtime import Checkpoint, Restart, Shrink, keeping, run_on_threads
 from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train_state import TrainState, adapted
-from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 
 class _Killed(BaseException):
@@ -142,10 +142,10 @@ def test_what_ranks_have_in_common_is_no_mean() -> None:
     before, now = [1] * 6, [5, 5]
     assert (np.array(before) / sum(before)).sum() != 1.0
     optimizer = SGD(HINGE)
-    state = TrainState(np.zeros(7), optimizer.init(make_shard(np.zeros((5, 6)), np.ones(5))))
+    state = TrainState(np.zeros(7), optimizer.init(make_shard(np.zeros((5, 6)), np.ones(5))), Cut((0,), 1))
     counters = np.tile(state.optimizer.counters, (len(before), 1))
-    arrays, _ = adapted({**state.common(counters, before, 1, 0.0), **state.copied()}, now)
-    state.take_up(arrays, 0, now, 1)
+    arrays, _ = adapted({**state.common(counters, before, 0.0), **state.copied()}, now)
+    state.take_up(arrays, 0, now)
     assert state.optimizer.rate_factor == 1.0
     assert state.optimizer.eta_scale == 1.0
 

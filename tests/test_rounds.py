@@ -25,7 +25,7 @@ from dsgd.runtime import fused
 from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, _Trainer, train
-from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD
+from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
 from gangs import connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
 
 N_FEATURES = 7
@@ -182,7 +182,7 @@ def waiting_rank(transport: Any, abort: AbortFlag) -> Any:
     optimizer = SGD(Objective("hinge"))
     rank = Rank(Group(transport), abort)
     rounds = FusedRounds(rank, transport.window, optimizer, params, shard, optimizer.init(shard))
-    return rounds.run(0, 4, 8, 0.5)
+    return rounds.run(0, 4, Cut((0,) * rank.size, 8), 0.5)
 
 
 @pytest.mark.parametrize("kind", ["threads", "spin"])
@@ -283,11 +283,11 @@ def watched_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     run_round = _Trainer._round
     before = [0]
 
-    def run(self: _Trainer, epoch: int, first: int, number: int) -> None:
+    def run(self: _Trainer, epoch: int, first: int, number: int, **how: bool) -> None:
         if self.rank.number == 0 and (epoch, number) == (0, 2):
             before[0] = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-        run_round(self, epoch, first, number)
+        run_round(self, epoch, first, number, **how)
         if before[0] and self.rank.number == 0:
             peaks.append(tracemalloc.get_traced_memory()[1] - before[0])
 

@@ -71,6 +71,7 @@ NEXT_TIMED: Final = 6
 STRIDE: Final = 7
 N_SAMPLES: Final = 8
 LATE_RANK: Final = 9
+BEGIN: Final = 10  # the row of this rank at which its round 0 begins
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
@@ -210,7 +211,8 @@ def run_rounds(
 constants, codes
         As in `dsgd.kernels.sgd.run_rows`.
     n_rounds : int
-        Rounds of the epoch; round k is for rows ``n k // n_rounds`` to ``n (k + 1) // n_rounds``.
+        Rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) // n_rounds``
+        with ``a = places[BEGIN]``.
     weight : float
         Share of this rank in the mean.
     boxes_out : array of int64, shape (n_boxes,)
@@ -234,7 +236,8 @@ constants, codes
         `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`, `FULL`,
         `ABORTED`, `BROKEN`.
     """
-    n_rows = targets.shape[0]
+    begin = places[BEGIN]
+    n_rows = targets.shape[0] - begin
     while places[NUMBER] < places[STOP]:
         number = places[NUMBER]
         timed = number == places[NEXT_TIMED]
@@ -257,8 +260,8 @@ constants, codes
                 counters,
                 constants,
                 codes,
-                n_rows * number // n_rounds,
-                n_rows * (number + 1) // n_rounds,
+                begin + n_rows * number // n_rounds,
+                begin + n_rows * (number + 1) // n_rounds,
             )
             if timed:
                 stamps[1] = _now(stamps)

@@ -23,7 +23,7 @@ from dsgd.comm.window import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.runtime.rank import Rank
-from dsgd.sync import AbstractStrategy
+from dsgd.sync import AbstractStrategy, Cut
 from dsgd.types import FloatVector
 
 __all__ = ["CALL_S", "FusedRounds", "window_for"]
@@ -93,7 +93,7 @@ class FusedRounds:
         # No rounds: the kernel is loaded or compiled now, and not while a peer waits.
         kernels.run_rounds(*self._steps, 1, 0.0, *self._sums)
 
-    def run(self, number: int, stop: int, rounds: int, weight: float) -> int:
+    def run(self, number: int, stop: int, cut: Cut, weight: float) -> int:
         """Run rounds of an epoch until rank 0 calls for a break.
 
         Parameters
@@ -102,8 +102,8 @@ class FusedRounds:
             The round that comes next.
         stop : int
             The round before which to stop.
-        rounds : int
-            Rounds of the epoch.
+        cut : Cut
+            The rounds of the epoch.
         weight : float
             Share of this rank in the mean.
 
@@ -119,13 +119,14 @@ class FusedRounds:
         places[kernels.STOP] = stop
         places[kernels.LAST] = min(number + n_rounds, stop)
         places[kernels.STRIDE] = self._stride
+        places[kernels.BEGIN] = cut.starts[self._rank.number]
         # Not the first: it finds the caches as Python left them.
         places[kernels.NEXT_TIMED] = number + self._stride // 2
         begin = idle_since = settled_at = time.monotonic()
         settled, published = number, -1
         code = kernels.LATE
         while code != kernels.DONE:
-            code = kernels.run_rounds(*self._steps, rounds, weight, *self._sums)
+            code = kernels.run_rounds(*self._steps, cut.rounds, weight, *self._sums)
             window.published = int(places[kernels.PUBLISHED])
             if code in (kernels.DONE, kernels.FULL):
                 reached, now = int(places[kernels.NUMBER]), time.monotonic()

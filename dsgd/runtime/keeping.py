@@ -12,6 +12,7 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -52,12 +53,10 @@ class StateKeeping:
         The rows of this rank.
     rows : sequence of int
         The rows of each rank.
-    rounds : int
-        Rounds in an epoch.
     """
 
-    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int], rounds: int) -> None:
-        self._rank, self._rows, self._rounds = rank, rows, rounds
+    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int]) -> None:
+        self._rank, self._rows = rank, rows
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
         self._clock = rank.ledger.clock
         self._began = self._looked = self._copied = self._written = self._clock()
@@ -81,9 +80,10 @@ class StateKeeping:
         """Seconds of training, those before it was interrupted among them."""
         return self._clock() - self._began
 
-    def next_look(self, number: int) -> int:
-        """Return the round before which ranks look next, coming from round `number`; the same on all ranks."""
-        return min(number + self._stride, self._rounds) if self.is_on else self._rounds
+    @property
+    def stride(self) -> int:
+        """Rounds from one look to the next; the same on all ranks."""
+        return self._stride if self.is_on else sys.maxsize
 
     def recall(self, at: TrainState) -> str | None:
         """Go on from the newest state there is; called by all ranks.
@@ -125,9 +125,10 @@ class StateKeeping:
             arrays, per_rank = adapted(arrays, self._rows)
             arrays["n_ranks"] = np.array([n_ranks])
         shared = share(group, arrays, root, per_rank)
-        at.take_up(shared, group.rank, self._rows, self._rounds)
+        at.take_up(shared, group.rank, self._rows)
         if shared["n_ranks"][0] == 1 and self._keeper is not None:
-            self._take_mean(at, self._keeper.latest, (int(shared["position"][0]), int(shared["position"][1])))
+            epoch, number = (int(value) for value in shared["position"][:2])
+            self._take_mean(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
         self._began -= at.elapsed_s
         return note
 
@@ -210,7 +211,7 @@ class StateKeeping:
         self._stride = int(agreed[_STRIDE])
         if counters is None or not (agreed[_COPY] or agreed[_WRITE]):
             return
-        common = at.common(counters, self._rows, self._rounds, self.elapsed_s)
+        common = at.common(counters, self._rows, self.elapsed_s)
         if agreed[_COPY] and self._keeper is not None:
             has_rows = self._rows[self._rank.number] > 0
             self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, preferred=has_rows)

@@ -1,7 +1,8 @@
 """The rank loop: the one place where local steps, synchronisation and the ledger meet.
 
 Threads, Dask workers and any other gang run this same program. An epoch is cut into the same number of rounds on
-every rank; in each round a rank works on its slice of rows and then, if the strategy says so, synchronises. At the
+every rank; in each round a rank works on its slice of rows and then, if the strategy says so, synchronises. Where the
+strategy finds its period while it trains, what is left of an epoch is cut anew (`dsgd.runtime.adaptation`). At the
 end of an epoch one short control message is summed over the ranks: losses, row counts, the non-finite flag, replica
 dispersion, validation sums and how long each rank has computed. All ranks read the same sums and so take the same
 decision to stop; none can be left waiting for a round that a peer does not begin.
@@ -9,6 +10,8 @@ decision to stop; none can be left waiting for a round that a peer does not begi
 
 from __future__ import annotations
 
+import math
+import sys
 import time
 from collections.abc import Callable
 from typing import Any, Final
@@ -17,7 +20,8 @@ import numpy as np
 
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
-from dsgd.local import SGD, AbstractRows, AbstractState, Evaluation, Residency, SGDState, Shard, is_finite, split
+from dsgd.local import SGD, AbstractRows, AbstractState, Evaluation, Residency, SGDState, Shard, is_finite
+from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
@@ -28,7 +32,17 @@ from dsgd.runtime.serving import begin_servers
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import AbstractLocalTerm, AnytimeSGD, Hogwild, LocalSteps, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync import (
+    AbstractAdaptation,
+    AbstractLocalTerm,
+    AnytimeSGD,
+    Cut,
+    Hogwild,
+    LocalSteps,
+    MinibatchSGD,
+    RoundClock,
+    carry_over,
+)
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.delayed import DelayedMean
 from dsgd.sync.server import AbstractServerStrategy
@@ -108,7 +122,6 @@ class _Trainer:
         if job.average_start is not None and self.state.averaged is not None:
             self.state.averaged[:] = job.average_start
             self.state.n_averaged = job.n_averaged
-        self.at = TrainState(self.params, self.state)
         n_outputs = job.optimizer.n_outputs
         entries_per_row = self.shard.entries(0, self.shard.n_rows) // max(1, self.shard.n_rows) + 16
         entries = entries_per_call(self.params.size)
@@ -140,13 +153,17 @@ class _Trainer:
         # A rank that is alone has nobody to average with: it walks each epoch in one go.
         alone = rank.size == 1 and job.strategy.exchanges == "model" and not job.strategy.n_servers
         self.period = job.strategy.period
-        self.rounds = 1 if alone else self.period.rounds_per_epoch(self.rows)
-        self.n_rounds = self.rounds  # of the epoch that is over; not all strategies can plan them
-        overlaps = job.strategy.overlap and self.rounds > 1
+        cut = Cut.whole(self.rows, 1 if alone else self.period.rounds_per_epoch(self.rows))
+        self.at = TrainState(self.params, self.state, cut)
+        self.adaptation: Adaptation | None = None
+        if isinstance(job.strategy, AbstractAdaptation) and rank.size > 1:
+            self.adaptation = Adaptation(rank, job.strategy, self.rows, job.optimizer, job.max_iter)
+        self.n_rounds = 0  # of the epoch so far; not all strategies can plan them
+        overlaps = job.strategy.overlap and cut.rounds > 1
         self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
         # Long rounds gain nothing by it, and are cut into several calls; rows in a file wait for the disk in any case.
         longest = max(self.rows) * (self.params.size + 16 * n_outputs)
-        self.fuses = self.fused is not None and self.residency is None and longest <= entries * self.rounds
+        self.least_fused = longest / entries if self.fused is not None and self.residency is None else math.inf
 
     def run(self) -> TrainResult:
         at, job = self.at, self.job
@@ -154,22 +171,28 @@ class _Trainer:
         resumed = note is not None
         published = time.perf_counter()
         while at.epoch < job.max_iter and not at.stop_rule.stopped:
-            if at.round == 0:
+            if at.begins_epoch:
                 self.state.start_epoch()
-            while at.round < self.rounds:
+            to_look = keeping.stride
+            while at.round < at.cut.rounds:
                 # With an exchange under way there is no state that could be kept.
                 # Nor where ranks do not wait for each other: a look would make them do so.
                 aside = self.delayed is not None or job.strategy.talks == "by post"
-                stop = self.rounds if aside else keeping.next_look(at.round)
-                self._run_rounds(at.epoch, at.round, stop)
-                at.round = stop
+                n = min(at.cut.rounds - at.round, at.ahead, sys.maxsize if aside else to_look)
+                self._run_rounds(at.epoch, at.round, at.round + n)
+                at.round, at.ahead, to_look = at.round + n, at.ahead - n, to_look - n
+                if self.adaptation is not None and not at.ahead:
+                    self.adaptation.decide(at)
                 if resumed and self.rank.number == 0:
-                    text = f"training goes on in epoch {at.epoch + 1}, round {stop} done"
-                    event = {"phase": "resumed", "resumed_epoch": at.epoch + 1, "resumed_round": stop, "text": text}
-                    self.rank.publish(event)
+                    epoch, number = at.epoch + 1, at.position[1]
+                    text = f"training goes on in epoch {epoch}, round {number} done"
+                    self.rank.publish(
+                        {"phase": "resumed", "resumed_epoch": epoch, "resumed_round": number, "text": text}
+                    )
                 resumed = False
-                if stop < self.rounds:
+                if not to_look and at.round < at.cut.rounds:
                     self._keep(keeping)
+                    to_look = keeping.stride
             record = self._end_epoch(keeping)
             now = time.perf_counter()
             last = at.stop_rule.stopped or at.epoch == job.max_iter
@@ -207,17 +230,19 @@ class _Trainer:
         """Return what keeps the state, after it has brought back what was kept before."""
         self.ledger.begin_round("setup")
         self.at.strategy = self.job.strategy.init(self.rank.group, self.params, self.weight)
-        keeping = StateKeeping(self.rank, self.job, self.shard, self.rows, self.rounds)
+        keeping = StateKeeping(self.rank, self.job, self.shard, self.rows)
         note = keeping.recall(self.at)
         if isinstance(self.job.strategy, AbstractServerStrategy) and self.rank.number == 0:
-            begin_servers(self.rank, self.job.strategy, self.at, self.shard, self.rounds)
+            begin_servers(self.rank, self.job.strategy, self.at, self.shard)
+        if self.adaptation is not None:
+            self.adaptation.begin(self.at, keeping)
         self.ledger.end_round()
         return keeping, note
 
     def _keep(self, keeping: StateKeeping) -> None:
         self.deadlines.expect("edge")
-        # In the middle of an epoch: the round before was the last that `next_look` allowed.
-        clock = RoundClock(self.at.epoch, self.at.round - 1, self.rounds, is_last=False)
+        # In the middle of an epoch: the round before was an ordinary one.
+        clock = RoundClock(self.at.epoch, self.at.round - 1, self.at.cut.rounds, is_last=False)
         self.ledger.begin_round("keep")
         keeping.look(self.at, same_model=self._ends_equal(clock))
         self.ledger.end_round()
@@ -247,39 +272,45 @@ class _Trainer:
 
     def _run_rounds(self, epoch: int, first: int, stop: int) -> None:
         """Run the rounds first..stop of an epoch; nothing else happens between them."""
-        number = first
+        at, number = self.at, first
         self.deadlines.expect("edge")
         if self.anytime is not None:
             # An epoch of them is one round here: only the ranks together find out when it is over.
-            self.n_rounds = self.anytime.run_epoch(self.n_total, self.before_sync, self.deadlines)
+            self.n_rounds += self.anytime.run_epoch(self.n_total, self.before_sync, self.deadlines)
             self.exchanged_at = self.clock()
             return
-        # The last of an epoch is always an ordinary round: it notes how far the models were apart.
-        while self.fused is not None and self.fuses and number < min(stop, self.rounds - 1):
+        self.n_rounds += stop - first
+        # The last of an epoch is always an ordinary round: it notes how far the models were apart. So is that in which
+        # ranks decide.
+        fused_until = stop - 1 if stop - first == at.ahead else min(stop, at.cut.rounds - 1)
+        while self.fused is not None and self.least_fused <= at.cut.rounds and number < fused_until:
             self.rank.check()
             begin, before = self.clock(), number
-            number = self.fused.run(number, min(stop, self.rounds - 1), self.rounds, self.weight)
+            number = self.fused.run(number, fused_until, at.cut, self.weight)
             self.deadlines.add(self.clock() - begin, number - before)
             self.deadlines.expect("round")
         while number < stop:
             last = number
             while last < stop - 1 and not self.period.is_due(self._clock_at(epoch, last)):
                 last += 1
-            self._round(epoch, number, last)
+            self._round(epoch, number, last, decides=last + 1 - first == at.ahead)
             number = last + 1
             self.deadlines.expect("round")
 
     def _clock_at(self, epoch: int, number: int) -> RoundClock:
-        is_last = number == self.rounds - 1 and epoch == self.job.max_iter - 1
-        return RoundClock(epoch, number, self.rounds, is_last)
+        rounds = self.at.cut.rounds
+        is_last = number == rounds - 1 and epoch == self.job.max_iter - 1
+        return RoundClock(epoch, number, rounds, is_last)
 
-    def _round(self, epoch: int, first: int, number: int) -> None:
-        """Run the rounds first..number, the last included, of which only the last may be due."""
+    def _round(self, epoch: int, first: int, number: int, *, decides: bool = False) -> None:
+        """Run the rounds first..number, the last included, of which only the last may be due, and may decide."""
         strategy, ledger = self.job.strategy, self.ledger
-        ends_epoch = number == self.rounds - 1
         clock = self._clock_at(epoch, number)
-        due = self.period.is_due(clock)
-        start, stop = split(self.shard.n_rows, self.rounds, first)[0], split(self.shard.n_rows, self.rounds, number)[1]
+        ends_epoch, due = clock.ends_epoch, self.period.is_due(clock)
+        start, stop = self.at.cut.span(self.rank.number, self.shard.n_rows, first, number)
+        adaptation = self.adaptation if decides else None
+        if adaptation is not None:
+            adaptation.note(self.at)
         ledger.begin_round("sync" if due else "local")
         begin = ledger.clock() if ledger.timing else 0.0
         self.rank.check()
@@ -298,12 +329,14 @@ class _Trainer:
             if self.delayed is not None and not ends_epoch:
                 self.delayed.hold(self.params)
             elif due:
+                if adaptation is not None:
+                    adaptation.observe(self.at)
                 strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
                 carry_over(strategy.momentum, self.rank.group, self.state.memory().values(), self.weight)
         else:
             if isinstance(strategy, MinibatchSGD):
                 # By the step counter, which goes on from one call of partial_fit to the next.
-                self.state.rate_factor = strategy.rate_factor(self.state.t / self.rounds)
+                self.state.rate_factor = strategy.rate_factor(self.state.t / clock.rounds)
             self._gradient_round(number, start, stop, begin)
         if ledger.timing and due:
             self.deadlines.add(ledger.clock() - begin)
@@ -320,7 +353,9 @@ class _Trainer:
         if n_local:
             self.gradient /= n_local
         self._charge(self.shard, start, stop)
-        n_round = sum(high - low for low, high in (split(n, self.rounds, number) for n in self.rows))
+        cut = self.at.cut
+        spans = (cut.span(rank, n, number, number) for rank, n in enumerate(self.rows))
+        n_round = sum(high - low for low, high in spans)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
         weight = n_local / n_round if n_round else 0.0
@@ -339,7 +374,7 @@ class _Trainer:
         """Sum the control message of an epoch over the ranks, take in what it says, and return the record."""
         at, job = self.at, self.job
         is_last = at.epoch == job.max_iter - 1
-        clock = RoundClock(at.epoch, self.rounds - 1, self.rounds, is_last=is_last)
+        clock = self._clock_at(at.epoch, at.cut.rounds - 1)
         measured = job.strategy.exchanges == "model" and self._ends_equal(clock)
         dispersion = self._distance_from_mean() if measured else np.nan
         self._settle(is_last=False)
@@ -368,8 +403,11 @@ class _Trainer:
             validation_score=score if job.early_stopping else float("nan"),
         )
         self._tell_of(self.watch.update(paces, self.n_rounds))
+        self.n_rounds = 0
         at.history.append(record)
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
+        if self.adaptation is not None:
+            self.adaptation.cut_epoch(at)
         stopped = at.stop_rule.update(record, job, self.state)
         if keeping.is_on:
             self.ledger.begin_round("keep")
@@ -451,7 +489,8 @@ class _Trainer:
         strategy = self.job.strategy
         if strategy.exchanges == "model" and converged:
             # Training ended before the last round that was planned: a strategy that waits for it has yet to average.
-            early = RoundClock(0, self.rounds - 1, self.rounds, is_last=False)
+            rounds = self.at.cut.rounds
+            early = RoundClock(0, rounds - 1, rounds, is_last=False)
             if not self.period.is_due(early):
                 self.ledger.begin_round("sync")
                 strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)

@@ -11,7 +11,8 @@ happened. Otherwise (another number of ranks, or rows dealt anew) they all start
 - the model, where ranks had different ones, and the averaged model;
 - what the optimiser and the strategy remember: of floats the mean, of everything else that of the first rank;
 - the step counter t, so that step sizes go on where they were;
-- the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before.
+- the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before, which
+  is cut as a whole one.
 
 The L1 penalty that weights have received is then forgotten, on both sides of the account: it only says how much of the
 next truncation is due already.
@@ -19,6 +20,7 @@ next truncation is due already.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from typing import Any, Final
@@ -31,6 +33,7 @@ from dsgd.local import AbstractState
 from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import EpochRecord
 from dsgd.sync.base import NoState, state_arrays
+from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact"]
@@ -41,6 +44,7 @@ _STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
 #: What the names begin with of what a rank remembers beside its model.
 OWN_MEMORY: Final = (_RULE, _STRATEGY, _STATISTICS)
+_NEVER: Final = sys.maxsize
 
 
 @dataclass
@@ -53,8 +57,14 @@ class TrainState:
         The model.
     optimizer : AbstractState
         The state of the local optimiser.
+    cut : Cut
+        How what is left of the epoch is cut into rounds.
     epoch, round : int
-        What comes next, from 0.
+        What comes next, from 0; the round is one of `cut`.
+    n_cut : int
+        Rounds of the epoch that were over when it was cut anew.
+    ahead : int
+        Rounds until ranks decide how often to synchronise, for a strategy that finds its period.
     n_steps : int
         Rows visited by all ranks in the epochs that are complete.
     elapsed_s : float
@@ -69,8 +79,11 @@ class TrainState:
 
     params: FloatVector
     optimizer: AbstractState
+    cut: Cut
     epoch: int = 0
     round: int = 0
+    n_cut: int = 0
+    ahead: int = _NEVER
     n_steps: int = 0
     elapsed_s: float = 0.0
     stop_rule: StopRule = field(default_factory=StopRule)
@@ -78,11 +91,16 @@ class TrainState:
     strategy: Any = field(default_factory=NoState)
 
     @property
-    def position(self) -> tuple[int, int]:
-        """Epoch and round that come next."""
-        return self.epoch, self.round
+    def begins_epoch(self) -> bool:
+        """Whether no round of the epoch that comes next is over."""
+        return self.n_cut + self.round == 0
 
-    def common(self, counters: AnyArray, rows: Sequence[int], rounds: int, seconds: float) -> dict[str, AnyArray]:
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch that comes next, and how many of its rounds are over."""
+        return self.epoch, self.n_cut + self.round
+
+    def common(self, counters: AnyArray, rows: Sequence[int], seconds: float) -> dict[str, AnyArray]:
         """Return what is equal on all ranks.
 
         Parameters
@@ -91,14 +109,13 @@ class TrainState:
             The counters of all ranks.
         rows : sequence of int, length size
             The rows of each.
-        rounds : int
-            Rounds in an epoch.
         seconds : float
             Since training began.
         """
         history = [tuple(vars(record).values()) for record in self.history]
         return {
-            "position": np.array([self.epoch, self.round, rounds, self.n_steps], dtype=np.int64),
+            "position": np.array([self.epoch, self.round, self.cut.rounds, self.n_steps], dtype=np.int64),
+            "cut": np.array([self.n_cut, self.ahead, *self.cut.starts], dtype=np.int64),
             "seconds": np.array([seconds]),
             "rows": np.array(rows, dtype=np.int64),
             "stop_rule": self.stop_rule.as_vector(),
@@ -138,7 +155,7 @@ class TrainState:
                 whole[name] = np.stack(parts)
         return whole
 
-    def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int], rounds: int) -> None:
+    def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
         """Go on from what a gang has saved, this one or another.
 
         Parameters
@@ -149,13 +166,16 @@ class TrainState:
             This rank.
         rows : sequence of int
             The rows of each rank now.
-        rounds : int
-            Rounds in an epoch now.
         """
         exact = is_exact(saved, rows)
-        epoch, number, rounds_before, n_steps = (int(value) for value in saved["position"])
-        self.epoch, self.n_steps = epoch, n_steps
-        self.round = number if exact else number * rounds // rounds_before
+        self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
+        n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
+        if exact:
+            self.cut, self.round, self.n_cut = Cut(tuple(starts), rounds), number, n_cut
+        else:
+            before, n_rows = sum(starts), max(1, int(saved["rows"].sum()))
+            over = before * rounds + (n_rows - before) * number
+            self.round = over * self.cut.rounds // (n_rows * rounds)
         self.elapsed_s = float(saved["seconds"][0])
         self.stop_rule = StopRule.from_vector(saved["stop_rule"])
         self.history = [EpochRecord(int(line[0]), *(float(value) for value in line[1:])) for line in saved["history"]]

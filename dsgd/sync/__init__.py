@@ -7,7 +7,16 @@ from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
 from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.backup_workers import BackupWorkers
-from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps, NoState
+from dsgd.sync.base import (
+    AbstractAdaptation,
+    AbstractLocalTerm,
+    AbstractStrategy,
+    Exchange,
+    LocalSteps,
+    NoState,
+    Plan,
+    Seen,
+)
 from dsgd.sync.choco import ChocoSGD, ChocoState
 from dsgd.sync.combine import check_combination
 from dsgd.sync.compression import CompressionState, Compressor, common_factor
@@ -26,7 +35,7 @@ from dsgd.sync.momentum import MomentumPolicy, carry_over
 from dsgd.sync.one_shot import OneShotAveraging
 from dsgd.sync.outer import OuterState
 from dsgd.sync.overlap_sgp import InFlightState, OverlapSGP
-from dsgd.sync.period import AbstractPeriod, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
+from dsgd.sync.period import AbstractPeriod, Cut, EveryBatch, EveryEpoch, EveryRows, OftenThenRarely, Once, RoundClock
 from dsgd.sync.post_local import PostLocalSGD
 from dsgd.sync.resolve import STRATEGIES, resolve
 from dsgd.sync.scaffold import SCAFFOLD, ControlState
@@ -43,6 +52,7 @@ __all__ = [
     "SCAFFOLD",
     "SGP",
     "STRATEGIES",
+    "AbstractAdaptation",
     "AbstractLocalTerm",
     "AbstractPeriod",
     "AbstractStrategy",
@@ -57,6 +67,7 @@ __all__ = [
     "CompressionState",
     "Compressor",
     "ControlState",
+    "Cut",
     "DelayCompensatedASGD",
     "DiLoCo",
     "Downpour",
@@ -84,10 +95,12 @@ __all__ = [
     "OuterState",
     "OverlapSGP",
     "PairState",
+    "Plan",
     "PostLocalSGD",
     "PushSumState",
     "RoundClock",
     "RoundState",
+    "Seen",
     "SlowMo",
     "StaleSynchronous",
     "StalenessAware",

@@ -3,12 +3,14 @@
 A strategy is a frozen dataclass of its policy alone; what changes during training lives in a record that `init` makes
 and the rank loop hands back. The loop cuts every epoch into rounds of the same number on every rank: rank r with n_r
 rows works on rows ``[n_r k // K, n_r (k + 1) // K)`` in round k of K, so ranks with unequal shards never wait for a
-step that a peer does not have, and averages are weighted by rows.
+step that a peer does not have, and averages are weighted by rows. A strategy that finds its period while it trains
+(`AbstractAdaptation`) has what is left of an epoch cut anew, at the same round on every rank.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
@@ -18,7 +20,18 @@ from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractLocalTerm", "AbstractStrategy", "Exchange", "LocalSteps", "NoState", "Talk", "state_arrays"]
+__all__ = [
+    "AbstractAdaptation",
+    "AbstractLocalTerm",
+    "AbstractStrategy",
+    "Exchange",
+    "LocalSteps",
+    "NoState",
+    "Plan",
+    "Seen",
+    "Talk",
+    "state_arrays",
+]
 
 Exchange = Literal["model", "gradient"]
 Talk = Literal["together", "in pairs", "by post"]
@@ -164,6 +177,96 @@ class AbstractLocalTerm(ABC, Generic[StateT]):
         state : StateT
             What `AbstractStrategy.init` returned; updated in place.
         """
+
+
+class Seen(NamedTuple):
+    """What a rank has seen since ranks last decided how often to synchronise.
+
+    Parameters
+    ----------
+    seconds : float
+        Since training began.
+    row_s : float
+        Seconds of local steps per row: the median of the rounds that were timed.
+    wire_s, wait_s : float
+        Seconds of a synchronisation in which bytes moved or were made ready, and in which a peer was waited for;
+        medians.
+    loss : float
+        Mean loss of the rows visited, each before its step.
+    rate : float
+        Rate of the last step.
+    drift_sq : float
+        Squared distance of this rank's model, before the synchronisation, from the one that it began the round with.
+    rows_left : float
+        Rows of this rank until training ends, if nothing ends it sooner.
+    """
+
+    seconds: float
+    row_s: float
+    wire_s: float
+    wait_s: float
+    loss: float
+    rate: float
+    drift_sq: float
+    rows_left: float
+
+
+class Plan(NamedTuple):
+    """How often ranks synchronise, and for how long.
+
+    Parameters
+    ----------
+    every : int
+        Rows of the rank with the most rows, between two synchronisations.
+    rounds : int
+        In which synchronisation from here on ranks decide anew: 1 is the next one.
+    """
+
+    every: int
+    rounds: int
+
+
+class AbstractAdaptation(ABC, Generic[StateT]):
+    """What a strategy adds that finds its period while it trains.
+
+    Every so many synchronisations ranks decide. Each first says what it has seen; it travels with what `sync` exchanges
+    anyway, and from the sums, which are equal on all ranks to the bit, all of them take the same decision.
+    """
+
+    @abstractmethod
+    def plan(self, rows: Sequence[int], state: StateT) -> Plan:
+        """Return what holds now, at first or as it was decided last; the same on every rank.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            Rows of each rank.
+        state : StateT
+            What `AbstractStrategy.init` returned.
+        """
+
+    @abstractmethod
+    def observe(self, seen: Seen, state: StateT) -> None:
+        """Take in what this rank has seen; the next `sync` tells all ranks."""
+
+    @abstractmethod
+    def decide(self, rows: Sequence[int], moved_sq: float, norm_sq: float, state: StateT) -> Plan:
+        """Return what holds from here on, after the `sync` that has told what all ranks have seen.
+
+        Parameters
+        ----------
+        rows : sequence of int
+            Rows of each rank.
+        moved_sq, norm_sq : float
+            Squared distance of the model after the synchronisation from the one that the round began with, and from
+            zero; equal on all ranks.
+        state : StateT
+            Updated in place.
+        """
+
+    @abstractmethod
+    def history(self, state: StateT) -> list[dict[str, Any]]:
+        """Return the periods so far, in order: since how many rows of the longest rank, since when, and why."""
 
 
 def state_arrays(state: Any) -> dict[str, AnyArray]:

@@ -1,18 +1,20 @@
 """When ranks talk: into how many rounds an epoch is cut, and which of them end in a synchronisation.
 
 A period is a pure function of the rows of all ranks and of the place in training. All ranks ask it the same and so
-agree without a message.
+agree without a message. A strategy that finds its period while it trains (`dsgd.sync.base.AbstractAdaptation`) has what
+is left of an epoch cut anew.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
 from dsgd.validation import check_number
 
-__all__ = ["AbstractPeriod", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
+__all__ = ["AbstractPeriod", "Cut", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
 
 
 class RoundClock(NamedTuple):
@@ -39,6 +41,53 @@ class RoundClock(NamedTuple):
     def ends_epoch(self) -> bool:
         """Whether this is the last round of its epoch."""
         return self.round == self.rounds - 1
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How what is left of an epoch is cut into rounds, on all ranks alike.
+
+    Parameters
+    ----------
+    starts : tuple of int, length world size
+        The row of each rank at which it begins; zeros for a whole epoch.
+    rounds : int
+        Into how many rounds it is cut.
+    """
+
+    starts: tuple[int, ...]
+    rounds: int
+
+    @classmethod
+    def whole(cls, rows: Sequence[int], rounds: int) -> Cut:
+        """Return the cut of a whole epoch of ranks with these rows."""
+        return cls((0,) * len(rows), rounds)
+
+    def span(self, rank: int, n_rows: int, first: int, last: int) -> tuple[int, int]:
+        """Return the rows (start, stop) of a rank with `n_rows` in rounds first..last, the last included.
+
+        Round k is for rows ``a + (n - a) k // rounds`` to ``a + (n - a) (k + 1) // rounds``, with a the row at which
+        the rank begins.
+        """
+        begin = self.starts[rank]
+        left = n_rows - begin
+        return begin + left * first // self.rounds, begin + left * (last + 1) // self.rounds
+
+    def after(self, number: int, rows: Sequence[int], every: int) -> Cut:
+        """Return the cut of what is left before round `number`, into rounds of `every` rows or a little less.
+
+        Parameters
+        ----------
+        number : int
+            The round of this cut that comes next.
+        rows : sequence of int
+            Rows of each rank.
+        every : int
+            Rows of the rank with the most rows left, between two synchronisations.
+        """
+        starts = tuple(self.span(rank, n, number, number)[0] for rank, n in enumerate(rows))
+        most = max(n - start for n, start in zip(rows, starts, strict=True))
+        return Cut(starts, max(1, -(-most // every)))
 
 
 class AbstractPeriod(ABC):

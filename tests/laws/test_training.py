@@ -18,7 +18,7 @@ from dsgd.runtime.snapshot import Snapshot, SnapshotKeeper
 from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import EASGD, SCAFFOLD, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
+from dsgd.sync import EASGD, SCAFFOLD, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.base import state_arrays
 from gangs import raise_first, run_ranks
 from laws.family import FAMILY, Member
@@ -160,7 +160,7 @@ def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
     job = TrainJob(sgd, strategy, np.zeros(6), max_iter=9, tol=None, n_iter_no_change=5)
 
     def state(rank: Rank, shard: Any) -> TrainState:
-        at = TrainState(np.zeros(6), sgd.init(shard))
+        at = TrainState(np.zeros(6), sgd.init(shard), Cut((0, 0, 0), 4))
         at.strategy = strategy.init(rank.group, at.params, 1 / rank.size)
         return at
 
@@ -169,7 +169,7 @@ def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
         at.epoch, at.params[:] = 3, number if not strategy.ends_equal else 7.0
         for vector in state_arrays(at.strategy).values():
             vector[...] = 10.0 + number
-        common = at.common(np.zeros((3, at.optimizer.counters.size)), [20, 20, 20], 3, 1.0)
+        common = at.common(np.zeros((3, at.optimizer.counters.size)), [20, 20, 20], 1.0)
         return Snapshot((3, 0), {**common, **at.copied()})
 
     shards = shards_of([30, 30, 0])
@@ -181,8 +181,7 @@ def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
 
     def recall(rank: Rank) -> TrainState:
         at = state(rank, shards[rank.number])
-        rows, rounds = [30, 30, 0], 4
-        assert StateKeeping(rank, job, shards[rank.number], rows, rounds).recall(at) == ""
+        assert StateKeeping(rank, job, shards[rank.number], [30, 30, 0]).recall(at) == ""
         return at
 
     found = raise_first(run_ranks([lambda rank=rank: recall(rank) for rank in ranks]))

@@ -1,0 +1,131 @@
+"""A period that is found while training goes on: what the rank loop does for `dsgd.sync.AbstractAdaptation`.
+
+Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
+fits that are over in milliseconds.
+
+Method: the strategy says in how many synchronisations ranks decide next. The model before that round is noted, and what
+this rank has measured since the last time travels with its exchange; then what is left of the epoch is cut anew. All
+other rounds are those of a fixed period, so that many of them may run inside one kernel.
+
+Seconds are medians of the rounds that the ledger has timed, without the first ones of a training: a rank that begins
+finds its caches cold and its peers late.
+
+Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.kernels.distance import squared_distances
+from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
+from dsgd.local import AbstractLocalOptimizer
+from dsgd.runtime.keeping import StateKeeping
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train_state import TrainState
+from dsgd.sync import AbstractAdaptation, Cut, Plan, Seen
+
+__all__ = ["Adaptation"]
+
+_N_COLD: Final = 2
+
+
+class Adaptation:
+    """What one rank does between two decisions.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    strategy : AbstractAdaptation
+        Decides.
+    rows : list of int
+        Rows of each rank.
+    optimizer : AbstractLocalOptimizer
+        Knows the rate of a step.
+    epochs : int
+        Epochs at most.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        strategy: AbstractAdaptation[Any],
+        rows: list[int],
+        optimizer: AbstractLocalOptimizer[Any, Any],
+        epochs: int,
+    ) -> None:
+        self._rank, self._strategy, self._rows, self._optimizer, self._epochs = rank, strategy, rows, optimizer, epochs
+        self._every = 1
+        # Of the losses of the running epoch, and of its rows, those that an earlier decision has seen.
+        self._loss_sum = self._n_seen = 0.0
+        self._n_cold = _N_COLD
+
+    def begin(self, at: TrainState, keeping: StateKeeping) -> None:
+        """Take up what holds, at the beginning or where training goes on; `keeping` knows since when it runs."""
+        self._keeping = keeping
+        self._reference = at.params.copy()
+        # Compiled or loaded now, and not while a peer waits.
+        squared_distances(at.params, self._reference)
+        ahead = at.ahead
+        self._apply(at, self._strategy.plan(self._rows, at.strategy))
+        # Of a state that was kept the next decision is as near as it was.
+        at.ahead = min(at.ahead, ahead)
+        if at.begins_epoch:
+            self.cut_epoch(at)
+        elif at.round < at.cut.rounds and max(self._sizes(at)) > self._every:
+            self._cut_anew(at)
+
+    def cut_epoch(self, at: TrainState) -> None:
+        """Cut the epoch that comes next; nothing of it is over."""
+        at.cut = Cut.whole(self._rows, 1).after(0, self._rows, self._every)
+        at.n_cut = at.round = 0
+        self._loss_sum = self._n_seen = 0.0
+
+    def note(self, at: TrainState) -> None:
+        """Note the model before the round in which ranks decide."""
+        self._reference[:] = at.params
+
+    def observe(self, at: TrainState) -> None:
+        """Tell the strategy what this rank has seen, after the steps of that round and before its exchange."""
+        state, number = at.optimizer, self._rank.number
+        n_rows = max(1.0, state.n_seen - self._n_seen)
+        timed = np.array(self._rank.ledger.recent or [(0.0,) * 5])
+        usual = np.median(timed[self._n_cold :] if len(timed) > self._n_cold else timed, axis=0)
+        seen = Seen(
+            seconds=self._keeping.elapsed_s,
+            row_s=float(usual[COMPUTE]) / max(1.0, self._sizes(at)[number]),
+            # What the ledger charges to no phase is spent on the exchange too.
+            wire_s=max(float(usual[WIRE] + usual[ENCODE]), float(usual[-1] - usual[COMPUTE] - usual[WAIT])),
+            wait_s=float(usual[WAIT]),
+            loss=(state.loss_sum - self._loss_sum) / n_rows,
+            rate=self._optimizer.rate_sum(state.t - 1.0, state),
+            drift_sq=squared_distances(at.params, self._reference)[0],
+            rows_left=float((self._epochs - at.epoch) * self._rows[number] - state.n_seen),
+        )
+        self._strategy.observe(seen, at.strategy)
+
+    def decide(self, at: TrainState) -> None:
+        """Take the decision, after that exchange, and cut what is left of the epoch by it."""
+        before = self._every
+        moved_sq, norm_sq = squared_distances(at.params, self._reference)
+        self._apply(at, self._strategy.decide(self._rows, moved_sq, norm_sq, at.strategy))
+        self._rank.ledger.recent.clear()
+        self._n_cold = 0
+        self._loss_sum, self._n_seen = at.optimizer.loss_sum, float(at.optimizer.n_seen)
+        if self._every != before and at.round < at.cut.rounds:
+            self._cut_anew(at)
+
+    def _apply(self, at: TrainState, plan: Plan) -> None:
+        self._every, at.ahead = plan.every, plan.rounds
+
+    def _cut_anew(self, at: TrainState) -> None:
+        at.cut = at.cut.after(at.round, self._rows, self._every)
+        at.n_cut, at.round = at.n_cut + at.round, 0
+
+    def _sizes(self, at: TrainState) -> list[float]:
+        """Return the rows of each rank in a round of the present cut, in the mean."""
+        pairs = zip(self._rows, at.cut.starts, strict=True)
+        return [(n - start) / at.cut.rounds for n, start in pairs]
