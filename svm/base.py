@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import warnings
 from abc import abstractmethod
@@ -18,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator
+from dsgd.progress import StopTraining
 from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, resolve_elimination
@@ -228,13 +228,13 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             )
 
     def _say(self, text: str) -> None:
-        """Print a line if asked to; on a gang, where the client is."""
-        if not self.verbose:
-            return
-        if self._gang is None:
-            sys.stdout.write(text + "\n")
-        elif self._gang.leads:
+        """Tell who listens; on a gang, where the client is."""
+        if self._gang is not None and self._gang.leads:
             self._gang.rank.publish({"text": text})
+        if self._audience is not None:
+            # What there is before the gap is closed is no model to stop with.
+            with contextlib.suppress(StopTraining):
+                self._audience.tell({"text": text})
 
     # -- on a cluster --------------------------------------------------------------------------------------------
 
@@ -266,12 +266,15 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             model = type(self)(**{**self.get_params(deep=False), "client": None})
             if classes is not None:
                 model.classes_ = self._check_classes(classes)
-
-            def say(event: Any) -> None:
-                if "text" in event:
-                    sys.stdout.write(event["text"] + "\n")
-
-            gang = blocks.run(fit_on_rank, packer, (model,), on_event=say, transport=self.transport, numbered=True)
+            gang = blocks.run(
+                fit_on_rank,
+                packer,
+                (model,),
+                on_event=self._listener(),
+                transport=self.transport,
+                numbered=True,
+                title=type(self).__name__,
+            )
         self.__dict__.update(gang.value)
         self.ledger_ = gang.ledger
         self.fit_report_ = {

@@ -6,7 +6,7 @@ import functools
 import sys
 import time
 import warnings
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
 from typing import Any, Self, get_args
@@ -167,7 +167,14 @@ class AbstractLinearSVM(AbstractClusterEstimator):
                 bias=self._bias(),
                 seed=seed,
             )
-            gang = blocks.run(train_linear, packer, (job,), on_event=self._listener(), transport=self.transport)
+            gang = blocks.run(
+                train_linear,
+                packer,
+                (job,),
+                on_event=self._listener(),
+                transport=self.transport,
+                title=type(self).__name__,
+            )
         result: LinearResult = gang.value
         self.ledger_ = gang.ledger
         self.fit_report_ = {
@@ -180,19 +187,6 @@ class AbstractLinearSVM(AbstractClusterEstimator):
             "stats": [dict(s) for s in gang.stats],
         }
         return result.solutions
-
-    def _listener(self) -> Callable[[Mapping[str, Any]], None] | None:
-        if not self.verbose:
-            return None
-
-        def say(event: Mapping[str, Any]) -> None:
-            if "phase" in event:
-                sys.stdout.write(f"{event.get('text', event['phase'])}\n")
-                return
-            output, stage = event["output"], event["stage"]
-            sys.stdout.write(f"output {output}: {stage}, relative gap {event['gap']:.2g}, {event['seconds']:.2f} s\n")
-
-        return say
 
     def _forget_cluster(self) -> None:
         """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""

@@ -390,7 +390,9 @@ class RankPeers:
         if now - self._published > _PUBLISH_EVERY_S:
             self._published = now
             gap = relative_gap(primal, dual)
-            self._rank.publish({"output": self.output, "stage": self.stage, "gap": gap, "seconds": record.seconds})
+            event = {"output": self.output, "stage": self.stage, "gap": gap, "seconds": record.seconds}
+            text = f"output {self.output}: {self.stage}, relative gap {gap:.2g}, {record.seconds:.2f} s"
+            self._rank.publish({**event, "text": text})
 
     def _open(self) -> None:
         self._rank.check()

@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, lazy
+from dsgd.inputs import Block, BlockSummary, announced, lazy
 from dsgd.svm.crammer_singer import solve_crammer_singer
 from dsgd.svm.l1_columns import make_columns
 from dsgd.svm.l1_newton import solve_l1
@@ -171,6 +171,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         self.client = client
         self.transport = transport
 
+    @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import Block, BlockSummary, lazy
+from dsgd.inputs import Block, BlockSummary, announced, lazy
 from dsgd.svm.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_cluster import LinearJob
 from dsgd.svm.linear_problem import make_problem
@@ -149,6 +149,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self.client = client
         self.transport = transport
 
+    @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import OutlierMixin
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import is_collection
+from dsgd.inputs import announced, is_collection
 from dsgd.svm.base import fill
 from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
@@ -129,6 +129,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         self.client = client
         self.transport = transport
 
+    @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -19,7 +19,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import lazy
+from dsgd.inputs import announced, lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
@@ -54,6 +54,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
     # -- training ------------------------------------------------------------------------------------------------
 
+    @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from dsgd.inputs import lazy
+from dsgd.inputs import announced, lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.dual import Dual
 from dsgd.svm.merging import deal_out
@@ -54,6 +54,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
 class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
     """Kernel regression; `SVR` and `NuSVR` are the ones to use."""
 
+    @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -21,6 +21,7 @@ import numpy as np
 import pytest
 import rich.console
 
+from dsgd import SGDClassifier
 from dsgd.__main__ import main
 from dsgd.cli.fit import _train, parse_sync
 from dsgd.errors import InvalidParameterError, RankError
@@ -321,28 +322,15 @@ def _wait_until_it_trains(pid: int) -> None:
         time.sleep(0.1)
 
 
-def test_a_terminal_shows_what_training_says(monkeypatch: pytest.MonkeyPatch) -> None:
-    """On a terminal the line written last, a place in the queue say, stands beside the clock."""
+def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a terminal a live line tells of epochs, loss and rows per second, and is gone when the table comes."""
     screen = io.StringIO()
     monkeypatch.setattr(
         rich.console, "Console", functools.partial(rich.console.Console, file=screen, force_terminal=True, width=100)
     )
-
-    class Waiting:
-        verbose = 0
-
-        def set_params(self, verbose: int) -> None:
-            """Set the only parameter."""
-            self.verbose = verbose
-
-        def fit(self, X: Any, y: Any) -> None:
-            """Wait in a queue."""
-            assert self.verbose == 1
-            sys.stdout.write("waiting for workers: 2 belong to other jobs, place 1 in the queue\n")
-            time.sleep(0.3)  # the screen is drawn ten times a second
-
-    estimator, before = Waiting(), sys.stdout
-    _train(estimator, None, None, show=True)
-    assert "place 1 in the queue" in screen.getvalue()
+    estimator, before = SGDClassifier(max_iter=3, tol=None), sys.stdout
+    _train(estimator, np.array([[-1.0], [1.0]]), [0, 1], show=True)
+    assert "SGDClassifier" in screen.getvalue()
+    assert "epoch 3/3, training loss" in screen.getvalue()
     assert sys.stdout is before
-    assert estimator.verbose == 0
+    assert not hasattr(estimator, "_skl_callbacks")

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import io
 import json
-from collections.abc import Callable, Mapping
-from contextlib import redirect_stdout, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -261,33 +260,14 @@ def _check_inputs(paths: list[str]) -> None:
 def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
     from rich.console import Console
 
+    from dsgd.progress import ProgressLine
+
     console = Console(stderr=True)
-    if not (show and console.is_terminal):
-        estimator.fit(X, y)
-        return
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    columns = (SpinnerColumn(), TextColumn("{task.description}", markup=False), TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True) as progress:
-        task = progress.add_task("training", total=None)
-        # What the estimator says of its epochs, its place in the queue and whatever else happens.
-        estimator.set_params(verbose=1)
-        with redirect_stdout(_LastLine(lambda line: progress.update(task, description=line))):
-            estimator.fit(X, y)
-        estimator.set_params(verbose=0)
-
-
-class _LastLine(io.TextIOBase):
-    """A stream of which only the line written last is shown."""
-
-    def __init__(self, show: Callable[[str], object]) -> None:
-        self._show = show
-
-    def write(self, text: str) -> int:
-        """Show what was written, line ends apart."""
-        if line := text.strip():
-            self._show(line.splitlines()[-1])
-        return len(text)
+    if show and console.is_terminal:
+        # The table of results follows: the line has said what it had to say.
+        estimator.set_callbacks(ProgressLine(console, keep=False))
+    estimator.fit(X, y)
+    estimator.set_callbacks()
 
 
 def _report(estimator: Any, path: Path) -> dict[str, Any]:

@@ -8,12 +8,11 @@ is many blocks and a gang of worker processes.
 from __future__ import annotations
 
 import os
-import sys
 import time
 import warnings
 from abc import abstractmethod
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final, Self
 
@@ -167,6 +166,7 @@ class AbstractSGD(AbstractClusterEstimator):
                 elastic=self.elastic,
                 mail=mail_for(job),
                 demand=packer.demand(blocks.summaries, job.initial.size),
+                title=type(self).__name__,
             )
         return gang, packer.sparse
 
@@ -319,22 +319,8 @@ class AbstractSGD(AbstractClusterEstimator):
     def _n_ranks(self) -> int | None:
         return self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
 
-    def _listener(self) -> Any:
-        if not self.verbose:
-            return None
-
-        def say(event: Mapping[str, Any]) -> None:
-            if "phase" in event:
-                sys.stdout.write(f"{event.get('text', event['phase'])}\n")
-                return
-            if event.get("phase") == "resumed":
-                sys.stdout.write(f"going on from epoch {event['resumed_epoch']}\n")
-                return
-            sys.stdout.write(
-                f"epoch {event['epoch']}: training loss {event['train_loss']:.6g}, {event['seconds']:.2f} s\n"
-            )
-
-        return say
+    def _n_epochs_at_most(self) -> int:
+        return int(self.max_iter)
 
     # -- prediction ----------------------------------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.plain import to_plain
-from dsgd.inputs import BlockSummary, lazy
+from dsgd.inputs import BlockSummary, announced, lazy
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
@@ -52,7 +52,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     shuffle : bool, default True
         Walk the rows in an order drawn once from `random_state`; False keeps the order given.
     verbose : int, default 0
-        Above 0 prints a line per epoch, at most five a second.
+        Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
     epsilon : float, default 0.1
         Threshold of the huber and epsilon-insensitive losses.
     n_jobs : int or None, default None
@@ -205,6 +205,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self.elastic = elastic
         self.out_of_core = out_of_core
 
+    @announced
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
     ) -> Self:
@@ -238,6 +239,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self._warn_if_not_converged()
         return self
 
+    @announced
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on these rows, going on from where the last call ended.
 

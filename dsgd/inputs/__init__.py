@@ -1,5 +1,6 @@
 """From what a user passes to row blocks on a cluster, and from a model back to lazy predictions."""
 
+from dsgd.inputs.announcing import announced
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
 from dsgd.inputs.estimator import AbstractClusterEstimator, ClusterBlocks, count_threads
 from dsgd.inputs.sources import is_collection, is_distributed
@@ -9,6 +10,7 @@ __all__ = [
     "Block",
     "BlockSummary",
     "ClusterBlocks",
+    "announced",
     "count_threads",
     "is_collection",
     "is_distributed",

@@ -20,6 +20,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
+from dsgd.inputs.announcing import wrap_callbacks
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
@@ -33,6 +34,7 @@ from dsgd.inputs.sources import (
     to_delayed_blocks,
 )
 from dsgd.inputs.spool import look, make_spooled_block
+from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
@@ -84,6 +86,7 @@ class ClusterBlocks:
         elastic: bool = False,
         demand: MemoryDemand | None = None,
         mail: Mail | None = None,
+        title: str | None = None,
     ) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`.
 
@@ -122,6 +125,7 @@ class ClusterBlocks:
                 reload=resend,
                 demand=demand,
                 mail=mail,
+                title=title,
             )
 
 
@@ -129,12 +133,47 @@ class AbstractClusterEstimator(BaseEstimator):
     """An estimator with a parameter ``client``: a live client is carried by reference and never pickled."""
 
     client: Any  # set by the final classes' __init__
+    verbose: int | bool
 
     #: Fitted attributes that tell of the training and stay behind when a model travels to where it predicts.
     _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "fit_report_")
 
     #: What to do with rows that are more than the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
+
+    #: Who listens to the fit that runs.
+    _audience: Audience | None = None
+
+    def set_callbacks(self, *callbacks: Any) -> Self:
+        """Set who is told how ``fit`` gets on, in place of those that were set before.
+
+        Parameters
+        ----------
+        *callbacks : dsgd.progress.Callback, or callback of scikit-learn 1.9 and newer
+            Instances; none to take all of them away. A clone has the same ones.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            One of them follows neither protocol.
+        """
+        if callbacks:
+            self._skl_callbacks = wrap_callbacks(type(self).__name__, callbacks)
+        else:
+            self.__dict__.pop("_skl_callbacks", None)
+        return self
+
+    def _listener(self) -> Callable[[Mapping[str, Any]], None] | None:
+        """Return what takes the events of the fit that runs, if anybody listens."""
+        return None if self._audience is None else self._audience.tell
+
+    def _n_epochs_at_most(self) -> int:
+        """Return the epochs that scikit-learn's callbacks have as tasks; 0 where training has none."""
+        return 0
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -275,7 +314,7 @@ class AbstractClusterEstimator(BaseEstimator):
 
     def _without_client(self) -> Self:
         state = self.__getstate__()
-        for name in self._of_training:
+        for name in (*self._of_training, "_skl_callbacks"):
             state.pop(name, None)
         model = type(self).__new__(type(self))
         model.__dict__.update(state)
@@ -291,6 +330,8 @@ class AbstractClusterEstimator(BaseEstimator):
         client = params.pop("client")
         fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
         fresh.client = client
+        if hasattr(self, "_skl_callbacks"):
+            fresh._skl_callbacks = self._skl_callbacks
         return fresh
 
     def __getstate__(self) -> dict[str, Any]:

@@ -45,6 +45,7 @@ class SimulatedBlocks:
         on_failure: object = "raise",
         elastic: bool = False,
         mail: Mail | None = None,
+        title: str | None = None,
         **others: Any,
     ) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.

@@ -63,6 +63,11 @@ class Adaptation:
         self._loss_sum = self._n_seen = 0.0
         self._n_cold = _N_COLD
 
+    @property
+    def every(self) -> int:
+        """Rows of a rank between two synchronisations, now."""
+        return self._every
+
     def begin(self, at: TrainState, keeping: StateKeeping) -> None:
         """Take up what holds, at the beginning or where training goes on; `keeping` knows since when it runs."""
         self._keeping = keeping

@@ -69,6 +69,7 @@ def run_on_cluster(
     elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
     mail: Mail | None = None,
+    title: str | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
@@ -123,7 +124,8 @@ def run_on_cluster(
         Network interface that ranks listen on, ``"ib0"``. By default what the setting ``dsgd.comm.interface`` of dask
         says, else the one of the worker's own address.
     on_event : callable, optional
-        Called in this thread with what rank 0 publishes; what it raises stops the job.
+        Called in this thread with what rank 0 publishes; what it raises stops the job, but for
+        `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
     block_rows, block_nbytes : sequence of int, optional
         Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
     demand : MemoryDemand, optional
@@ -141,6 +143,8 @@ def run_on_cluster(
         scattered); returns a future of the same block.
     mail : Mail, optional
         Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
+    title : str, optional
+        What the job is called on the dashboard of the cluster; by default the name of the program.
 
     Returns
     -------
@@ -180,7 +184,9 @@ def run_on_cluster(
     payload = cloudpickle.dumps((program, pack, cut, args))
     check_versions(client)
     register(client)
-    session = Session(client, timeout_s, on_event, hung_after_s)
+    session = Session(
+        client, timeout_s, on_event, hung_after_s, title or getattr(program, "__name__", type(program).__name__)
+    )
     limits = n_ranks, ranks_per_worker
     recovery = Recovery(session, policy, elastic, block_rows)
     try:

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Final
 
+from dsgd.runtime.diary import JobDiary
 from dsgd.runtime.plan import rank_names
 
 __all__ = ["Job", "Member"]
@@ -32,7 +33,7 @@ class Job:
     """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
-    are the workers that keep something of it, of an earlier epoch maybe.
+    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `diary` stays.
     """
 
     job_id: str
@@ -52,6 +53,7 @@ class Job:
     closed_at: float = 0.0
     version: int = 0
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
+    diary: JobDiary = field(default_factory=JobDiary)
 
     @property
     def live(self) -> set[int]:

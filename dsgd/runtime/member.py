@@ -263,6 +263,7 @@ def _run(
                 n_threads=n_threads,
                 job_id=task.fence.job_id,
                 formed=task.fence.epoch,
+                enough=job.enough,
                 **extras,
             )
             with limit_pools(n_threads):

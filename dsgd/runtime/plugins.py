@@ -89,6 +89,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_admit": self.admit,
                 "dsgd_watch": self.watch,
                 "dsgd_abort": self.abort,
+                "dsgd_end_early": self.end_early,
                 "dsgd_close": self.close_job,
                 "dsgd_join": self.join,
                 "dsgd_finish": self.finish,
@@ -127,9 +128,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
+        title: str = "",
     ) -> dict[str, Any]:
         """Put a job in the queue."""
-        self.registry.admit(job_id, epoch, token, client, members, hung_after_s)
+        self.registry.admit(job_id, epoch, token, client, members, hung_after_s, title)
         for worker, *_ in members:
             if worker not in self.scheduler.workers:
                 self.registry.worker_left(worker)
@@ -146,6 +148,10 @@ class GangSchedulerPlugin(SchedulerPlugin):
     def abort(self, job_id: str, reason: str) -> None:
         """Stop a job."""
         self.registry.abort(job_id, reason)
+
+    def end_early(self, job_id: str) -> None:
+        """Ask the program of a job to end with what it has."""
+        self.registry.end_early(job_id)
 
     def close_job(self, job_id: str) -> None:
         """End a job."""
@@ -304,7 +310,7 @@ class GangWorkerPlugin(WorkerPlugin):
     def order(
         self, action: str, job_id: str, epoch: int, token: bytes = b"", heartbeat_s: float = 1.0, reason: str = ""
     ) -> None:
-        """Open, abort or close a job, as the scheduler says."""
+        """Open, abort, end early or close a job, as the scheduler says."""
         if action == "open":
             self.store.open(job_id, epoch, token)
             if self._heart is not None:
@@ -312,6 +318,8 @@ class GangWorkerPlugin(WorkerPlugin):
             self._heart = asyncio.create_task(self._beat(heartbeat_s))
         elif action == "abort":
             self.store.abort(job_id, epoch, reason)
+        elif action == "end":
+            self.store.end_early(job_id, epoch)
         elif action == "close":
             self.store.close(job_id)
 

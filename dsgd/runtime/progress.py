@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 import time
 import warnings
 from collections.abc import Callable, Mapping
@@ -10,7 +11,9 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["Publisher", "warn_user"]
+from dsgd.progress.callback import StopTraining
+
+__all__ = ["Publisher", "heeding", "warn_user"]
 
 _PERIOD_S: Final = 0.2
 
@@ -52,6 +55,20 @@ class Publisher:
             self._send({str(name): _plain(value) for name, value in event.items()})
 
 
+def heeding(
+    on_event: Callable[[Mapping[str, Any]], None], enough: threading.Event
+) -> Callable[[Mapping[str, Any]], None]:
+    """Return `on_event`, which sets `enough` where it would raise `StopTraining`."""
+
+    def tell(event: Mapping[str, Any]) -> None:
+        try:
+            on_event(event)
+        except StopTraining:
+            enough.set()
+
+    return tell
+
+
 def warn_user(text: str, category: type[Warning]) -> None:
     """Warn at the line of the caller's own code that led here, however deep in this library it is."""
     frame, depth = sys._getframe(1), 2
@@ -64,4 +81,6 @@ def _plain(value: Any) -> Any:
     # msgpack carries neither numpy scalars nor arrays.
     if isinstance(value, np.generic):
         return value.item()
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
     return value if isinstance(value, bool | int | float | str | None) else str(value)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -45,6 +46,9 @@ class Rank:
         Of the job on the cluster: the same each time its gang is formed.
     formed : int, default 0
         How many times the gang has been formed before.
+    enough : threading.Event
+        Set on some ranks or all when somebody who watches the job wants it to end with what it has. A program that
+        heeds it has its ranks agree on where they end.
     """
 
     group: Group
@@ -54,6 +58,7 @@ class Rank:
     n_threads: int = 1
     job_id: str = ""
     formed: int = 0
+    enough: threading.Event = field(default_factory=threading.Event)
 
     @property
     def number(self) -> int:

@@ -17,10 +17,12 @@ without a cluster. All calls come from one thread, the event loop of the schedul
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
+from dsgd.runtime.diary import JobDiary
 from dsgd.runtime.jobs import Job, Member
 
 __all__ = ["Registry"]
@@ -32,6 +34,8 @@ _LINGER_S: Final = 10.0
 # So many heartbeats fall into the silence after which a worker hangs; seldom enough for clusters of hundreds.
 _HEARTBEATS: Final = 8
 _LONGEST_HEARTBEAT_S: Final = 2.0
+# So many jobs that are over can still be looked at.
+_N_OVER: Final = 8
 
 
 class Registry:
@@ -58,6 +62,7 @@ class Registry:
         self._clock = clock
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
+        self.over: deque[Job] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
 
@@ -69,6 +74,7 @@ class Registry:
         client: str,
         members: Sequence[tuple[str, str, int]],
         hung_after_s: float = float("inf"),
+        title: str = "",
     ) -> None:
         """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
 
@@ -81,6 +87,7 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
+            job.diary = JobDiary(title, self._clock()) if before is None else before.diary
             if before is not None:
                 job.opened = before.opened & set(job.workers)
         self._grant()
@@ -134,6 +141,13 @@ class Registry:
         if job is not None and job.phase != "closed":
             self._fail(job, {"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": reason, "pickled": b""})
 
+    def end_early(self, job_id: str) -> None:
+        """Ask the program of a job to end with what it has; not all programs heed it."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.phase == "granted" and not job.stopped:
+            for worker in job.opened:
+                self._tell(worker, "end", job)
+
     def close(self, job_id: str) -> None:
         """End a job: its workers forget it, its leases go to the next.
 
@@ -145,6 +159,8 @@ class Registry:
         for worker in job.workers:
             if worker in job.opened:
                 self._tell(worker, "close", job)
+        job.diary.close("failed" if job.failure is not None else "done", self._clock())
+        self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
         self._changed(job)
@@ -227,6 +243,7 @@ class Registry:
         job = self.jobs.get(job_id)
         if job is not None:
             job.events.append(event)
+            job.diary.note_event(event)
             self._changed(job)
 
     # ---- the cluster's side

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
 from distributed.comm.core import CommClosedError
 
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
+from dsgd.progress.callback import StopTraining
 from dsgd.runtime.failures import as_error
 from dsgd.runtime.plan import Plan
 from dsgd.runtime.progress import warn_user
@@ -48,9 +49,11 @@ class Session:
         How long nothing may move before a wait fails.
     on_event : callable or None
         Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
-        for its workers. What it raises stops the job.
+        for its workers. What it raises stops the job; with `StopTraining` it asks the program to end early.
     hung_after_s : float
         How long a worker may be silent before its rank is taken to hang; never by default.
+    title : str
+        What the job is, for people.
     """
 
     def __init__(
@@ -59,8 +62,10 @@ class Session:
         timeout_s: float,
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         hung_after_s: float = float("inf"),
+        title: str = "",
     ) -> None:
         self.client = client
+        self._title = title
         self.job_id = uuid.uuid4().hex
         self.epoch = 0
         self.timeout_s = timeout_s
@@ -114,6 +119,7 @@ class Session:
             client=self.client.id,
             members=self._members,
             hung_after_s=self._hung_after_s,
+            title=self._title,
         )
         told = 0
         while status["job_state"] == "queued" and patient:
@@ -342,5 +348,9 @@ class Session:
             worker, host = places[event["rank"]]
             event = {**event, "worker": worker, "host": host, "text": straggler_text(event, worker, host)}
             warn_user(event["text"], StragglerWarning)
-        if self._on_event is not None:
+        if self._on_event is None:
+            return
+        try:
             self._on_event(event)
+        except StopTraining:
+            self._call("dsgd_end_early", job_id=self.job_id)

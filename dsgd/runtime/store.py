@@ -9,6 +9,7 @@ the last one.
 from __future__ import annotations
 
 import hmac
+import threading
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -62,6 +63,8 @@ class JobState:
         Connections of this worker's ranks that go through its own port.
     kept : Kept
         What outlives this epoch.
+    enough : threading.Event
+        Set when the program is asked to end with what it has.
     """
 
     job_id: str
@@ -71,6 +74,7 @@ class JobState:
     task_key: Any = None
     relays: Switchboard = field(default_factory=Switchboard)
     kept: Kept = field(default_factory=Kept)
+    enough: threading.Event = field(default_factory=threading.Event)
 
 
 class JobStore:
@@ -105,6 +109,12 @@ class JobStore:
         job = self._jobs.get(job_id)
         if job is not None and job.epoch == epoch:
             job.abort.set(reason)
+
+    def end_early(self, job_id: str, epoch: int) -> None:
+        """Ask the program of a job to end with what it has."""
+        job = self._jobs.get(job_id)
+        if job is not None and job.epoch == epoch:
+            job.enough.set()
 
     def abort_task(self, key: Any, reason: str) -> None:
         """Stop the job whose rank runs as the task `key`."""

@@ -17,6 +17,7 @@ from dsgd.comm import AbortFlag, inproc, inproc_mailbox
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import count_cores, limit_pools
+from dsgd.runtime.progress import heeding
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 
 __all__ = ["peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
@@ -52,7 +53,7 @@ def run_on_threads(
     algorithm : str, default "auto"
         How vectors are summed.
     on_event : callable, optional
-        Receives what rank 0 publishes, in the thread of rank 0.
+        Receives what rank 0 publishes, in the thread of rank 0. With `StopTraining` it asks the program to end early.
     mail : Mail, optional
         Whether ranks get mailboxes, and which servers come after them, each in a thread of its own.
 
@@ -79,6 +80,7 @@ def run_on_threads(
     values: list[Any] = [None] * size
     errors: list[tuple[int, BaseException]] = []
     n_threads = max(1, count_cores() // size)
+    enough = threading.Event()
 
     def attend(number: int) -> None:
         assert mail.serve is not None  # a gang without it has no servers
@@ -95,9 +97,9 @@ def run_on_threads(
             attend(number)
             return
         transport = transports[number]
-        listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
+        listeners: dict[str, Any] = {"publish": heeding(on_event, enough)} if on_event and number == 0 else {}
         try:
-            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, **listeners)
+            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, enough=enough, **listeners)
             with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
                 values[number] = program(rank, data[number], *args)
         except BaseException as error:

@@ -4,15 +4,14 @@ Threads, Dask workers and any other gang run this same program. An epoch is cut 
 every rank; in each round a rank works on its slice of rows and then, if the strategy says so, synchronises. Where the
 strategy finds its period while it trains, what is left of an epoch is cut anew (`dsgd.runtime.adaptation`). At the
 end of an epoch one short control message is summed over the ranks: losses, row counts, the non-finite flag, replica
-dispersion, validation sums and how long each rank has computed. All ranks read the same sums and so take the same
-decision to stop; none can be left waiting for a round that a peer does not begin.
+dispersion, validation sums, where the time of each rank went, and whether anybody wants training to end. All ranks read
+the same sums and so take the same decision to stop; none can be left waiting for a round that a peer does not begin.
 """
 
 from __future__ import annotations
 
 import math
 import sys
-import time
 from collections.abc import Callable
 from typing import Any, Final
 
@@ -21,6 +20,7 @@ import numpy as np
 from dsgd.errors import GangTimeoutError, InvalidDataError
 from dsgd.ledger import COMPUTE
 from dsgd.local import SGD, AbstractRows, AbstractState, Evaluation, Residency, SGDState, Shard, is_finite
+from dsgd.runtime.account import ProgressAccount
 from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
@@ -37,6 +37,7 @@ from dsgd.sync import (
     AbstractLocalTerm,
     AnytimeSGD,
     Cut,
+    EveryRows,
     Hogwild,
     LocalSteps,
     MinibatchSGD,
@@ -56,7 +57,6 @@ _MOST_ENTRIES_PER_CALL: Final = 100_000_000
 # beside that. Rows in memory are cut in the same places, so that both give the same model to the bit.
 _ENTRIES_PER_CALL: Final = 2_000_000
 _ENTRIES_PER_WEIGHT: Final = 8
-_PUBLISH_EVERY_S: Final = 0.2
 
 
 def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
@@ -169,8 +169,11 @@ class _Trainer:
         at, job = self.at, self.job
         keeping, note = self._recall()
         resumed = note is not None
-        published = time.perf_counter()
-        while at.epoch < job.max_iter and not at.stop_rule.stopped:
+        account = ProgressAccount(
+            self.rank.number, self.rows, self.ledger, job.max_iter, type(job.strategy).__name__, at.elapsed_s
+        )
+        ended = at.stop_rule.stopped
+        while at.epoch < job.max_iter and not ended:
             if at.begins_epoch:
                 self.state.start_epoch()
             to_look = keeping.stride
@@ -193,13 +196,8 @@ class _Trainer:
                 if not to_look and at.round < at.cut.rounds:
                     self._keep(keeping)
                     to_look = keeping.stride
-            record = self._end_epoch(keeping)
-            now = time.perf_counter()
-            last = at.stop_rule.stopped or at.epoch == job.max_iter
-            if self.rank.number == 0 and (last or now - published > _PUBLISH_EVERY_S):
-                published = now
-                self.rank.publish({"epoch": record.epoch, "train_loss": record.train_loss, "seconds": record.seconds})
-        averaged, n_averaged = self._collect(converged=at.stop_rule.stopped)
+            ended = self._end_epoch(keeping, account)
+        averaged, n_averaged = self._collect(early=at.epoch < job.max_iter)
         self._settle(is_last=True)
         return TrainResult(
             self.params,
@@ -370,8 +368,8 @@ class _Trainer:
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
 
-    def _end_epoch(self, keeping: StateKeeping) -> EpochRecord:
-        """Sum the control message of an epoch over the ranks, take in what it says, and return the record."""
+    def _end_epoch(self, keeping: StateKeeping, account: ProgressAccount) -> bool:
+        """Sum the control message of an epoch over the ranks and take in what it says; return whether training ends."""
         at, job = self.at, self.job
         is_last = at.epoch == job.max_iter - 1
         clock = self._clock_at(at.epoch, at.cut.rounds - 1)
@@ -380,13 +378,13 @@ class _Trainer:
         self._settle(is_last=False)
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self.params)
-        head = np.array([self.state.loss_sum, self.state.n_seen, broken, dispersion])
+        head = np.array([self.state.loss_sum, self.state.n_seen, broken, dispersion, self.rank.enough.is_set()])
         wishes = keeping.wishes() if keeping.is_on else np.zeros(0)
-        parts = [head, validation, self.watch.message(self.state.n_seen), wishes]
+        parts = [head, validation, self.watch.message(self.state.n_seen), account.message(), wishes]
         message = np.concatenate(parts)
         self._sum_over_ranks(message)
-        head, validation, paces, wishes = np.split(message, np.cumsum([len(part) for part in parts[:-1]]))
-        loss_sum, n_seen, n_broken, dispersion = head
+        head, validation, paces, spent, wishes = np.split(message, np.cumsum([len(part) for part in parts[:-1]]))
+        loss_sum, n_seen, n_broken, dispersion, n_enough = head
         if n_broken:
             raise InvalidDataError(
                 f"Floating-point under-/overflow occurred at epoch #{at.epoch + 1}. "
@@ -408,13 +406,19 @@ class _Trainer:
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
         if self.adaptation is not None:
             self.adaptation.cut_epoch(at)
-        stopped = at.stop_rule.update(record, job, self.state)
+        ends = at.stop_rule.update(record, job, self.state) or is_last or n_enough > 0
         if keeping.is_on:
             self.ledger.begin_round("keep")
             same = self._ends_equal(clock)
-            keeping.end_epoch(at, wishes, is_last=stopped or is_last, same_model=same)
+            keeping.end_epoch(at, wishes, is_last=ends, same_model=same)
             self.ledger.end_round()
-        return record
+        account.update(spent, n_seen)
+        if self.rank.number == 0:
+            every = self.period.n if isinstance(self.period, EveryRows) else None
+            every = every if self.adaptation is None else self.adaptation.every
+            if event := account.event(record, every, last=ends):
+                self.rank.publish(event.as_mapping())
+        return bool(ends)
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:
         for event in map(vars, stragglers) if self.rank.number == 0 else ():
@@ -484,14 +488,14 @@ class _Trainer:
         self.deadlines.add(now - self.exchanged_at)
         self.exchanged_at = now
 
-    def _collect(self, *, converged: bool) -> tuple[FloatVector | None, int]:
+    def _collect(self, *, early: bool) -> tuple[FloatVector | None, int]:
         """Bring the models together at the end: what a strategy left apart, and the averaged iterates."""
         strategy = self.job.strategy
-        if strategy.exchanges == "model" and converged:
+        if strategy.exchanges == "model" and early:
             # Training ended before the last round that was planned: a strategy that waits for it has yet to average.
             rounds = self.at.cut.rounds
-            early = RoundClock(0, rounds - 1, rounds, is_last=False)
-            if not self.period.is_due(early):
+            clock = RoundClock(0, rounds - 1, rounds, is_last=False)
+            if not self.period.is_due(clock):
                 self.ledger.begin_round("sync")
                 strategy.sync(self.rank.group, self.params, self.weight, self.at.strategy)
                 self.ledger.end_round()

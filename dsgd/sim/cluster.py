@@ -13,6 +13,7 @@ Cost: the work of all ranks on one core, and some ten microseconds a message.
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ from dsgd.comm.commons import Commons
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
+from dsgd.runtime.progress import heeding
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 from dsgd.runtime.threads import peak_rss_bytes, root_cause, run_threads
 from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
@@ -107,7 +109,8 @@ class SimulatedCluster:
         algorithm : str, default "auto"
             How vectors are summed.
         on_event : callable, optional
-            Receives what rank 0 publishes, in the thread of rank 0.
+            Receives what rank 0 publishes, in the thread of rank 0. With `StopTraining` it asks the program to end
+            early.
         mail : Mail, optional
             Whether ranks get mailboxes, and which servers come after them, each a machine of its own.
 
@@ -145,17 +148,19 @@ class SimulatedCluster:
             transport.mailbox = mailbox
         values: list[Any] = [None] * self.ranks
         errors: list[tuple[int, BaseException]] = []
+        enough = threading.Event()
 
         def work(number: int) -> None:
             transport = transports[number]
-            listeners: dict[str, Any] = {"publish": on_event} if on_event and number == 0 else {}
+            listeners: dict[str, Any] = {"publish": heeding(on_event, enough)} if on_event and number == 0 else {}
             try:
                 turns.begin(number)
                 if number >= self.ranks:
                     assert mail.serve is not None  # a gang without it has no servers
                     mail.serve(Server(mailboxes[number], self.ranks, abort, transport.worked), *args)
                     return
-                values[number] = program(Rank(Group(transport, algorithm), abort, **listeners), data[number], *args)
+                rank = Rank(Group(transport, algorithm), abort, enough=enough, **listeners)
+                values[number] = program(rank, data[number], *args)
             except BaseException as error:
                 errors.append((number, error))
                 abort.set(f"rank {number} raised {type(error).__name__}: {error}")

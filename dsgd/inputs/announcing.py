@@ -1,0 +1,165 @@
+"""How ``fit`` lets callbacks take part: those of `dsgd.progress` and those of scikit-learn, set by one method.
+
+scikit-learn (1.9 and newer) keeps the callbacks of an estimator in ``_skl_callbacks`` and hands those of a pipeline or
+a search on to the estimators inside, through ``set_callbacks``. Ours lie in the same list, each in an envelope that has
+scikit-learn's methods and does nothing in them, so that both kinds survive a clone and a search together.
+
+Epochs are told at most five times a second, and scikit-learn has a task for each of them: those that one event stands
+for begin and end one after the other. Between them there is no fitted estimator on the client, so callbacks that want
+one (``ScoringMonitor``) get it at the end of the fit.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar
+
+from dsgd.errors import InvalidParameterError
+from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
+from dsgd.progress.lines import PrintedLines
+
+__all__ = ["announced", "wrap_callbacks"]
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_SKLEARN_HOOKS: Final = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
+
+
+def announced(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+    """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains."""
+
+    @functools.wraps(method)
+    def announcing(estimator: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+        given = getattr(estimator, "_skl_callbacks", [])
+        callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]
+        # scikit-learn's protocol is about `fit` alone.
+        theirs = len(given) > len(callbacks) and method.__name__ == "fit"
+        if estimator.verbose:
+            callbacks.append(PrintedLines())
+        if theirs:
+            callbacks.append(_Tasks(*args, **kwargs))
+        if not callbacks:
+            return method(estimator, *args, **kwargs)
+
+        def train(estimator: Any) -> R:
+            return _told(method, Audience(estimator, callbacks), estimator, *args, **kwargs)
+
+        if theirs:
+            from sklearn.callback import with_callbacks
+
+            train = with_callbacks(train)  # tears them down, whatever happens
+        return train(estimator)
+
+    return announcing
+
+
+def _told(
+    train: Callable[Concatenate[Any, P], R], audience: Audience, estimator: Any, *args: P.args, **kwargs: P.kwargs
+) -> R:
+    estimator._audience = audience
+    try:
+        audience.begin()
+        value = train(estimator, *args, **kwargs)
+    except BaseException as error:
+        audience.end(error)
+        raise
+    else:
+        audience.end(None)
+        return value
+    finally:
+        del estimator._audience
+
+
+def wrap_callbacks(name: str, callbacks: tuple[Any, ...]) -> list[Any]:
+    """Return callbacks as scikit-learn keeps them, ours in envelopes.
+
+    Parameters
+    ----------
+    name : str
+        Of the estimator.
+    callbacks : tuple
+        What was passed to ``set_callbacks``.
+
+    Raises
+    ------
+    InvalidParameterError
+        One of them follows neither protocol, or that of a scikit-learn that is not installed.
+    """
+    return [_wrapped(name, callback) for callback in callbacks]
+
+
+def _wrapped(name: str, callback: Any) -> Any:
+    if isinstance(callback, type) or not (
+        isinstance(callback, Callback) or all(hasattr(callback, hook) for hook in _SKLEARN_HOOKS)
+    ):
+        raise InvalidParameterError(
+            f"{name}.set_callbacks(...) takes instances with the methods of dsgd.progress.Callback (on_begin, "
+            f"on_event, on_end) or of scikit-learn's FitCallback. Got {callback!r}."
+        )
+    if isinstance(callback, Callback):
+        return _Envelope(callback)
+    try:
+        import sklearn.callback  # noqa: F401 - only whether it is there
+    except ImportError as error:
+        raise InvalidParameterError(
+            f"{name}.set_callbacks({callback!r}): callbacks of scikit-learn need scikit-learn 1.9 or newer; "
+            "dsgd.progress.Callback works with any."
+        ) from error
+    return callback
+
+
+class _Envelope:
+    """One of our callbacks among those of scikit-learn."""
+
+    def __init__(self, callback: Callback) -> None:
+        self.callback = callback
+
+    def setup(self, estimator: Any, context: Any) -> None:
+        """Do nothing: our callbacks are told by the audience."""
+
+    def on_fit_task_begin(self, estimator: Any, context: Any) -> None:
+        """Do nothing."""
+
+    def on_fit_task_end(self, estimator: Any, context: Any) -> None:
+        """Do nothing."""
+
+    def teardown(self, estimator: Any, context: Any) -> None:
+        """Do nothing."""
+
+
+class _Tasks:
+    """Tells scikit-learn's callbacks of a fit as a task, and of its epochs as tasks of that."""
+
+    def __init__(self, X: Any = None, y: Any = None, *args: Any, **kwargs: Any) -> None:
+        self._rows = {"X": X, "y": y}
+        self._fit: Any = None
+        self._n_epochs = 0
+
+    def on_begin(self, estimator: Any) -> None:
+        """Begin the task of the fit."""
+        from sklearn.callback import CallbackSupportMixin
+
+        make_context = CallbackSupportMixin._init_callback_context
+        self._fit = make_context(estimator, max_subtasks=estimator._n_epochs_at_most())
+        self._fit.call_on_fit_task_begin(estimator=estimator, **self._rows)
+
+    def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
+        """Begin and end the tasks of the epochs that are done since the last event."""
+        if isinstance(event, Notice):
+            return
+        stop = False
+        # A gang that is formed anew does some epochs once more; their tasks are over.
+        for _ in range(self._n_epochs, event.epoch):
+            epoch = self._fit.subcontext(task_name="epoch")
+            epoch.call_on_fit_task_begin(estimator=estimator)
+            stop |= bool(epoch.call_on_fit_task_end(estimator=estimator))
+        self._n_epochs = max(self._n_epochs, event.epoch)
+        if stop:
+            raise StopTraining
+
+    def on_end(self, estimator: Any, error: BaseException | None) -> None:
+        """End the task of the fit, if it ended well."""
+        if error is None:
+            self._fit.call_on_fit_task_end(estimator=estimator, reconstruction_attributes={}, **self._rows)

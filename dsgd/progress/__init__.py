@@ -1,0 +1,7 @@
+"""Progress where people look: what a fit tells while it runs, who listens, and a live line that shows it."""
+
+from dsgd.progress.callback import Audience, Callback, StopTraining
+from dsgd.progress.event import Notice, ProgressEvent, read_event
+from dsgd.progress.line import ProgressLine
+
+__all__ = ["Audience", "Callback", "Notice", "ProgressEvent", "ProgressLine", "StopTraining", "read_event"]

@@ -1,0 +1,118 @@
+"""What a fit tells of itself while it runs: one record per look, made by rank 0 and read by everything that listens.
+
+Events travel as flat mappings of plain values, from the rank to the scheduler and on to the client; there they become
+one of two records. A `ProgressEvent` is a number of epochs done; at most five a second are told, so one may stand for
+many epochs. A `Notice` is anything else that is worth a line: a place in the queue, a slow rank, a stage of a solver.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, fields
+from typing import Any
+
+__all__ = ["Notice", "ProgressEvent", "read_event"]
+
+
+@dataclass(frozen=True)
+class ProgressEvent:
+    """How far training is, and where its time goes.
+
+    Parameters
+    ----------
+    epoch : int
+        Epochs done, from 1.
+    max_iter : int
+        Epochs at most.
+    train_loss : float
+        Mean loss of a row in the last epoch; the penalty is not in it.
+    seconds : float
+        Since training began on rank 0.
+    rows_per_s : float
+        Rows that all ranks together have visited, per second since the event before.
+    comm_share : float
+        Share of all ranks' time that went into communication (wire and wait) since the event before, from 0 to 1.
+    period : int or None
+        Rows of a rank between two synchronisations, now; None where ranks do not synchronise.
+    strategy : str
+        Name of the strategy.
+    compute_s, encode_s, wire_s, wait_s : tuple of float, length n_ranks
+        Seconds of each rank so far; see `dsgd.Ledger`.
+    """
+
+    epoch: int
+    max_iter: int
+    train_loss: float
+    seconds: float
+    rows_per_s: float
+    comm_share: float
+    period: int | None
+    strategy: str
+    compute_s: tuple[float, ...] = ()
+    encode_s: tuple[float, ...] = ()
+    wire_s: tuple[float, ...] = ()
+    wait_s: tuple[float, ...] = ()
+
+    @property
+    def text(self) -> str:
+        """The event as a line of text."""
+        return f"epoch {self.epoch}: {self.figures}, {self.seconds:.2f} s"
+
+    @property
+    def figures(self) -> str:
+        """Loss, rate, share of communication and period, for people."""
+        parts = [f"training loss {self.train_loss:.6g}", f"{count_text(self.rows_per_s)} rows/s"]
+        if len(self.compute_s) > 1:
+            parts.append(f"{self.comm_share:.0%} communication")
+            parts.append("no synchronisation" if self.period is None else f"period {self.period}")
+        return ", ".join(parts)
+
+    def as_mapping(self) -> dict[str, Any]:
+        """Return the fields as plain values, to be sent."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Notice:
+    """Something else that a fit tells.
+
+    Parameters
+    ----------
+    phase : str
+        What it is about: ``"queued"``, ``"resumed"``, ``"straggler"``, or a stage of a solver.
+    text : str
+        For people.
+    values : mapping
+        All that was told, by name.
+    """
+
+    phase: str
+    text: str
+    values: Mapping[str, Any] = field(default_factory=dict)
+
+
+_FIELDS = tuple(f.name for f in fields(ProgressEvent))
+
+
+def read_event(event: Mapping[str, Any]) -> ProgressEvent | Notice:
+    """Return the record of what was told.
+
+    Parameters
+    ----------
+    event : mapping
+        Plain values as rank 0 has published them; what is not a `ProgressEvent` is a `Notice`.
+    """
+    if "comm_share" in event:
+        values = {name: event[name] for name in _FIELDS if name in event}
+        return ProgressEvent(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+    phase = str(event.get("phase", event.get("stage", "")))
+    return Notice(phase, str(event.get("text", phase)), dict(event))
+
+
+def count_text(n: float) -> str:
+    """Return a count for people, ``"1.2M"``."""
+    for unit in ("", "k", "M", "G"):
+        if n < 999.5:
+            return f"{n:.3g}{unit}"
+        n /= 1000.0
+    return f"{n:.3g}T"

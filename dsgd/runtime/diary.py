@@ -1,0 +1,73 @@
+"""What the scheduler remembers of a job for those who look at it: its last event and how its loss fell.
+
+The events themselves are handed on to the client and forgotten. A curve keeps at most a few hundred points: when it is
+full every second one is dropped and only every second one is taken from then on, so a diary is small however long a
+job runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+__all__ = ["JobDiary"]
+
+_MAX_POINTS: Final = 400
+
+
+@dataclass
+class JobDiary:
+    """The diary of one job.
+
+    Parameters
+    ----------
+    title : str
+        What the job is, for people.
+    began : float
+        When it was asked for, by the clock of the registry.
+    ended : float or None
+        When it was over.
+    outcome : str
+        ``"done"`` or ``"failed"`` then.
+    latest : dict
+        The last event that says how far it is.
+    note : str
+        The last other thing it told.
+    curve : list of (float, float)
+        Seconds of training and loss.
+    """
+
+    title: str = ""
+    began: float = 0.0
+    ended: float | None = None
+    outcome: str = ""
+    latest: dict[str, Any] = field(default_factory=dict)
+    note: str = ""
+    curve: list[tuple[float, float]] = field(default_factory=list)
+    _stride: int = 1
+    _skipped: int = 0
+
+    def note_event(self, event: Mapping[str, Any]) -> None:
+        """Take in an event of the job."""
+        if "train_loss" not in event:
+            self.note = str(event.get("text", event.get("phase", self.note)))
+            return
+        self.latest = dict(event)
+        self._skipped += 1
+        if self._skipped < self._stride:
+            return
+        self._skipped = 0
+        self.curve.append((float(event["seconds"]), float(event["train_loss"])))
+        if len(self.curve) > _MAX_POINTS:
+            del self.curve[1::2]
+            self._stride *= 2
+
+    def points(self) -> list[tuple[float, float]]:
+        """Return the curve up to the last event, shape (n_points, 2): seconds of training and loss."""
+        last = [(float(self.latest["seconds"]), float(self.latest["train_loss"]))] if self.latest else []
+        return self.curve if self.curve[-1:] == last else self.curve + last
+
+    def close(self, outcome: str, now: float) -> None:
+        """Note that the job is over."""
+        self.outcome, self.ended = outcome, now
