@@ -31,7 +31,7 @@ def announced(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
     """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains."""
 
     @functools.wraps(method)
-    def announcing(estimator: Any, *args: P.args, **kwargs: P.kwargs) -> R:
+    def announcing(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         given = getattr(estimator, "_skl_callbacks", [])
         callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]
         # scikit-learn's protocol is about `fit` alone.

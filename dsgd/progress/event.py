@@ -103,8 +103,9 @@ def read_event(event: Mapping[str, Any]) -> ProgressEvent | Notice:
         Plain values as rank 0 has published them; what is not a `ProgressEvent` is a `Notice`.
     """
     if "comm_share" in event:
-        values = {name: event[name] for name in _FIELDS if name in event}
-        return ProgressEvent(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+        values: dict[str, Any] = {name: event[name] for name in _FIELDS if name in event}
+        values |= {name: tuple(value) for name, value in values.items() if isinstance(value, list)}
+        return ProgressEvent(**values)
     phase = str(event.get("phase", event.get("stage", "")))
     return Notice(phase, str(event.get("text", phase)), dict(event))
 

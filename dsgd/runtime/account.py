@@ -20,7 +20,7 @@ import numpy as np
 from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.progress.event import ProgressEvent
 from dsgd.runtime.train_job import EpochRecord
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["ProgressAccount"]
 
@@ -60,7 +60,8 @@ class ProgressAccount:
     ) -> None:
         self._rank, self._size, self._longest = rank, len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
-        self._spent = self._told = np.zeros((len(PHASES), len(rows)))
+        self._spent: FloatMatrix = np.zeros((len(PHASES), len(rows)))
+        self._told: FloatMatrix = self._spent
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0
         self._rounds = ledger.rounds
@@ -82,7 +83,7 @@ class ProgressAccount:
         n_seen : float
             Rows visited in the epoch.
         """
-        self._spent = summed.reshape(len(PHASES), self._size)
+        self._spent = summed.reshape(len(PHASES), self._size).copy()
         self._n_rows += float(n_seen)
 
     def event(self, record: EpochRecord, period: int | None, *, last: bool) -> ProgressEvent | None:

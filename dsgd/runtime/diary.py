@@ -45,8 +45,8 @@ class JobDiary:
     latest: dict[str, Any] = field(default_factory=dict)
     note: str = ""
     curve: list[tuple[float, float]] = field(default_factory=list)
-    _stride: int = 1
-    _skipped: int = 0
+    _stride: int = field(default=1, init=False, repr=False)
+    _skipped: int = field(default=0, init=False, repr=False)
 
     def note_event(self, event: Mapping[str, Any]) -> None:
         """Take in an event of the job."""

@@ -184,9 +184,8 @@ def run_on_cluster(
     payload = cloudpickle.dumps((program, pack, cut, args))
     check_versions(client)
     register(client)
-    session = Session(
-        client, timeout_s, on_event, hung_after_s, title or getattr(program, "__name__", type(program).__name__)
-    )
+    title = title or str(getattr(program, "__name__", type(program).__name__))
+    session = Session(client, timeout_s, on_event, hung_after_s, title)
     limits = n_ranks, ranks_per_worker
     recovery = Recovery(session, policy, elastic, block_rows)
     try:
