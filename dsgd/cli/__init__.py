@@ -12,6 +12,7 @@ import typer
 
 from dsgd import __version__
 from dsgd.cli import (
+    calibrate,
     datasets,
     fit,
     info,
@@ -61,5 +62,6 @@ study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
+app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("info", epilog=info.EXAMPLES)(info.info)

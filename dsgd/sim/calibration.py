@@ -14,27 +14,24 @@ Cost: a few seconds.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import dataclass
 from statistics import median
 from typing import Any, Final
-
-import numpy as np
 
 from dsgd.collectives.calibrate import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
-from dsgd.local import SGD, Objective, Shard
-from dsgd.runtime.rank import GangResult, Rank
+from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.train import train
-from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
+from dsgd.sim.made import MadeRounds, RoundKind
 from dsgd.sim.network import Link, Network
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
-__all__ = ["Calibration", "calibrate"]
+__all__ = ["Calibration", "calibrate", "calibration_of", "measure_rounds", "run_measurement"]
 
 # Widths of models and rows between synchronisations.
 _NARROW, _WIDE, _LONG = 8, 256, 16_384
@@ -112,11 +109,29 @@ def calibrate(
         raise InvalidParameterError(
             f"calibrate(sync=...) takes strategies without servers that have `every` or `batch`. Got {strategy!r}."
         )
-    gang = (
-        _run_on_workers(client, ranks, transport, strategy) if client is not None else _run_here(ranks or 2, strategy)
-    )
+    gang = run_measurement(_measure, (strategy,), client=client, ranks=ranks, transport=transport)
     link, taken = gang.value
-    size, wire = len(gang.stats), str(gang.stats[0]["transport"])
+    return calibration_of(link, taken, strategy, len(gang.stats), str(gang.stats[0]["transport"]))
+
+
+def calibration_of(
+    link: LinkCost, taken: Sequence[float], strategy: AbstractStrategy[Any], size: int, wire: str
+) -> Calibration:
+    """Return the constants with which a simulated gang takes as long as a real one did.
+
+    Parameters
+    ----------
+    link : LinkCost
+        What messages cost on the real one.
+    taken : sequence of float
+        Seconds of its rounds of each kind, from `measure_rounds`.
+    strategy : AbstractStrategy
+        How its ranks talked.
+    size : int
+        How many ranks it had.
+    wire : str
+        What they talked over.
+    """
     source = f"measured on {size} ranks over {wire}"
 
     def twin(alpha_s: float, param_s: float) -> list[float]:
@@ -124,7 +139,7 @@ def calibrate(
         way = Link(link.byte_s, alpha_s)
         network = Network(f"calibrated {wire}", way, way, source=source)
         compute = Compute(0.0, 0.0, param_s, 0.0, link.added_byte_s, source)
-        return list(SimulatedCluster(size, network, compute).run(_rounds, [None] * size, (strategy, 1)).value)
+        return list(SimulatedCluster(size, network, compute).run(measure_rounds, [None] * size, (strategy, 1)).value)
 
     alpha_s = link.latency_s
     free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
@@ -148,13 +163,27 @@ def calibrate(
     )
 
 
-def _run_here(ranks: int, strategy: AbstractStrategy[Any]) -> GangResult:
-    return run_on_threads(_measure, [None] * ranks, (strategy,))
-
-
-def _run_on_workers(
-    client: Any, ranks: int | None, transport: TransportName, strategy: AbstractStrategy[Any]
+def run_measurement(
+    program: RankProgram, args: tuple[Any, ...], *, client: Any, ranks: int | None, transport: TransportName
 ) -> GangResult:
+    """Run a rank program that makes its own data, on the workers of a client or on threads of this process.
+
+    Parameters
+    ----------
+    program : RankProgram
+        Called as ``program(rank, None, *args)``.
+    args : tuple
+        Further arguments.
+    client, ranks, transport
+        See `calibrate`.
+
+    Raises
+    ------
+    InvalidParameterError
+        The workers have one thread in all.
+    """
+    if client is None:
+        return run_on_threads(program, [None] * (ranks or 2), args)
     from dsgd.runtime.job import run_on_cluster
 
     n_ranks = ranks or sum(client.nthreads().values())
@@ -162,7 +191,7 @@ def _run_on_workers(
         raise InvalidParameterError("calibrate(client=...) must have two or more threads on its workers. Got one.")
     blocks = client.map(_nothing, range(n_ranks), pure=False)
     return run_on_cluster(
-        _measure, blocks, client=client, pack=_take_none, args=(strategy,), n_ranks=n_ranks, transport=transport
+        program, blocks, client=client, pack=_take_none, args=args, n_ranks=n_ranks, transport=transport
     )
 
 
@@ -177,40 +206,16 @@ def _take_none(blocks: Any, rank_number: int) -> None:
 def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
     """Return what a message costs and the seconds of made rounds, as rank 0 has found them; a rank program."""
     link = calibrate_link(rank.group)
-    return link, _rounds(rank, data, strategy, _N_TURNS)
+    return link, measure_rounds(rank, data, strategy, _N_TURNS)
 
 
-def _rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:
+def measure_rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:
     """Return the median seconds of the rounds of each kind, over some turns of all kinds; a rank program."""
     del data
-    made = [_MadeRounds(replace(rank, keeper=None), strategy, *kind) for kind in _KINDS]
+    made = [MadeRounds(rank, strategy, _round_kind(*kind), _N_EPOCHS) for kind in _KINDS]
     turns = [[rounds.round_s() for rounds in made] for _ in range(n_turns)]
     return [float(median(column)) for column in zip(*turns, strict=True)]
 
 
-class _MadeRounds:
-    """Training on made rows: dense, of some width, with a synchronisation every so many of them."""
-
-    def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], width: int, every: int) -> None:
-        self._rank, self._n_rounds = rank, max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _N_ENTRIES // (width * every)))
-        n = every * self._n_rounds
-        rng = np.random.default_rng([rank.number, width])
-        X = np.resize(rng.standard_normal((min(n, 512), width)), (n, width))
-        targets = np.where(rng.random(n) < 0.5, -1.0, 1.0)
-        self._data = TrainData(Shard(X, None, None, targets, np.ones(n), width))
-        # A batch is counted over all ranks.
-        period = {"every": every} if hasattr(strategy, "every") else {"batch": every * rank.size}
-        policy: Any = strategy  # a dataclass, as all strategies are
-        self._job = TrainJob(
-            optimizer=SGD(Objective(), schedule="constant", eta0=1e-6),
-            strategy=replace(policy, **period),
-            initial=np.zeros(width + 1),
-            max_iter=_N_EPOCHS + 1,
-            tol=None,
-            n_iter_no_change=5,
-        )
-
-    def round_s(self) -> float:
-        """Return the median seconds of a round, by epochs; the first epoch loads kernels and meets its peers."""
-        history = train(self._rank, self._data, self._job).history
-        return float(median(np.diff([record.seconds for record in history]).tolist())) / self._n_rounds
+def _round_kind(width: int, every: int) -> RoundKind:
+    return RoundKind(width, every, max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _N_ENTRIES // (width * every))))

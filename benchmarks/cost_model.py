@@ -1,0 +1,105 @@
+"""What the cost model predicts for an epoch, and what it takes, for periods from 1 to 4096 on worker processes.
+
+In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set a fit that averages once per epoch
+tells what its rows cost, and fits of all periods are timed; the median epoch of a fit after its first counts, and the
+median over turns of what was predicted and measured in the same turn. Two predictions: from kernels on made rows alone,
+and with the seconds per row of the set at hand.
+
+    python benchmarks/cost_model.py --turns 3 --rows cost_model.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+from statistics import median
+from typing import Any
+
+import numpy as np
+from common import Rows
+from dask.distributed import Client, LocalCluster
+
+from dsgd import SGDClassifier
+from dsgd.datasets import load_or_generate
+from dsgd.sim import CostModel, Workload, measure_costs
+from dsgd.sync import EpochAveraging
+
+PERIODS = (1, 4, 16, 64, 256, 1024, 4096)
+#: Rows of each set: the shortest period takes a message per row.
+SETS = {"ijcnn1": 16_384, "a9a": 16_384, "epsilon-like": 8_192}
+# A fit lasts about as long, by epochs; periods of one row have two that count.
+FIT_S, MOST_EPOCHS = 0.4, 12
+
+
+def epoch_s(X: Any, y: Any, sync: Any, client: Any, n_epochs: int) -> float:
+    """Return the median seconds of an epoch after the first."""
+    options = {"tol": None, "random_state": 0, "sync": sync, "client": client}
+    clf = SGDClassifier(max_iter=n_epochs + 1, **options).fit(X, y)
+    return median(np.diff([record["seconds"] for record in clf.fit_report_["epochs"]]).tolist())
+
+
+def workload_of(X: Any) -> Workload:
+    """Return the rows of a set as the cost model sees them."""
+    sparse = hasattr(X, "indptr")
+    entries = X.nnz / X.shape[0] if sparse else X.shape[1]
+    return Workload(X.shape[0], entries, X.shape[1] + 1, layout="sparse" if sparse else "dense")
+
+
+def probed(model: CostModel, load: Workload, X: Any, y: Any, client: Any) -> Workload:
+    """Return the workload with the seconds that one of its rows takes, of a fit that averages once per epoch."""
+    free = Workload(load.n_rows, 0, load.n_params, layout=load.layout, row_s=0.0)
+    work_s = epoch_s(X, y, EpochAveraging(), client, MOST_EPOCHS) - model.epoch(free, EpochAveraging()).seconds
+    share = -(-load.n_rows // model.calibration.ranks)
+    return Workload(
+        load.n_rows, load.entries_per_row, load.n_params, layout=load.layout, row_s=max(work_s, 0.0) / share
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("--sets", nargs="*", default=list(SETS))
+    parser.add_argument("--rows", help="append measurements to this file")
+    arguments = parser.parse_args()
+    rows = Rows("cost_model", arguments.rows)
+    data = {name: load_or_generate(name, n_rows=SETS[name]) for name in arguments.sets}
+    found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
+    n = arguments.workers
+    with LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address="127.0.0.1:0") as c, Client(c) as client:
+        for turn in range(arguments.turns):
+            begin = time.perf_counter()
+            model = measure_costs(client)
+            print(f"turn {turn}: calibrated in {time.perf_counter() - begin:.1f} s", flush=True)
+            for name, d in data.items():
+                load = workload_of(d.X)
+                own = probed(model, load, d.X, d.y, client)
+                for every in PERIODS:
+                    made_s, own_s = model.epoch(load, every).seconds, model.epoch(own, every).seconds
+                    n_epochs = max(2, min(MOST_EPOCHS, int(FIT_S / own_s)))
+                    taken_s = epoch_s(d.X, d.y, every, client, n_epochs)
+                    found.setdefault((name, every), []).append((taken_s, own_s, made_s))
+    print(
+        f"\n{'set':<13} {'period':>6} {'measured':>11} {'predicted':>11} {'error':>6}   {'from made rows':>14} {'error':>6}"
+    )
+    errors: dict[str, list[float]] = {}
+    for (name, every), turns in found.items():
+        taken, own, made = (median(column) for column in zip(*turns, strict=True))
+        ratios = [median(t[k] / t[0] for t in turns) - 1.0 for k in (1, 2)]
+        errors.setdefault(name, []).append(abs(ratios[0]))
+        print(
+            f"{name:<13} {every:>6} {1e3 * taken:>8.3f} ms {1e3 * own:>8.3f} ms {ratios[0]:>+6.0%}   "
+            f"{1e3 * made:>11.3f} ms {ratios[1]:>+6.0%}"
+        )
+        rows.add(set=name, every=every, measured_s=taken, predicted_s=own, made_rows_s=made, turns=turns)
+    for name, values in errors.items():
+        print(f"{name}: median error {median(values):.0%}, worst {max(values):.0%}")
+    together = [value for values in errors.values() for value in values]
+    within = sum(value <= 0.2 for value in together)
+    print(
+        f"all: median error {median(together):.0%}, worst {max(together):.0%}; {within} of {len(together)} within 20 %"
+    )
+
+
+if __name__ == "__main__":
+    main()

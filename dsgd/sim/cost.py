@@ -1,0 +1,320 @@
+"""What an epoch of training takes, before it is run: work, wire and waiting of a strategy on a gang that was measured.
+
+Problem: a user who chooses a period, a batch or a compressor chooses how seconds go into work and how into talk, and
+wants to know before minutes of training what each choice costs.
+
+Model: an epoch is R rounds and an end. In a round a rank works on h rows with e entries, c = h row_s + e entry_s
+seconds, and synchronises a vector of n bytes::
+
+    epoch  = R (c + round(n) + wait(c)) + end
+    P != Q : round(n) + allreduce(n, P) - allreduce(n, Q)     and     wait(c) m(P) / m(Q)
+
+``round(n)`` is what a round without work takes on Q ranks that are all awake: wire, kernel call and the loop's own
+Python, of this strategy with this compressor, measured at some lengths and a straight line between them.
+``wait(c)`` is what a round with c seconds of work takes beyond that: ranks that work longer end further apart, and one
+that has waited long has gone to sleep and must be woken. It is measured at some c, so it needs no law. On another
+number of ranks wire changes by the closed form of the all-reduce with the measured alpha, beta and gamma
+(`dsgd.collectives.model`), and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the
+slowest of P ranks whose rounds scatter independently.
+
+Cost: some arithmetic.
+
+Source: Hockney 1994 (alpha and beta); Valiant 1990 (supersteps); Dean and Barroso 2013 (the slowest of many). That cost
+per all-reduce grows with the period is an observation of Abeykoon, Fox and Kim 2019 (arXiv 1905.01219).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from itertools import pairwise
+from statistics import NormalDist
+from typing import Any, Final, Literal
+
+from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.errors import InvalidParameterError
+from dsgd.sim.calibration import Calibration
+from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
+
+__all__ = ["CostModel", "EpochCost", "Layout", "RowCost", "Workload", "interpolate", "kind_of", "spread"]
+
+Layout = Literal["dense", "sparse"]
+
+# A late epoch: strategies that begin in another way than they go on are priced as they go on.
+_LATE_EPOCH: Final = 1_000_000
+# How strategies call what says how often they talk.
+_PERIODS: Final = frozenset({"every", "batch"})
+# What ranks sum at the end of an epoch: losses, counts and the like.
+_CONTROL_BYTES: Final = 200
+
+
+@dataclass(frozen=True)
+class RowCost:
+    """What a kernel takes for a row, all ranks at work.
+
+    Parameters
+    ----------
+    row_s : float
+        Seconds per row.
+    entry_s : float
+        Seconds per entry of a row.
+    """
+
+    row_s: float
+    entry_s: float
+
+    def seconds(self, rows: float, entries: float) -> float:
+        """Return the seconds of so many rows with so many entries in all."""
+        return rows * self.row_s + entries * self.entry_s
+
+
+@dataclass(frozen=True)
+class Workload:
+    """The rows of a training, as far as their cost goes.
+
+    Parameters
+    ----------
+    n_rows : int
+        Of all ranks together, dealt out evenly.
+    entries_per_row : float
+        Entries of a row; of dense rows, columns.
+    n_params : int
+        Length of the model: outputs times columns and intercept.
+    n_outputs : int, default 1
+        Outputs; every row is visited once for each.
+    layout : {"dense", "sparse"}
+        How rows are stored.
+    dtype : {"float64", "float32"}
+        Precision of rows and model.
+    row_s : float or None, default None
+        Seconds per row where these very rows were measured; None takes kernels of the calibration, whose rows all
+        have a loss: rows of a model that classifies most of them right cost less.
+
+    Raises
+    ------
+    InvalidParameterError
+        There are no rows.
+    """
+
+    n_rows: int
+    entries_per_row: float
+    n_params: int
+    n_outputs: int = 1
+    layout: Layout = "dense"
+    dtype: str = "float64"
+    row_s: float | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse a training on nothing."""
+        if self.n_rows < 1:
+            raise InvalidParameterError(f"Workload(n_rows=...) must be 1 or more. Got {self.n_rows!r}.")
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the model."""
+        return self.n_params * (4 if self.dtype == "float32" else 8)
+
+
+@dataclass(frozen=True)
+class EpochCost:
+    """What an epoch takes.
+
+    Parameters
+    ----------
+    seconds : float
+        All of it.
+    compute_s, sync_s, wait_s : float
+        Of which work, wire with what belongs to a round, and waiting for others; what is left ends the epoch.
+    rounds : int
+        Synchronisations.
+    """
+
+    seconds: float
+    compute_s: float
+    sync_s: float
+    wait_s: float
+    rounds: int
+
+    @property
+    def communication(self) -> float:
+        """Share of synchronising and waiting."""
+        return (self.sync_s + self.wait_s) / self.seconds if self.seconds else 0.0
+
+
+@dataclass(frozen=True)
+class CostModel:
+    """What was measured on a gang, and what it says of trainings.
+
+    Parameters
+    ----------
+    calibration : Calibration
+        Ranks, alpha, beta, gamma and the constants of a simulated twin.
+    rows : mapping of str to RowCost
+        Cost of rows by ``"dense float64 model"``: layout, precision, and whether models or gradients are exchanged.
+    rounds : mapping of str to sequence of (int, float)
+        By `kind_of` a strategy: bytes of the vector, and seconds of a round without work. Ascending.
+    waits : sequence of (float, float)
+        Seconds of work in a round, and seconds that the round takes beyond work and `rounds`. Ascending.
+    end_s : float
+        Seconds of the end of an epoch.
+    transport : str
+        What the ranks talked over.
+    """
+
+    calibration: Calibration
+    rows: Mapping[str, RowCost] = field(default_factory=dict)
+    rounds: Mapping[str, Sequence[tuple[float, float]]] = field(default_factory=dict)
+    waits: Sequence[tuple[float, float]] = ((0.0, 0.0),)
+    end_s: float = 0.0
+    transport: str = ""
+
+    @property
+    def link(self) -> LinkCost:
+        """Alpha, beta and gamma."""
+        way, compute = self.calibration.network.between, self.calibration.compute
+        return LinkCost(way.alpha_s, way.byte_s, compute.added_byte_s)
+
+    def knows(self, sync: Any, workload: Workload) -> bool:
+        """Return whether the strategy and the rows were measured."""
+        strategy = resolve(sync)
+        known_rows = workload.row_s is not None or _row_key(workload, strategy) in self.rows
+        return kind_of(strategy) in self.rounds and known_rows
+
+    def epoch(self, workload: Workload, sync: Any, ranks: int | None = None) -> EpochCost:
+        """Return what an epoch takes.
+
+        Parameters
+        ----------
+        workload : Workload
+            The rows.
+        sync : object
+            The strategy, as estimators take it.
+        ranks : int or None, default None
+            How many; None takes as many as were measured.
+
+        Returns
+        -------
+        EpochCost
+            Its seconds.
+
+        Raises
+        ------
+        InvalidParameterError
+            The strategy or rows of this kind were not measured.
+        """
+        strategy, size = resolve(sync), self.calibration.ranks if ranks is None else ranks
+        shares = [workload.n_rows * (k + 1) // size - workload.n_rows * k // size for k in range(size)]
+        compute_s = self._work_s(workload, strategy, max(shares))
+        rounds = _due_rounds(strategy, shares)
+        if size == 1:
+            alone = rounds if strategy.exchanges == "gradient" else 0
+            return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
+        sync_s = rounds * self._round_s(strategy, workload.n_bytes, size)
+        wait_s = rounds * self.wait_s(compute_s / max(rounds, 1), size)
+        end_s = max(0.0, self.end_s + self._further_s(_CONTROL_BYTES, size))
+        return EpochCost(compute_s + sync_s + wait_s + end_s, compute_s, sync_s, wait_s, rounds)
+
+    def wait_s(self, work_s: float, ranks: int | None = None) -> float:
+        """Return the seconds that a rank waits for the others in a round of `work_s` seconds of work."""
+        size = self.calibration.ranks if ranks is None else ranks
+        return max(0.0, interpolate(self.waits, work_s)) * spread(size) / spread(self.calibration.ranks)
+
+    def merged(self, other: CostModel) -> CostModel:
+        """Return this model with what another one of the same gang knows besides."""
+        rows, rounds = {**other.rows, **self.rows}, {**other.rounds, **self.rounds}
+        return replace(self, rows=rows, rounds=rounds)
+
+    def _work_s(self, workload: Workload, strategy: AbstractStrategy[Any], n_rows: int) -> float:
+        if workload.row_s is not None:
+            return n_rows * workload.row_s
+        key = _row_key(workload, strategy)
+        if key not in self.rows:
+            raise InvalidParameterError(
+                f"CostModel.epoch(workload=...): rows of the kind {key!r} were not measured, only "
+                f"{', '.join(map(repr, self.rows))}. Measure them with `dsgd calibrate`, or give Workload(row_s=...)."
+            )
+        visits = n_rows * workload.n_outputs
+        return self.rows[key].seconds(visits, visits * workload.entries_per_row)
+
+    def _round_s(self, strategy: AbstractStrategy[Any], n_bytes: int, size: int) -> float:
+        """Return the seconds of a round without work of ranks that are awake."""
+        kind = kind_of(strategy)
+        if kind not in self.rounds:
+            raise InvalidParameterError(
+                f"CostModel.epoch(sync=...): rounds of {kind} were not measured, only those of "
+                f"{', '.join(self.rounds)}. Pass it to dsgd.sim.measure_costs(strategies=...)."
+            )
+        return max(0.0, interpolate(self.rounds[kind], n_bytes) + self._further_s(n_bytes, size))
+
+    def _further_s(self, n_bytes: int, size: int) -> float:
+        """Return how much longer an all-reduce takes than on as many ranks as were measured."""
+        there, here = (
+            allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, self.link)
+            for ranks in (size, self.calibration.ranks)
+        )
+        return there - here
+
+
+def kind_of(sync: Any) -> str:
+    """Return what strategies have in common whose rounds cost the same: all but how often they come.
+
+    Examples
+    --------
+    >>> kind_of(LocalSGD(every=512)), kind_of(64)
+    ('LocalSGD', 'LocalSGD')
+    """
+    strategy: Any = resolve(sync)
+    if not _PERIODS & set(vars(strategy)):
+        # A strategy without a period of its own takes plain means.
+        strategy = LocalSGD(compressor=strategy.compressor)
+    parameters = ((f, getattr(strategy, f.name)) for f in fields(strategy) if f.name not in _PERIODS)
+    given = ", ".join(f"{f.name}={value!r}" for f, value in parameters if value != f.default)
+    return type(strategy).__name__ + (f"({given})" if given else "")
+
+
+def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
+    """Return the value at x of straight lines through points; constant before the first, the last line goes on.
+
+    Parameters
+    ----------
+    points : sequence of (float, float)
+        Ascending in their first number; one at least.
+    x : float
+        Where.
+
+    Examples
+    --------
+    >>> interpolate([(0.0, 1.0), (2.0, 3.0)], 1.0)
+    2.0
+    """
+    if x <= points[0][0] or len(points) == 1:
+        return points[0][1]
+    for (x0, y0), (x1, y1) in pairwise(points):
+        if x <= x1:
+            return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
+    (x0, y0), (x1, y1) = points[-2:]
+    # What falls towards the end need not fall for ever.
+    return y1 + max(0.0, y1 - y0) * (x - x1) / (x1 - x0)
+
+
+def spread(ranks: int) -> float:
+    """Return the mean of the largest of so many independent standard normal numbers; 0 of one.
+
+    By Blom's approximation of the normal quantile at ``(P - 3/8) / (P + 1/4)``, within 5 % from two ranks on.
+
+    Source: Blom 1958.
+    """
+    return NormalDist().inv_cdf((ranks - 0.375) / (ranks + 0.25)) if ranks > 1 else 0.0
+
+
+def _row_key(workload: Workload, strategy: AbstractStrategy[Any]) -> str:
+    return f"{workload.layout} {workload.dtype} {strategy.exchanges}"
+
+
+def _due_rounds(strategy: AbstractStrategy[Any], rows: list[int]) -> int:
+    """Return how many synchronisations an epoch has."""
+    period = strategy.period
+    rounds = period.rounds_per_epoch(rows)
+    if isinstance(period, (EveryRows, EveryBatch, EveryEpoch)):
+        return rounds
+    return sum(period.is_due(RoundClock(_LATE_EPOCH, number, rounds, is_last=False)) for number in range(rounds))

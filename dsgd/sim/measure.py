@@ -1,0 +1,200 @@
+"""Measuring the constants of the cost model on a gang that is there.
+
+Problem: see `dsgd.sim.cost`: what rows, rounds, waiting and the end of an epoch cost, in training and not beside it.
+
+Method: the loop of training runs over made rows, all ranks at once. With E(R, h) the seconds of an epoch of R rounds of
+h rows each, narrow rows unless said otherwise::
+
+    round(n)  = (E(R, 1) - E(1, 1)) / (R - 1) - work of a row      for models of some lengths, rows as sparse as can be
+    end       = E(1, 1) - round - work of a row
+    row       = (E(1, h) - end - round) / h                        for rows of two widths, which give the entry
+    wait(c)   = (E(R, h) - end) / R - round - c                    with c = h row
+
+Every number is the median of several turns, in each of which everything is measured once.
+
+Cost: some ten seconds on two processes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import median
+from typing import Any, Final
+
+from dsgd.collectives.calibrate import calibrate as calibrate_link
+from dsgd.collectives.model import LinkCost
+from dsgd.comm.base import TransportName
+from dsgd.comm.shm import RING_FROM_BYTES
+from dsgd.errors import InvalidParameterError
+from dsgd.runtime.rank import Rank
+from dsgd.sim.calibration import calibration_of, measure_rounds, run_measurement
+from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
+from dsgd.sim.made import MadeRounds, RoundKind
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD, resolve
+
+__all__ = ["measure_costs"]
+
+_NARROW: Final = 16
+#: Entries of the rows of rounds without work.
+_FEW: Final = 4
+# Entries of narrow and wide rows of each layout; sparse ones lie in so many columns.
+_WIDTHS: Final[dict[str, tuple[int, int]]] = {"dense": (_NARROW, 512), "sparse": (8, 64)}
+_COLUMNS: Final = 1024
+_ROW_ENTRIES: Final = 1 << 18
+# Models of float64, some bytes each. Frames of processes on one host take another way from a certain length on.
+_LENGTHS: Final = (8, 1024, RING_FROM_BYTES // 8 - 8, RING_FROM_BYTES // 8 + 8, 16_384, 131_072)
+_ENTRIES_OF_ROUNDS: Final = 1 << 21
+_PERIODS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
+_ROWS_OF_PERIODS: Final = 1 << 16
+_LEAST_ROUNDS, _MOST_ROUNDS = 6, 200
+_N_TURNS: Final = 3
+# Short epochs need more of them: a rank that loses its core for a moment must not decide.
+_FEW_EPOCHS, _MANY_EPOCHS = 3, 12
+
+Key = tuple[Any, ...]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a gang has measured: alpha, beta and gamma; rounds for the twin; seconds of an epoch of each kind."""
+
+    link: LinkCost
+    rounds_s: list[float]
+    epochs_s: dict[Key, float]
+
+
+def measure_costs(
+    client: Any = None,
+    *,
+    strategies: Sequence[Any] = (),
+    layouts: Sequence[Layout] = ("dense", "sparse"),
+    dtypes: Sequence[str] = ("float64",),
+    ranks: int | None = None,
+    transport: TransportName = "auto",
+) -> CostModel:
+    """Measure what rows, rounds and waiting cost on a gang.
+
+    Parameters
+    ----------
+    client : distributed.Client or None, default None
+        The cluster whose workers are measured; None measures threads of this process.
+    strategies : sequence
+        Strategies whose rounds are measured, as estimators take them, beside `LocalSGD`, which always is.
+    layouts : sequence of {"dense", "sparse"}
+        Layouts of rows that are measured.
+    dtypes : sequence of {"float64", "float32"}
+        Precisions of rows that are measured.
+    ranks : int or None, default None
+        How many ranks; None takes one per thread of the workers, or two threads of this process.
+    transport : str, default "auto"
+        What they talk over; see `dsgd.runtime.run_on_cluster`.
+
+    Returns
+    -------
+    CostModel
+        Of this gang.
+
+    Raises
+    ------
+    InvalidParameterError
+        There are fewer than two ranks, or a strategy has servers.
+    """
+    if ranks is not None and ranks < 2:
+        raise InvalidParameterError(f"measure_costs(ranks=...) must be two or more ranks. Got {ranks!r}.")
+    kinds: dict[str, AbstractStrategy[Any]] = {}
+    for given in (LocalSGD(), *strategies):
+        strategy = resolve(given)
+        if strategy.n_servers or strategy.talks == "by post":
+            raise InvalidParameterError(
+                f"measure_costs(strategies=...) takes strategies whose ranks wait for each other. Got {strategy!r}."
+            )
+        has_period = {"every", "batch"} & set(vars(strategy))
+        kinds[kind_of(strategy)] = strategy if has_period else LocalSGD(compressor=strategy.compressor)
+    plan = {**_base_plan(layouts, dtypes), **_round_plan(kinds)}
+    gang = run_measurement(_measure, (plan, _N_TURNS), client=client, ranks=ranks, transport=transport)
+    found: _Found = gang.value
+    size, wire = len(gang.stats), str(gang.stats[0]["transport"])
+    twin = calibration_of(found.link, found.rounds_s, LocalSGD(), size, wire)
+    return _model_of(found, CostModel(twin, transport=wire), kinds)
+
+
+def _base_plan(layouts: Sequence[Layout], dtypes: Sequence[str]) -> dict[Key, tuple[Any, RoundKind]]:
+    """Return what is measured of rows, waiting and ends of epochs, by name."""
+    rows_of: dict[str, AbstractStrategy[Any]] = {"model": EpochAveraging(), "gradient": MinibatchSGD()}
+    plan: dict[Key, tuple[Any, RoundKind]] = {("end",): (EpochAveraging(), RoundKind(_NARROW, 1, 1))}
+    for layout in dict.fromkeys(("dense", *layouts)):
+        for dtype in dtypes if layout in layouts else ("float64",):
+            for exchanges, strategy in rows_of.items():
+                for entries in _WIDTHS[layout]:
+                    n = _ROW_ENTRIES // entries
+                    dense = RoundKind(entries, n, 1, dtype=dtype)
+                    sparse = RoundKind(_COLUMNS, n, 1, entries, dtype)
+                    key = ("rows", f"{layout} {dtype} {exchanges}", entries)
+                    plan[key] = strategy, dense if layout == "dense" else sparse
+    if "float64" not in dtypes:  # rounds are measured in it
+        plan |= _base_plan(("dense",), ("float64",))
+    for every in _PERIODS:
+        rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _ROWS_OF_PERIODS // every))
+        plan["wait", every] = LocalSGD(), RoundKind(_NARROW, every, rounds)
+    return plan
+
+
+def _round_plan(kinds: dict[str, AbstractStrategy[Any]]) -> dict[Key, tuple[Any, RoundKind]]:
+    """Return what is measured of the rounds of each kind of strategy, by name."""
+    plan: dict[Key, tuple[Any, RoundKind]] = {}
+    for kind, strategy in kinds.items():
+        for n in _LENGTHS:
+            rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _ENTRIES_OF_ROUNDS // n))
+            plan["round", kind, n] = strategy, RoundKind(n, 1, rounds, _FEW)
+    return plan
+
+
+def _measure(rank: Rank, data: Any, plan: dict[Key, tuple[Any, RoundKind]], n_turns: int) -> _Found:
+    """Return what rank 0 has measured; a rank program."""
+    link = calibrate_link(rank.group)
+    rounds_s = measure_rounds(rank, data, LocalSGD(), n_turns)
+    made = {
+        key: MadeRounds(rank, strategy, kind, _FEW_EPOCHS if kind.rounds > _LEAST_ROUNDS else _MANY_EPOCHS)
+        for key, (strategy, kind) in plan.items()
+    }
+    turns = [{key: rounds.epoch_s() for key, rounds in made.items()} for _ in range(n_turns)]
+    return _Found(link, rounds_s, {key: median(turn[key] for turn in turns) for key in plan})
+
+
+def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[Any]]) -> CostModel:
+    """Return the model whose seconds are those that were measured; the equations are above."""
+    epochs_s, plain = found.epochs_s, kind_of(LocalSGD())
+    rounds_of = {key: kind.rounds for key, (_, kind) in _round_plan(kinds).items()}
+    # Of a round with one row of few entries: first with what that row costs, which is then taken off.
+    first = rounds_of["round", plain, _LENGTHS[0]]
+    short_s = max(epochs_s["round", plain, _LENGTHS[0]] - epochs_s["end",], 0.0) / (first - 1)
+    end_s = max(epochs_s["end",] - short_s, 0.0)
+    rows: dict[str, RowCost] = {}
+    for name in dict.fromkeys(key[1] for key in epochs_s if key[0] == "rows"):
+        few, many = _WIDTHS[name.split()[0]]
+        row_s = [
+            max(epochs_s["rows", name, width] - end_s - short_s, 0.0) / (_ROW_ENTRIES // width) for width in (few, many)
+        ]
+        entry_s = max(row_s[1] - row_s[0], 0.0) / (many - few)
+        rows[name] = RowCost(max(row_s[0] - few * entry_s, 0.0), entry_s)
+    row_s_of_rounds = next((rows[name].seconds(1, _FEW) for name in ("sparse float64 model",) if name in rows), 0.0)
+    rounds = {
+        kind: tuple(
+            (
+                8.0 * (n + 1),
+                max((epochs_s["round", kind, n] - end_s) / rounds_of["round", kind, n] - row_s_of_rounds, 0.0),
+            )
+            for n in _LENGTHS
+        )
+        for kind in kinds
+    }
+    narrow = rows["dense float64 model"].seconds(1, _NARROW)
+    awake_s = interpolate(rounds[plain], 8.0 * (_NARROW + 1))
+    plan = _base_plan((), ("float64",))
+    waits = []
+    for every in _PERIODS:
+        _, kind = plan["wait", every]
+        work_s = every * narrow
+        waits.append((work_s, max((epochs_s["wait", every] - end_s) / kind.rounds - awake_s - work_s, 0.0)))
+    return replace(base, rows=rows, rounds=rounds, waits=tuple(waits), end_s=end_s)
