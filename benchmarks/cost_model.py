@@ -79,9 +79,8 @@ def main() -> None:
                     n_epochs = max(2, min(MOST_EPOCHS, int(FIT_S / own_s)))
                     taken_s = epoch_s(d.X, d.y, every, client, n_epochs)
                     found.setdefault((name, every), []).append((taken_s, own_s, made_s))
-    print(
-        f"\n{'set':<13} {'period':>6} {'measured':>11} {'predicted':>11} {'error':>6}   {'from made rows':>14} {'error':>6}"
-    )
+    heads = "measured", "predicted", "error", "from made rows", "error"
+    print("\n{:<13} {:>6} {:>11} {:>11} {:>6}   {:>14} {:>6}".format("set", "period", *heads))
     errors: dict[str, list[float]] = {}
     for (name, every), turns in found.items():
         taken, own, made = (median(column) for column in zip(*turns, strict=True))
