@@ -51,7 +51,7 @@ LOAD = Workload(n_rows=2000, entries_per_row=10, n_params=11)
 def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Measure little: what is measured here is not meant to be precise."""
     values = {"_LENGTHS": (8, 2048), "_PERIODS": (1, 64), "_ROW_ENTRIES": 1 << 14, "_ROWS_OF_PERIODS": 512,
-              "_N_TURNS": 1, "_MANY_EPOCHS": 3, "_ENTRIES_OF_ROUNDS": 1 << 15}  # fmt: skip
+              "_N_TURNS": 1, "_MANY_EPOCHS": 3, "_MOST_PERIODS": 100, "_ENTRIES_OF_ROUNDS": 1 << 15}  # fmt: skip
     for name, value in values.items():
         monkeypatch.setattr(measure, name, value)
     monkeypatch.setattr(calibration, "_KINDS", ((8, 1), (8, 64), (64, 64), (4096, 1)))

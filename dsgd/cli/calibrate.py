@@ -104,8 +104,8 @@ def _show(saved: SavedCosts) -> None:
     facts.add_row("latency (alpha)", f"{1e6 * link.latency_s:.3g} us a message")
     facts.add_row("bandwidth (1 / beta)", f"{_rate(link.byte_s)} GB/s")
     facts.add_row("reduction (1 / gamma)", f"{_rate(link.added_byte_s)} GB/s")
-    for name, cost in model.rows.items():
-        facts.add_row(f"{name} rows", f"{1e9 * cost.row_s:.3g} ns a row, {1e9 * cost.entry_s:.3g} ns an entry")
+    for name, row in model.rows.items():
+        facts.add_row(f"{name} rows", f"{1e9 * row.row_s:.3g} ns a row, {1e9 * row.entry_s:.3g} ns an entry")
     for kind, points in model.rounds.items():
         texts = (f"{1e6 * seconds:.3g} us at {n_bytes / 1e3:.3g} kB" for n_bytes, seconds in (points[0], points[-1]))
         facts.add_row(f"round of {kind}", ", ".join(texts))

@@ -154,7 +154,8 @@ class CostModel:
     rounds : mapping of str to sequence of (int, float)
         By `kind_of` a strategy: bytes of the vector, and seconds of a round without work. Ascending.
     waits : sequence of (float, float)
-        Seconds of work in a round, and seconds that the round takes beyond work and `rounds`. Ascending.
+        Seconds of work in a round, and seconds that the round takes beyond work and `rounds`, which may be negative.
+        Ascending.
     end_s : float
         Seconds of the end of an epoch.
     transport : str
@@ -209,15 +210,19 @@ class CostModel:
         if size == 1:
             alone = rounds if strategy.exchanges == "gradient" else 0
             return EpochCost(compute_s + self.end_s, compute_s, 0.0, 0.0, alone)
-        sync_s = rounds * self._round_s(strategy, workload.n_bytes, size)
-        wait_s = rounds * self.wait_s(compute_s / max(rounds, 1), size)
+        wait_s = self.wait_s(compute_s / max(rounds, 1), size)
+        sync_s = rounds * max(0.0, self._round_s(strategy, workload.n_bytes, size) + min(0.0, wait_s))
+        wait_s = rounds * max(0.0, wait_s)
         end_s = max(0.0, self.end_s + self._further_s(_CONTROL_BYTES, size))
         return EpochCost(compute_s + sync_s + wait_s + end_s, compute_s, sync_s, wait_s, rounds)
 
     def wait_s(self, work_s: float, ranks: int | None = None) -> float:
-        """Return the seconds that a rank waits for the others in a round of `work_s` seconds of work."""
+        """Return what a round of `work_s` seconds of work takes beyond work and synchronisation.
+
+        Below zero where ranks that work for a while find the message there when they look.
+        """
         size = self.calibration.ranks if ranks is None else ranks
-        return max(0.0, interpolate(self.waits, work_s)) * spread(size) / spread(self.calibration.ranks)
+        return interpolate(self.waits, work_s) * spread(size) / spread(self.calibration.ranks)
 
     def merged(self, other: CostModel) -> CostModel:
         """Return this model with what another one of the same gang knows besides."""

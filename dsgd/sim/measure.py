@@ -48,6 +48,8 @@ _ENTRIES_OF_ROUNDS: Final = 1 << 21
 _PERIODS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
 _ROWS_OF_PERIODS: Final = 1 << 16
 _LEAST_ROUNDS, _MOST_ROUNDS = 6, 200
+# Whether ranks sleep while they wait settles over many rounds.
+_MOST_PERIODS: Final = 800
 _N_TURNS: Final = 3
 # Short epochs need more of them: a rank that loses its core for a moment must not decide.
 _FEW_EPOCHS, _MANY_EPOCHS = 3, 12
@@ -135,7 +137,7 @@ def _base_plan(layouts: Sequence[Layout], dtypes: Sequence[str]) -> dict[Key, tu
     if "float64" not in dtypes:  # rounds are measured in it
         plan |= _base_plan(("dense",), ("float64",))
     for every in _PERIODS:
-        rounds = max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _ROWS_OF_PERIODS // every))
+        rounds = max(_LEAST_ROUNDS, min(_MOST_PERIODS, _ROWS_OF_PERIODS // every))
         plan["wait", every] = LocalSGD(), RoundKind(_NARROW, every, rounds)
     return plan
 
@@ -196,5 +198,5 @@ def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[
     for every in _PERIODS:
         _, kind = plan["wait", every]
         work_s = every * narrow
-        waits.append((work_s, max((epochs_s["wait", every] - end_s) / kind.rounds - awake_s - work_s, 0.0)))
+        waits.append((work_s, (epochs_s["wait", every] - end_s) / kind.rounds - awake_s - work_s))
     return replace(base, rows=rows, rounds=rounds, waits=tuple(waits), end_s=end_s)

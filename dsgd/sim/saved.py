@@ -104,8 +104,9 @@ def known_costs(
             return saved
         strategies = missing
     begin = time.perf_counter()
-    options = {"layouts": layouts, "dtypes": dtypes, "ranks": ranks, "transport": transport}
-    model = measure_costs(client, strategies=strategies, **options)
+    model = measure_costs(
+        client, strategies=strategies, layouts=layouts, dtypes=dtypes, ranks=ranks, transport=transport
+    )
     seconds = time.perf_counter() - begin
     measured_at = datetime.now(UTC)
     if saved is not None:
