@@ -313,7 +313,7 @@ def test_a_diary_stays_small() -> None:
     """A curve of a long job is thinned out, and ends with the last event."""
     diary = JobDiary("fit", 0.0)
     for k in range(5000):
-        diary.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1})
+        diary.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1, "comm_share": 0.0})
     points = diary.points()
     assert 100 < len(points) <= 402
     assert points[-1] == (0.2 * 4999, 1.0 / 5000)

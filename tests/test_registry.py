@@ -208,3 +208,36 @@ def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
     assert (failure["kind"], failure["rank"], failure["worker"]) == ("hung", 1, "x")
     assert "6.0 s" in failure["text"]
     assert {worker for worker, action, _ in world.sent if action == "abort"} == {"w", "x", "y"}
+
+
+def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
+    """The newest job comes first; a job that is over stays with its outcome and how long it took."""
+    world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], title="SVC")
+    world.admit("b", "yz")
+    world.now = 3.0
+    world.registry.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
+    newest, oldest = world.registry.overview()
+    assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
+    assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)
+    assert oldest.diary.points() == [(1.0, 0.5)]
+    world.registry.abort("a", "enough")
+    assert world.registry.overview()[1].state == "stopping"
+    world.registry.close("a")
+    world.now = 9.0
+    assert [(view.job_id, view.state, view.elapsed_s) for view in world.registry.overview()] == [
+        ("b", "running", 9.0),
+        ("a", "failed", 3.0),
+    ]
+    for number in range(20):
+        world.admit(f"c{number}", "w")
+        world.registry.close(f"c{number}")
+    assert len(world.registry.overview()) == 9
+
+
+def test_a_job_is_asked_to_end_early(world: World) -> None:
+    """Each of its workers is told once; a job that waits or is stopped is not asked."""
+    world.admit("a", "xy")
+    world.admit("b", "y")
+    for job in ("a", "b", "unknown"):
+        world.registry.end_early(job)
+    assert sorted(message for message in world.sent if message[1] == "end") == [("x", "end", "a"), ("y", "end", "a")]

@@ -7,13 +7,55 @@ job runs.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
-__all__ = ["JobDiary"]
+__all__ = ["JobDiary", "JobView"]
 
 _MAX_POINTS: Final = 400
+
+
+class JobView(NamedTuple):
+    """What somebody who looks at a job is shown.
+
+    Parameters
+    ----------
+    job_id : str
+        The job.
+    number : int
+        How many there were before it.
+    state : str
+        ``"queued"``, ``"running"``, ``"stopping"``, ``"done"`` or ``"failed"``.
+    places : sequence of str
+        The worker of each rank.
+    elapsed_s : float
+        Since it was asked for, or how long it took.
+    diary : JobDiary
+        What it has told.
+    """
+
+    job_id: str
+    number: int
+    state: str
+    places: Sequence[str]
+    elapsed_s: float
+    diary: JobDiary
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks it has."""
+        return len(self.places)
+
+    @property
+    def title(self) -> str:
+        """What it is, for people."""
+        return self.diary.title
+
+    @property
+    def name(self) -> str:
+        """The first digits of its identity."""
+        return self.job_id[:6]
 
 
 @dataclass
@@ -26,6 +68,8 @@ class JobDiary:
         What the job is, for people.
     began : float
         When it was asked for, by the clock of the registry.
+    number : int
+        How many jobs the scheduler had before it.
     ended : float or None
         When it was over.
     outcome : str
@@ -40,6 +84,7 @@ class JobDiary:
 
     title: str = ""
     began: float = 0.0
+    number: int = 0
     ended: float | None = None
     outcome: str = ""
     latest: dict[str, Any] = field(default_factory=dict)
@@ -50,7 +95,7 @@ class JobDiary:
 
     def note_event(self, event: Mapping[str, Any]) -> None:
         """Take in an event of the job."""
-        if "train_loss" not in event:
+        if "comm_share" not in event:
             self.note = str(event.get("text", event.get("phase", self.note)))
             return
         self.latest = dict(event)

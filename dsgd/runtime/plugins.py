@@ -95,6 +95,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_finish": self.finish,
             }
         )
+        if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
+            # It has a dashboard, and so has bokeh loaded.
+            from dsgd.runtime.dashboard import attach
+
+            attach(scheduler, _registry_of)
         scheduler.stream_handlers[MEMBER_EVENT] = self.member_event
         scheduler.stream_handlers[_HEARTBEAT] = self.heartbeat
 
@@ -335,6 +340,11 @@ class GangWorkerPlugin(WorkerPlugin):
         """
         if finish == "released" and start in ("executing", "long-running"):
             self.store.abort_task(key, "the task of the rank was cancelled")
+
+
+def _registry_of(scheduler: Scheduler) -> Registry:
+    plugin: GangSchedulerPlugin = scheduler.plugins[SCHEDULER_PLUGIN]
+    return plugin.registry
 
 
 def register(client: Client) -> None:

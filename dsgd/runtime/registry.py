@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from dsgd.runtime.diary import JobDiary
+from dsgd.runtime.diary import JobDiary, JobView
 from dsgd.runtime.jobs import Job, Member
 
 __all__ = ["Registry"]
@@ -62,6 +62,7 @@ class Registry:
         self._clock = clock
         self.jobs: dict[str, Job] = {}
         self.leases: dict[str, str] = {}
+        self._n_jobs = 0
         self.over: deque[Job] = deque(maxlen=_N_OVER)
 
     # ---- the client's side
@@ -87,7 +88,8 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
-            job.diary = JobDiary(title, self._clock()) if before is None else before.diary
+            job.diary = JobDiary(title, self._clock(), self._n_jobs) if before is None else before.diary
+            self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
         self._grant()
@@ -165,6 +167,18 @@ class Registry:
         job.closed_at = self._clock()
         self._changed(job)
         self._sweep()
+
+    def overview(self) -> list[JobView]:
+        """Return what there is to see of all jobs and of the last that are over, the newest first."""
+        jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
+        views = []
+        for job in jobs.values():
+            diary = job.diary
+            state = diary.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
+            places = [member.worker for member in job.members for _ in range(member.n_ranks)]
+            elapsed_s = (self._clock() if diary.ended is None else diary.ended) - diary.began
+            views.append(JobView(job.job_id, diary.number, state, places, elapsed_s, diary))
+        return sorted(views, key=lambda view: -view.number)
 
     # ---- the members' side
 
