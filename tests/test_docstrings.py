@@ -7,6 +7,7 @@ import importlib
 import inspect
 import pkgutil
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ MODULES = sorted(
             package.__name__,
             *(module.name for module in pkgutil.walk_packages(package.__path__, f"{package.__name__}.")),
         ]
-        if not name.endswith("__main__")
+        if not name.endswith("__main__") and not (name.startswith("dsgd.torch") and find_spec("torch") is None)
     }
 )
 

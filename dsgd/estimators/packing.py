@@ -8,7 +8,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.inputs.blocks import Block, BlockSummary, widen
+from dsgd.inputs.blocks import Block, BlockSummary, hold_out, widen
 from dsgd.inputs.spool import scratch_folder, visit
 from dsgd.local import ShardBuilder
 from dsgd.local.mapped import STRIDE_BYTES
@@ -17,7 +17,7 @@ from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.train import TrainData, entries_per_call
 from dsgd.types import AnyArray
 
-__all__ = ["OUT_OF_CORE_ADVICE", "Packer", "hold_out"]
+__all__ = ["OUT_OF_CORE_ADVICE", "Packer"]
 
 #: What to do with rows that are more than memory.
 OUT_OF_CORE_ADVICE: Final = (
@@ -131,30 +131,3 @@ class Packer:
             seed=self.seed,
             folder=folder,
         )
-
-
-def hold_out(targets: AnyArray, fraction: float, rng: np.random.Generator, *, stratify: bool) -> AnyArray:
-    """Choose rows for validation.
-
-    Parameters
-    ----------
-    targets : array, shape (n,)
-        Encoded targets.
-    fraction : float
-        Share to hold out, of every class when stratified; at least one row of the whole is kept for training.
-    rng : numpy.random.Generator
-        Draws the rows.
-    stratify : bool
-        Whether each class gives its share.
-
-    Returns
-    -------
-    array of bool, shape (n,)
-        True where a row is held out.
-    """
-    mask = np.zeros(len(targets), dtype=bool)
-    groups = [np.flatnonzero(targets == value) for value in np.unique(targets)] if stratify else [np.arange(len(mask))]
-    for rows in groups:
-        n_held = min(round(fraction * len(rows)), len(rows) - 1)
-        mask[rng.permutation(rows)[: max(0, n_held)]] = True
-    return mask

@@ -36,6 +36,9 @@ def announced(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
         callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]
         # scikit-learn's protocol is about `fit` alone.
         theirs = len(given) > len(callbacks) and method.__name__ == "fit"
+        # Where an estimator has a parameter `callbacks`, it is skorch's.
+        told = [cb[1] if isinstance(cb, tuple) else cb for cb in getattr(estimator, "callbacks", None) or ()]
+        callbacks += [cb if isinstance(cb, Callback) else _Skorch(cb, *args) for cb in told]
         if estimator.verbose:
             callbacks.append(PrintedLines())
         if theirs:
@@ -127,6 +130,37 @@ class _Envelope:
 
     def teardown(self, estimator: Any, context: Any) -> None:
         """Do nothing."""
+
+
+class _Skorch:
+    """A callback of skorch: any of its methods for the beginning, an epoch and the end, called if it is there."""
+
+    def __init__(self, callback: Any, X: Any = None, y: Any = None) -> None:
+        self._callback, self._rows = callback, {"X": X, "y": y}
+
+    def on_begin(self, estimator: Any) -> None:
+        """Initialise it, and begin."""
+        if hasattr(self._callback, "initialize"):
+            self._callback.initialize()
+        self._call("on_train_begin", estimator, **self._rows)
+
+    def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
+        """End an epoch; one that ends training says so as it does in skorch, by `KeyboardInterrupt`."""
+        if isinstance(event, Notice):
+            return
+        try:
+            self._call("on_epoch_end", estimator, dataset_train=None, dataset_valid=None)
+        except KeyboardInterrupt as wish:
+            raise StopTraining from wish
+
+    def on_end(self, estimator: Any, error: BaseException | None) -> None:
+        """End."""
+        self._call("on_train_end", estimator, **self._rows)
+
+    def _call(self, name: str, estimator: Any, **arguments: Any) -> None:
+        method = getattr(self._callback, name, None)
+        if method is not None:
+            method(estimator, **arguments)
 
 
 class _Tasks:

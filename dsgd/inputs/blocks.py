@@ -17,7 +17,7 @@ from dsgd.errors import InvalidDataError
 from dsgd.local.order import count_visits
 from dsgd.types import AnyArray
 
-__all__ = ["Block", "BlockSummary", "check_summaries", "make_block", "summarise", "widen"]
+__all__ = ["Block", "BlockSummary", "check_summaries", "hold_out", "make_block", "summarise", "widen"]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
 
@@ -87,7 +87,7 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     return X, y, sample_weight
 
 
-def summarise(block: Block, *, classification: bool, supervised: bool = True) -> BlockSummary:
+def summarise(block: Block, *, classification: bool, supervised: bool = True, any_shape: bool = False) -> BlockSummary:
     """Look at a block.
 
     Parameters
@@ -98,6 +98,8 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True) ->
         Whether targets are classes.
     supervised : bool, default True
         Whether targets must be there; False ignores them.
+    any_shape : bool, default False
+        Whether a row may have any shape, such as that of an image, and a value to predict be a vector.
 
     Returns
     -------
@@ -106,10 +108,10 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True) ->
     """
     X, y, weights = block
     sparse = sp.issparse(X)
-    problem = _row_problem(X) or _weight_problem(X, weights)
+    problem = _row_problem(X, any_shape=any_shape) or _weight_problem(X, weights)
     if supervised and not problem:
-        problem = _target_problem(X, y, classification=classification)
-    n_features = X.shape[1] if X.ndim == 2 else 0
+        problem = _target_problem(X, y, classification=classification, any_shape=any_shape)
+    n_features = X.shape[1] if X.ndim == 2 or (any_shape and X.ndim > 2) else 0
     nbytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sparse else X.nbytes
     classes = counts = None
     if classification and not problem:
@@ -125,8 +127,8 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True) ->
     )
 
 
-def _row_problem(X: Any) -> str:
-    if X.ndim != 2:
+def _row_problem(X: Any, *, any_shape: bool) -> str:
+    if X.ndim != 2 and not (any_shape and X.ndim > 2):
         return f"X has {X.ndim} dimension(s), expected 2"
     if X.dtype.kind not in "fiub":
         return f"X has dtype {X.dtype}, expected numbers"
@@ -136,10 +138,11 @@ def _row_problem(X: Any) -> str:
     return ""
 
 
-def _target_problem(X: Any, y: Any, *, classification: bool) -> str:
+def _target_problem(X: Any, y: Any, *, classification: bool, any_shape: bool) -> str:
     if y is None:
         return "there are no targets: y is missing"
-    if y.ndim != 1 or len(y) != X.shape[0]:
+    has_shape = y.ndim == 1 or (any_shape and not classification and y.ndim == 2)
+    if not has_shape or len(y) != X.shape[0]:
         return f"X has {X.shape[0]} rows and y has shape {y.shape}"
     if y.dtype.kind == "f" and not np.isfinite(y).all():
         return "Input y contains NaN or infinity"
@@ -187,3 +190,30 @@ def check_summaries(summaries: Sequence[BlockSummary]) -> None:
     widths = {s.n_features for s in filled}
     if len(widths) > 1 and not filled[0].sparse:
         raise InvalidDataError(f"blocks of X have different numbers of features: {sorted(widths)}.")
+
+
+def hold_out(targets: AnyArray, fraction: float, rng: np.random.Generator, *, stratify: bool) -> AnyArray:
+    """Choose rows for validation.
+
+    Parameters
+    ----------
+    targets : array, shape (n,)
+        Encoded targets.
+    fraction : float
+        Share to hold out, of every class when stratified; at least one row of the whole is kept for training.
+    rng : numpy.random.Generator
+        Draws the rows.
+    stratify : bool
+        Whether each class gives its share.
+
+    Returns
+    -------
+    array of bool, shape (n,)
+        True where a row is held out.
+    """
+    mask = np.zeros(len(targets), dtype=bool)
+    groups = [np.flatnonzero(targets == value) for value in np.unique(targets)] if stratify else [np.arange(len(mask))]
+    for rows in groups:
+        n_held = min(round(fraction * len(rows)), len(rows) - 1)
+        mask[rng.permutation(rows)[: max(0, n_held)]] = True
+    return mask

@@ -196,6 +196,7 @@ class AbstractClusterEstimator(BaseEstimator):
         first: bool = True,
         pieces: int = 1,
         out_of_core: bool = False,
+        any_shape: bool = False,
     ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
@@ -216,6 +217,8 @@ class AbstractClusterEstimator(BaseEstimator):
             Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
         out_of_core : bool, default False
             Whether blocks lie on the disks of the workers, and not in their memory.
+        any_shape : bool, default False
+            Whether rows may have any shape, see `summarise`.
 
         Raises
         ------
@@ -237,6 +240,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 out_of_core=out_of_core,
                 classification=classification,
                 supervised=supervised,
+                any_shape=any_shape,
             )
             return
         from dsgd.runtime import client_for
@@ -269,7 +273,8 @@ class AbstractClusterEstimator(BaseEstimator):
 
                 resend = send_again
             held += futures
-            looks = _looks(client, futures, on_disk=out_of_core, classification=classification, supervised=supervised)
+            asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
+            looks = _looks(client, futures, on_disk=out_of_core, **asked)
             held += looks
             summaries: list[BlockSummary] = _gathered(client, looks)
             check_summaries(summaries)

@@ -50,12 +50,16 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
     shared = dask.delayed(model, pure=False)
     if hasattr(X, "map_partitions"):
         return X.map_partitions(_on_frame, shared, method, meta=_frame_meta(X, n_columns, dtype))
-    if X.numblocks[1] > 1:
-        raise InvalidDataError(
-            f"X is chunked along its columns ({X.numblocks[1]} column blocks). Use X.rechunk({{1: -1}})."
-        )
+    for axis, n_blocks in enumerate(X.numblocks[1:], start=1):
+        if n_blocks > 1:
+            what = "columns" if X.ndim == 2 else f"axis {axis}"
+            raise InvalidDataError(
+                f"X is chunked along its {what} ({n_blocks} column blocks). Use X.rechunk({{{axis}: -1}})."
+            )
     shape = (0,) if n_columns is None else (0, 0)
-    options: dict[str, Any] = {"drop_axis": 1} if n_columns is None else {"chunks": (X.chunks[0], (n_columns,))}
+    options: dict[str, Any] = {"drop_axis": list(range(len(shape), X.ndim))}
+    if n_columns is not None:
+        options["chunks"] = (X.chunks[0], (n_columns,))
     return X.map_blocks(_on_array, shared, method, dtype=dtype, meta=np.empty(shape, dtype=dtype), **options)
 
 
@@ -91,7 +95,7 @@ def _block_sums(model: Any, block: Any) -> AnyArray:
 def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:
     # dask probes functions with empty blocks, which scikit-learn's validation refuses
     if chunk.shape[0] == 0:
-        one = getattr(model, method)(np.zeros((1, chunk.shape[1]), dtype=chunk.dtype))
+        one = getattr(model, method)(np.zeros((1, *chunk.shape[1:]), dtype=chunk.dtype))
         return np.asarray(one)[:0]
     return np.asarray(getattr(model, method)(chunk))
 

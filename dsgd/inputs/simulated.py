@@ -84,6 +84,7 @@ def cut_rows(
     out_of_core: bool,
     classification: bool,
     supervised: bool,
+    any_shape: bool = False,
 ) -> SimulatedBlocks:
     """Cut arrays into one block per rank, as they would be sent to workers, and look at each.
 
@@ -97,7 +98,7 @@ def cut_rows(
         How many ranks the estimator asks for; None for all.
     out_of_core : bool
         Whether rows should lie on disk.
-    classification, supervised : bool
+    classification, supervised, any_shape : bool
         See `summarise`.
 
     Raises
@@ -115,5 +116,6 @@ def cut_rows(
     n = X.shape[0]
     cuts = [slice(*split(n, cluster.ranks, k)) for k in range(cluster.ranks)]
     blocks = [(X[c], None if y is None else y[c], None if weights is None else weights[c]) for c in cuts]
-    looks = [summarise(block, classification=classification, supervised=supervised) for block in blocks]
+    asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
+    looks = [summarise(block, **asked) for block in blocks]
     return SimulatedBlocks(cluster, blocks, looks)

@@ -253,13 +253,15 @@ def _is_block(item: Any) -> bool:
 
 def _row_parts(X: Any, name: str) -> list[Any]:
     """Return the row blocks of a collection as delayed objects."""
-    if hasattr(X, "chunks") and X.ndim == 2:
-        if X.numblocks[1] > 1:
-            raise InvalidDataError(
-                f"{name} is chunked along its columns ({X.numblocks[1]} column blocks); a rank needs whole rows. "
-                f"Use {name}.rechunk({{1: -1}})."
-            )
-        return list(X.to_delayed(optimize_graph=True)[:, 0])
+    if hasattr(X, "chunks") and X.ndim >= 2:
+        for axis, n_blocks in enumerate(X.numblocks[1:], start=1):
+            if n_blocks > 1:
+                what = "columns" if X.ndim == 2 else f"axis {axis}"
+                raise InvalidDataError(
+                    f"{name} is chunked along its {what} ({n_blocks} column blocks); a rank needs whole rows. "
+                    f"Use {name}.rechunk({{{axis}: -1}})."
+                )
+        return list(X.to_delayed(optimize_graph=True).ravel())
     parts = X.to_delayed(optimize_graph=True)
     return list(parts.ravel() if hasattr(parts, "ravel") else parts)
 

@@ -249,6 +249,9 @@ def describe(value: Any) -> Any:
         return {str(name): describe(item) for name, item in value.items()}
     if isinstance(value, (list, tuple)):
         return [describe(item) for item in value]
+    if hasattr(value, "__qualname__"):
+        # The representation of a function would have its address in it, which is another in every process.
+        return f"{value.__module__}.{value.__qualname__}"
     return value if isinstance(value, (bool, int, float, str, type(None))) else repr(value)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, inproc, inproc_mailbox
-from dsgd.local import SGD, AbstractRule, Objective, Shard, make_shard, n_params
+from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps
@@ -113,8 +113,12 @@ def train_on(
     sgd = SGD(objective, rule=rule, **settings)
     initial = np.linspace(-1.0, 1.0, n_params(shards[0].n_features, 1))
     initial[-1] = 0.0
-    job = TrainJob(sgd, strategy, initial, max_iter, tol=None, n_iter_no_change=5)
-    n = len(shards)
+    return run_job(kind, shards, TrainJob(sgd, strategy, initial, max_iter, tol=None, n_iter_no_change=5))
+
+
+def run_job(kind: str, rows: Sequence[AbstractRows], job: TrainJob) -> list[TrainResult]:
+    """Run a job on a gang, each rank on rows of its own, and return what every rank returned."""
+    n = len(rows)
     transports = {
         "threads": lambda: with_mailboxes(inproc.connect(n)),
         "tcp": lambda: raise_first(connect_tcp(n)),
@@ -122,7 +126,7 @@ def train_on(
     }[kind]()
     try:
         ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, shards, strict=True)
+        pairs = zip(ranks, rows, strict=True)
         return raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
     finally:
         close(transports)

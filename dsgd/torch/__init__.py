@@ -1,0 +1,21 @@
+"""Neural networks through the same strategies: torch modules trained by the rank loop of linear models.
+
+Nothing else in the library imports torch; this package does, and says what to install where it is missing.
+"""
+
+from __future__ import annotations
+
+try:
+    import torch as _torch
+except ImportError as _error:
+    raise ImportError(
+        'dsgd.torch needs torch, which is not installed here. Install it with: pip install "dsgd[torch]"'
+    ) from _error
+
+from dsgd.torch.classifier import TorchClassifier
+from dsgd.torch.flat import FlatModule
+from dsgd.torch.regressor import TorchRegressor
+
+__all__ = ["FlatModule", "TorchClassifier", "TorchRegressor"]
+
+del _torch

@@ -1,0 +1,286 @@
+"""`TorchClassifier`: a torch module that learns classes, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.special
+import torch
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from dsgd.comm.base import TransportName
+from dsgd.compress import AbstractCompressor
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import BlockSummary, lazy
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.policy import FailurePolicy
+from dsgd.torch.estimator import AbstractTorchEstimator
+from dsgd.torch.statistics import BatchNormPolicy
+from dsgd.types import AnyArray
+
+__all__ = ["TorchClassifier"]
+
+
+class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
+    """Classifier whose model is a torch module, trained by parallel SGD.
+
+    Parameters have the names that skorch has for them. Ranks are threads of this process (`n_jobs`), the workers of a
+    Dask cluster or simulated machines (`client`); when they talk and what they say is `sync`.
+
+    Parameters
+    ----------
+    module : type, callable or torch.nn.Module
+        Makes the module from the options ``module__*``, or is one. It returns scores, one column per class, or one
+        number where the criterion takes one.
+    criterion : type or torch.nn.Module, default torch.nn.CrossEntropyLoss
+        The loss; the mean over rows. Options are ``criterion__*``.
+    optimizer : type, default torch.optim.SGD
+        The torch optimiser. Options are ``optimizer__*``, such as ``optimizer__momentum=0.9``;
+        ``optimizer__param_groups`` is a list of (pattern, options) for parameters whose name matches.
+    lr : float, default 0.01
+        The learning rate.
+    batch_size : int or None, default None
+        Rows of a step; None is 128. Without a `sync` they are those of all ranks together; with one that averages
+        models, those of a local step; one that exchanges gradients has a batch of its own, and this stays None.
+    max_epochs : int, default 10
+        Passes over the rows.
+    sync : AbstractStrategy, int, str or None, default None
+        When ranks talk and what they say. None is synchronous SGD with the mean gradient of `batch_size` rows; an
+        integer n averages models every n rows; or a strategy of `dsgd.sync` or its short name.
+    compressor : AbstractCompressor, "auto" or None, default None
+        How what is exchanged travels; see `dsgd.compress`.
+    batch_norm : {"average", "local", "recompute"}, default "average"
+        What becomes of running statistics, which every rank has of its own batches: their mean after every epoch, those
+        of rank 0, or those of one more pass of all ranks over their rows through the final model.
+    dataset : callable or None, default None
+        Called on every rank as ``dataset(part, n_parts)``, in the place of rows passed to `fit`: returns (X, y) or a
+        map-style dataset of torch whose targets are codes. `classes` must be given.
+    classes : sequence or None, default None
+        The classes, where `fit` does not see all of them.
+    device : str, default "cpu"
+        Where the module is; ``"cuda"`` gives each rank of a host a device of its own.
+    n_jobs : int or None, default None
+        Ranks: threads of this process, −1 for one per core; with a `client`, how many of its threads; None is one here,
+        or one per device, and all of a cluster.
+    random_state : int, RandomState or None, default None
+        Seed of the first parameters, the order of the rows and what modules draw.
+    shuffle : bool, default True
+        Whether every epoch walks the rows of a rank in an order of its own.
+    tol : float or None, default None
+        Stop when the training loss, or with `early_stopping` the validation score, has not improved by this much for
+        `n_iter_no_change` epochs. None does not stop for the loss.
+    early_stopping : bool, default False
+        Whether rows are held out and the score on them decides.
+    validation_fraction : float, default 0.1
+        Share of the rows of every rank that is held out.
+    n_iter_no_change : int, default 5
+        See `tol`.
+    callbacks : sequence or None, default None
+        Callbacks of `dsgd.progress`, or objects with any of skorch's methods ``on_train_begin(net, X, y)``,
+        ``on_epoch_end(net, ...)`` and ``on_train_end(net, X, y)``. They are called in this process, for at most five
+        epochs a second; ``net.history`` holds those.
+    verbose : int or bool, default 0
+        Whether lines on progress are printed.
+    client : distributed.Client, SimulatedCluster or None, default None
+        Where ranks are. None trains arrays on threads of this process, and dask arrays on the current client or on a
+        cluster of its own.
+    transport : str, default "auto"
+        What ranks on a cluster talk over; see `dsgd.runtime.run_on_cluster`.
+    on_failure : str or policy, default "raise"
+        What happens when a worker is lost; see `dsgd.runtime.run_on_cluster`.
+    checkpoint : Checkpoint, path or None, default None
+        Where the state of training is written.
+    resume_from : path or None, default None
+        Checkpoints to go on from.
+    **options
+        ``module__*``, ``criterion__*`` and ``optimizer__*``.
+
+    Attributes
+    ----------
+    module_ : torch.nn.Module
+        The trained module, a plain one on the CPU.
+    classes_ : array, shape (n_classes,)
+        The labels.
+    history_ : list of dict
+        Epoch, training loss, seconds, dispersion of the ranks' models, and with early stopping the validation score.
+    n_iter_ : int
+        Epochs run.
+    ledger_ : Ledger
+        Seconds and bytes of every rank.
+    fit_report_ : dict
+        Ranks, strategy, wires, memory, failures.
+    n_features_in_ : int
+        Length of the second axis of X; 0 with a `dataset`.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from torch import nn
+    >>> from dsgd.torch import TorchClassifier
+    >>> def network(hidden):
+    ...     return nn.Sequential(nn.Linear(2, hidden), nn.ReLU(), nn.Linear(hidden, 2))
+    >>> X = np.random.default_rng(0).standard_normal((200, 2))
+    >>> y = X[:, 0] * X[:, 1] > 0
+    >>> clf = TorchClassifier(network, module__hidden=16, lr=0.1, max_epochs=60, batch_size=20, random_state=0)
+    >>> bool(clf.fit(X, y).score(X, y) > 0.9)
+    True
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        criterion: Any = nn.CrossEntropyLoss,
+        optimizer: Any = torch.optim.SGD,
+        lr: float = 0.01,
+        batch_size: int | None = None,
+        max_epochs: int = 10,
+        sync: Any = None,
+        compressor: AbstractCompressor[Any] | str | None = None,
+        batch_norm: BatchNormPolicy = "average",
+        dataset: Callable[[int, int], Any] | None = None,
+        classes: Sequence[Any] | None = None,
+        device: str = "cpu",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        shuffle: bool = True,
+        tol: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        callbacks: Sequence[Any] | None = None,
+        verbose: int | bool = 0,
+        client: Any = None,
+        transport: TransportName = "auto",
+        on_failure: FailurePolicy = "raise",
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        resume_from: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.module = module
+        self.criterion = criterion
+        self.optimizer = optimizer
+        self.lr = lr
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.sync = sync
+        self.compressor = compressor
+        self.batch_norm = batch_norm
+        self.dataset = dataset
+        self.classes = classes
+        self.device = device
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.shuffle = shuffle
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.client = client
+        self.transport = transport
+        self.on_failure = on_failure
+        self.checkpoint = checkpoint
+        self.resume_from = resume_from
+        self._store(options)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities: what the criterion takes scores for.
+
+        Parameters
+        ----------
+        X : array or dask array, shape (n, ...)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Softmax of scores for `CrossEntropyLoss`, the exponential for `NLLLoss`, for one output its sigmoid; what
+            the module returns with any other criterion.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict_proba", X, len(self.classes_), np.float32)
+        scores = self.forward(X)
+        criterion = self.criterion if isinstance(self.criterion, type) else type(self.criterion)
+        if scores.ndim == 1 or scores.shape[1] == 1:
+            positive = scores.ravel() if criterion is nn.BCELoss else scipy.special.expit(scores.ravel())
+            return np.column_stack([1.0 - positive, positive])
+        if criterion is nn.CrossEntropyLoss:
+            return scipy.special.softmax(scores, axis=1)
+        return np.exp(scores) if criterion is nn.NLLLoss else scores
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array or dask array, shape (n, ...)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted labels.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.classes_.dtype)
+        return self.classes_[self.predict_proba(X).argmax(axis=1)]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y : arrays or dask arrays
+            As for `fit`.
+        sample_weight : array or None
+            Weight of each row.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(right / total)
+        return float(super().score(X, y, sample_weight))
+
+    # -- hooks of the base ---------------------------------------------------------------------------------------
+
+    @property
+    def _is_classification(self) -> bool:
+        return True
+
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
+        found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
+        if self.dataset is not None:
+            if self.classes is None:
+                raise InvalidParameterError(
+                    "TorchClassifier(classes=...) must be given with dataset=..., whose rows only ranks see."
+                )
+            self.classes_ = np.unique(np.asarray(self.classes))
+            return self.classes_
+        seen = np.unique(np.concatenate(found))
+        self.classes_ = seen if self.classes is None else np.unique(np.asarray(self.classes))
+        if missing := sorted(set(seen.tolist()) - set(self.classes_.tolist())):
+            raise InvalidDataError(f"y holds {missing[0]!r}, which is none of classes={list(self.classes_)}.")
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                f"The number of classes has to be greater than one; got {len(self.classes_)} class: "
+                f"{self.classes_[0]!r}."
+            )
+        return self.classes_
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        return np.array([weights[self.predict(X) == y].sum(), weights.sum()]) if len(y) else np.zeros(2)

@@ -1,0 +1,401 @@
+"""What `TorchClassifier` and `TorchRegressor` share: a module, how it is trained, and where."""
+
+from __future__ import annotations
+
+import os
+import time
+import warnings
+from abc import abstractmethod
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted, validate_data
+from torch import nn
+
+from dsgd.comm.base import TransportName
+from dsgd.compress import AbstractCompressor
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
+from dsgd.inputs.blocks import check_summaries, summarise
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.rank import GangResult
+from dsgd.runtime.serving import mail_for
+from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.train import TrainJob, TrainResult, train
+from dsgd.sim import SimulatedCluster
+from dsgd.sync import AbstractStrategy, MinibatchSGD, resolve
+from dsgd.torch.fingerprint import fingerprint
+from dsgd.torch.flat import FlatModule
+from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, build_module, predictions
+from dsgd.torch.packing import TensorPacker, cut
+from dsgd.torch.rows import TensorRows, as_tensor
+from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
+from dsgd.types import AnyArray
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["PREFIXES", "AbstractTorchEstimator", "History"]
+
+#: What the names of options begin with that go to a part of the estimator.
+PREFIXES = ("module__", "criterion__", "optimizer__")
+
+
+class History(list[dict[str, Any]]):
+    """Lines of a history; ``history[-1, "train_loss"]`` is an entry of a line and ``history[:, "epoch"]`` a column."""
+
+    def __getitem__(self, place: Any) -> Any:
+        if not isinstance(place, tuple):
+            return super().__getitem__(place)
+        lines, name = super().__getitem__(place[0]), place[1]
+        return lines[name] if isinstance(lines, dict) else [line[name] for line in lines]
+
+
+class AbstractTorchEstimator(AbstractClusterEstimator):
+    """A torch module trained by parallel SGD; `TorchClassifier` and `TorchRegressor` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    module: Any
+    criterion: Any
+    optimizer: Any
+    lr: float
+    batch_size: int | None
+    max_epochs: int
+    sync: Any
+    compressor: AbstractCompressor[Any] | str | None
+    batch_norm: BatchNormPolicy
+    dataset: Any
+    device: str
+    n_jobs: int | None
+    random_state: Any
+    shuffle: bool
+    tol: float | None
+    early_stopping: bool
+    validation_fraction: float
+    n_iter_no_change: int
+    callbacks: Sequence[Any] | None
+    verbose: int | bool
+    transport: TransportName
+    on_failure: FailurePolicy
+    checkpoint: Checkpoint | str | os.PathLike[str] | None
+    resume_from: str | os.PathLike[str] | None
+
+    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "history_")
+
+    @property
+    @abstractmethod
+    def _is_classification(self) -> bool:
+        """Whether targets are classes."""
+
+    @abstractmethod
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
+        """Take in the targets that the blocks hold; return the classes, None for values."""
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    @announced
+    def fit(self, X: Any = None, y: Any = None) -> Self:
+        """Train the module from the start.
+
+        Parameters
+        ----------
+        X : array or dask array, shape (n, ...), list of delayed blocks, or None
+            Rows of any shape, such as images; a dask array is chunked by rows only. None where there is a `dataset`.
+        y : array or dask array, shape (n,) or, for values, (n, k), or None
+            Targets; None where blocks or a dataset hold them.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidParameterError
+            A parameter has a value it cannot have, or two do not go together (`IncompatiblePartsError`).
+        InvalidDataError
+            The rows cannot be trained on, or training has diverged.
+        VersionMismatchError
+            A worker has another version of the module.
+        """
+        self._check_parameters()
+        begin = time.perf_counter()
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+        template = build_module(self.module, self._options("module__"), seed)
+        gang = self._run(X, y, template, seed)
+        self._take_in(gang, template, time.perf_counter() - begin)
+        return self
+
+    def _run(self, X: Any, y: Any, template: nn.Module, seed: int) -> GangResult:
+        """Train on whatever X is."""
+        supervised = self.dataset is None
+        if not supervised:
+            if X is not None or y is not None:
+                raise InvalidDataError(
+                    "fit(X, y) must be called without rows where dataset=... makes them on each rank."
+                )
+            X = np.arange(self._count_ranks(), dtype=np.int64)[:, None]
+        n_parts = 0 if supervised else len(X)
+        if not self._uses_cluster(X):
+            block = self._check_rows(X, y)
+            summaries = [self._look(block, supervised=supervised)]
+            packer, job = self._plan(summaries, template, seed, n_parts)
+            n = self._n_threads()
+            if supervised:
+                shares = cut(packer([block], 0), n)
+            else:
+                shares = [packer([(block[0][k : k + 1], None, None)], k) for k in range(n)]
+            return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
+        with self._open_blocks(
+            X,
+            y,
+            None,
+            check=lambda: self._check_rows(X, y),
+            n_ranks=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
+            classification=self._is_classification,
+            supervised=supervised,
+            any_shape=True,
+        ) as blocks:
+            packer, job = self._plan(blocks.summaries, template, seed, n_parts)
+            return blocks.run(
+                train,
+                packer,
+                (job,),
+                cut=cut if supervised else None,
+                on_event=self._listeners(),
+                transport=self.transport,
+                on_failure=self.on_failure,
+                mail=mail_for(job),
+                title=type(self).__name__,
+            )
+
+    def _plan(
+        self, summaries: Sequence[BlockSummary], template: nn.Module, seed: int, n_parts: int
+    ) -> tuple[TensorPacker, TrainJob]:
+        """Return what packs the rows and what trains on them."""
+        check_summaries(summaries)
+        flat = FlatModule(template)
+        classes = self._learn_targets(summaries)
+        criterion = self.criterion if isinstance(self.criterion, type) else type(self.criterion)
+        packer = TensorPacker(
+            classes=classes,
+            dtype=str(flat.dtype),
+            shuffle=self.shuffle,
+            seed=seed,
+            validation_fraction=float(self.validation_fraction) if self.early_stopping else 0.0,
+            as_floats=criterion in (nn.BCEWithLogitsLoss, nn.BCELoss, nn.SoftMarginLoss),
+            work=flat.n_params,
+            dataset=self.dataset,
+            n_parts=n_parts,
+        )
+        strategy = self._strategy()
+        trained = set(flat.names)
+        buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
+        optimizer = ModuleOptimizer(
+            module=self.module,
+            module_options=self._options("module__"),
+            buffers=buffers,
+            identity=fingerprint(template),
+            criterion=self.criterion,
+            criterion_options=self._options("criterion__"),
+            optimizer=self.optimizer,
+            optimizer_options={"lr": self.lr, **self._options("optimizer__")},
+            # Where ranks exchange gradients, the batch is the strategy's.
+            batch=self.batch_size if self.sync is not None else None,
+            batch_norm=self.batch_norm,
+            device=self.device,
+            is_classification=self._is_classification,
+        )
+        given = self.checkpoint
+        job = TrainJob(
+            optimizer=optimizer,
+            strategy=strategy,
+            initial=flat.params.copy(),
+            max_iter=self.max_epochs,
+            tol=self.tol if self.tol is not None or not self.early_stopping else 0.0,
+            n_iter_no_change=self.n_iter_no_change,
+            early_stopping=self.early_stopping,
+            scoring="accuracy" if self._is_classification else "r2",
+            checkpoint=Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given,
+            resume_from=None if self.resume_from is None else os.fspath(self.resume_from),
+            source={"rows": packer},
+        )
+        return packer, job
+
+    def _strategy(self) -> AbstractStrategy[Any]:
+        """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
+        if self.sync is None:
+            strategy: AbstractStrategy[Any] = MinibatchSGD(self.batch_size or DEFAULT_BATCH)
+        else:
+            strategy = resolve(self.sync)
+        if self.compressor is None:
+            return strategy
+        given: Any = strategy
+        if "compressor" not in vars(given):
+            raise IncompatiblePartsError(f"sync={strategy!r} takes no compressor. Got compressor={self.compressor!r}.")
+        if strategy.compressor is not None:
+            raise IncompatiblePartsError(
+                f"sync={strategy!r} has a compressor already. Leave out compressor={self.compressor!r}."
+            )
+        compressed: AbstractStrategy[Any] = replace(given, compressor=self.compressor)
+        return compressed
+
+    def _take_in(self, gang: GangResult, template: nn.Module, elapsed_s: float) -> None:
+        """Set the fitted attributes from what the gang brought home."""
+        result: TrainResult = gang.value
+        flat = FlatModule(template)
+        flat.params[:] = result.params
+        ModuleStatistics(template, flat.device).load(dict(result.statistics))
+        #: The trained module, plain: its tensors are its own.
+        self.module_ = build_module(self.module, self._options("module__"))
+        self.module_.load_state_dict(flat.state_dict())
+        self.module_.eval()
+        self.n_iter_ = result.n_iter
+        self.history_ = History(_line(vars(record), early=self.early_stopping) for record in result.history)
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            "ranks": len(gang.stats),
+            "workers": len({s["worker"] for s in gang.stats}),
+            "ranks_per_worker": list(Counter(s["worker"] for s in gang.stats).values()),
+            "strategy": repr(self._strategy()),
+            **gang.wires,
+            "n_params": len(result.params),
+            "elapsed_s": elapsed_s,
+            "epochs": [dict(vars(record)) for record in result.history],
+            "converged": result.converged,
+            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
+            "stats": [dict(s) for s in gang.stats],
+            "recoveries": [dict(event) for event in gang.recoveries],
+        }
+        if result.note:
+            warnings.warn(result.note, RuntimeWarning, stacklevel=3)
+
+    def _listeners(self) -> Callable[[Mapping[str, Any]], None] | None:
+        """Return what takes the events of the fit that runs, if anybody listens; they find it in the history."""
+        tell, self.history_ = self._listener(), History()
+        if tell is None:
+            return None
+
+        def listen(event: Mapping[str, Any]) -> None:
+            if "train_loss" in event:
+                self.history_.append(_line(event, early=False))
+            tell(event)
+
+        return listen
+
+    @property
+    def history(self) -> History:
+        """The history by the name that it has in skorch; while training lasts, of the epochs that were told."""
+        return self.history_
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        check_number(f"{name}(lr=...)", self.lr, low=0, open_low=True)
+        check_number(f"{name}(max_epochs=...)", self.max_epochs, low=1, integer=True)
+        check_number(f"{name}(n_iter_no_change=...)", self.n_iter_no_change, low=1, integer=True)
+        check_number(f"{name}(validation_fraction=...)", self.validation_fraction, low=0, high=1, open_high=True)
+        if self.batch_size is not None:
+            check_number(f"{name}(batch_size=...)", self.batch_size, low=1, integer=True)
+        for flag in ("shuffle", "early_stopping"):
+            check_bool(f"{name}({flag}=...)", getattr(self, flag))
+        check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
+        if not callable(self.module):
+            raise InvalidParameterError(
+                f"{name}(module=...) must be a torch.nn.Module, or what makes one. Got {self.module!r}."
+            )
+        if torch.device(self.device).type == "cuda" and self.client is None and not torch.cuda.is_available():
+            raise InvalidParameterError(f"{name}(device={self.device!r}): torch finds no such device here.")
+
+    def _check_rows(self, X: Any, y: Any) -> tuple[Any, Any, None]:
+        """Validate arrays of this process; return (X, y, None)."""
+        if self.dataset is not None:
+            self.n_features_in_ = 0
+            return X, None, None
+        many = not self._is_classification
+        X, y = validate_data(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
+        return X, y, None
+
+    def _look(self, block: tuple[Any, Any, None], *, supervised: bool) -> BlockSummary:
+        return summarise(block, classification=self._is_classification, supervised=supervised, any_shape=True)
+
+    def _n_threads(self) -> int:
+        """Return how many ranks there are in this process: on devices, one for each."""
+        if self.n_jobs is None and self.device == "cuda":
+            return max(1, torch.cuda.device_count())
+        return count_threads(self.n_jobs)
+
+    def _count_ranks(self) -> int:
+        """Return how many ranks there will be; asked where rows are made on them."""
+        if isinstance(self.client, SimulatedCluster):
+            return self.client.ranks
+        if self.client is None:
+            return self._n_threads()
+        return self.n_jobs or sum(int(n) for n in self.client.nthreads().values())
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def forward(self, X: Any) -> AnyArray:
+        """Return what the module makes of rows, as it is when it predicts.
+
+        Parameters
+        ----------
+        X : array, shape (n, ...)
+            Rows.
+
+        Returns
+        -------
+        array, shape (n, ...)
+            Outputs; of several, the first.
+        """
+        check_is_fitted(self)
+        if self.n_features_in_:
+            X = validate_data(self, X, allow_nd=True, dtype="numeric", reset=False)
+        parameter = next(self.module_.parameters())
+        inputs = as_tensor(X, parameter.dtype)
+        rows = TensorRows(inputs, torch.zeros(len(inputs)), shuffle=False, seed=0)
+        found = [output.cpu() for output, _ in predictions(self.module_, rows, parameter.device)]
+        outputs: AnyArray = torch.cat(found).numpy()
+        return outputs
+
+    # -- scikit-learn plumbing -----------------------------------------------------------------------------------
+
+    def _options(self, prefix: str) -> dict[str, Any]:
+        return {name.removeprefix(prefix): value for name, value in self._prefixed().items() if name.startswith(prefix)}
+
+    def _prefixed(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name.startswith(PREFIXES)}
+
+    def _store(self, options: Mapping[str, Any]) -> None:
+        """Keep options with a prefix; called by ``__init__``."""
+        for name, value in options.items():
+            if not name.startswith(PREFIXES):
+                raise TypeError(
+                    f"{type(self).__name__}() got an unexpected argument {name!r}; options of a part begin with "
+                    f"{', '.join(PREFIXES)}"
+                )
+            setattr(self, name, value)
+
+    def get_params(self, deep: bool = True) -> dict[str, Any]:
+        """Return the parameters, options with a prefix among them; see scikit-learn."""
+        return {**super().get_params(deep=False), **self._prefixed()}
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters, options with a prefix among them; see scikit-learn."""
+        self._store({name: value for name, value in params.items() if name.startswith(PREFIXES)})
+        super().set_params(**{name: value for name, value in params.items() if not name.startswith(PREFIXES)})
+        return self
+
+
+def _line(record: Mapping[str, Any], *, early: bool) -> dict[str, Any]:
+    """Return a line of the history, by the names that skorch has for what is in it."""
+    line = {"epoch": record["epoch"], "train_loss": record["train_loss"], "seconds": record["seconds"]}
+    if early:
+        line["valid_score"] = record["validation_score"]
+    if "dispersion" in record:
+        line["dispersion"] = record["dispersion"]
+    return line

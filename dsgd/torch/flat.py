@@ -1,0 +1,240 @@
+"""The parameters of a module in one vector, and views of it in their places.
+
+Problem: everything that ranks say to each other is one flat vector, and a module has dozens of tensors. To copy them
+back and forth costs a pass over the model on either side of every message.
+
+Layout: the trainable parameters in the order of ``named_parameters()``, each in C order, without gaps; a parameter that
+occurs twice is there once. `slices` gives the place of each by its name, for what works layer by layer. On the CPU the
+vector is memory that numpy and torch both see: a module that is bound to it reads and writes the very array that the
+collectives send. On another device the vector of the module lives there, and pinned memory of the host stands between
+the two.
+
+Cost: nothing on the CPU; on another device one copy of the model each way whenever the host has to see it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["FlatModule", "FlatTensors"]
+
+
+class FlatTensors:
+    """Tensors of one dtype that are views of one vector.
+
+    Parameters
+    ----------
+    tensors : sequence of Tensor
+        On one device; each becomes a view, with the values that it has.
+    dtype : torch.dtype
+        Of all of them.
+    device : torch.device
+        Where they are.
+    """
+
+    def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> None:
+        self.tensors = list(tensors)
+        n = sum(tensor.numel() for tensor in self.tensors)
+        self._on_device = torch.empty(n, dtype=dtype, device=device)
+        self.is_shared = device.type == "cpu"
+        pinned = not self.is_shared and torch.cuda.is_available()
+        self._on_host = self._on_device if self.is_shared else torch.empty(n, dtype=dtype, pin_memory=pinned)
+        #: The vector as numpy sees it, shape (n,).
+        self.host: AnyArray = self._on_host.numpy()
+        for tensor, view in zip(self.tensors, self.views(self._on_device), strict=True):
+            view.copy_(tensor.detach())
+            tensor.data = view
+        self.to_host()
+
+    def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
+        """Return the parts of a vector in the shapes of the tensors."""
+        ends = np.cumsum([0, *(tensor.numel() for tensor in self.tensors)]).tolist()
+        # Not torch.split, whose parts nobody may write to.
+        return [vector[ends[k] : ends[k + 1]].view(tensor.shape) for k, tensor in enumerate(self.tensors)]
+
+    def share(self, vector: AnyArray) -> None:
+        """Make the tensors views of a vector of the host that they can share, with the values that it has.
+
+        Parameters
+        ----------
+        vector : array, shape (n,)
+            Of the dtype of the tensors. On another device it is what `to_host` and `to_device` copy.
+        """
+        if self.is_shared:
+            self._on_device = self._on_host = torch.from_numpy(vector)
+            for tensor, view in zip(self.tensors, self.views(self._on_device), strict=True):
+                tensor.data = view
+        self.host = vector
+
+    def to_device(self) -> None:
+        """Give the tensors what the host has written."""
+        if not self.is_shared:
+            staging = self._on_host.numpy()
+            if staging is not self.host:
+                staging[:] = self.host
+            self._on_device.copy_(self._on_host, non_blocking=True)
+
+    def to_host(self) -> None:
+        """Let the host see what the tensors are."""
+        if not self.is_shared:
+            self._on_host.copy_(self._on_device)
+            staging = self._on_host.numpy()
+            if staging is not self.host:
+                self.host[:] = staging
+
+
+class FlatModule:
+    """A module whose trainable parameters, and their gradients, lie in one vector each.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its parameters become views; it goes on working as before.
+    device : torch.device or str, default "cpu"
+        Where to.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The parameters, in the order in which they lie in the vector.
+    shapes : mapping of str to tuple
+        Their shapes.
+    slices : mapping of str to slice
+        Their places.
+
+    Raises
+    ------
+    InvalidParameterError
+        The module has nothing to train, parameters of several dtypes, or of one that is no float32 or float64.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device | str = "cpu") -> None:
+        self.device = torch.device(device)
+        self.module = module.to(self.device)
+        named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
+        self.names = tuple(name for name, _ in named)
+        self.parameters = [p for _, p in named]
+        self._dtype = _dtype_of(module, named)
+        ends = np.cumsum([0, *(p.numel() for p in self.parameters)]).tolist()
+        self.shapes = MappingProxyType({name: tuple(p.shape) for name, p in named})
+        self.slices = MappingProxyType(
+            {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(self.names)},
+        )
+        self._params = FlatTensors(self.parameters, self._dtype, self.device)
+        self._gradient: FlatTensors | None = None
+
+    @property
+    def n_params(self) -> int:
+        """Length of the vector."""
+        return int(self._params.host.shape[0])
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """float32 or float64."""
+        return np.dtype(self._params.host.dtype)
+
+    @property
+    def params(self) -> FloatVector:
+        """The vector, shape (n_params,): the memory of the parameters, on the CPU."""
+        return self._params.host
+
+    def bind(self, params: FloatVector) -> None:
+        """Take up a vector as the parameters; nothing happens if it is the one they lie in.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            C-contiguous, of the dtype of the module. On the CPU the module shares its memory from now on.
+
+        Raises
+        ------
+        InvalidDataError
+            It is of another length or dtype.
+        """
+        if params is self._params.host:
+            return
+        self._check(params)
+        self._params.share(params)
+
+    def bind_gradient(self, gradient: FloatVector) -> None:
+        """Let ``.grad`` of the parameters be views of a vector, with the values that it has; see `bind`."""
+        self._hold_gradient(gradient).to_device()
+        for parameter, grad in zip(self.parameters, self._hold_gradient(gradient).tensors, strict=True):
+            parameter.grad = grad
+
+    def gather_gradient(self, out: FloatVector) -> None:
+        """Write ``.grad`` of all parameters into a vector of the host, shape (n_params,); what has none is zero."""
+        flat = self._hold_gradient(out)
+        with torch.no_grad():
+            for parameter, grad in zip(self.parameters, flat.tensors, strict=True):
+                if parameter.grad is None:
+                    grad.zero_()
+                elif parameter.grad is not grad:
+                    grad.copy_(parameter.grad)
+        flat.to_host()
+
+    def drop_gradient(self) -> None:
+        """Let the parameters have no ``.grad``: the next backward pass makes it, and adds to nothing."""
+        for parameter in self.parameters:
+            parameter.grad = None
+
+    def to_device(self) -> None:
+        """Give the module what the host has written into the parameters."""
+        self._params.to_device()
+
+    def to_host(self) -> None:
+        """Let the host see the parameters as they are in the module."""
+        self._params.to_host()
+
+    def _hold_gradient(self, gradient: FloatVector) -> FlatTensors:
+        if self._gradient is None:
+            grads = [torch.empty_like(p) for p in self.parameters]
+            self._gradient = FlatTensors(grads, self._dtype, self.device)
+        if gradient is not self._gradient.host:
+            self._check(gradient)
+            self._gradient.share(gradient)
+        return self._gradient
+
+    def view(self, vector: FloatVector, name: str) -> AnyArray:
+        """Return the part of a vector that belongs to one parameter, in its shape."""
+        part: AnyArray = vector[self.slices[name]].reshape(self.shapes[name])
+        return part
+
+    def state_dict(self) -> dict[str, torch.Tensor]:
+        """Return the state of the module as tensors of their own, on the CPU."""
+        return {name: tensor.detach().cpu().clone() for name, tensor in self.module.state_dict().items()}
+
+    def load_state_dict(self, state: Mapping[str, torch.Tensor]) -> None:
+        """Take up the state of a module, in place: the vector has the new values, and is the same memory."""
+        self.module.load_state_dict(state)
+        self.to_host()
+
+    def _check(self, vector: AnyArray) -> None:
+        n, dtype = self.n_params, self.dtype
+        if vector.shape != (n,) or vector.dtype != dtype or not vector.flags.c_contiguous:
+            raise InvalidDataError(
+                f"{type(self.module).__name__} has {n} parameters of {dtype}. Got an array of shape {vector.shape} and "
+                f"{vector.dtype}."
+            )
+
+
+def _dtype_of(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> torch.dtype:
+    name, dtypes = type(module).__name__, {p.dtype for _, p in named}
+    if not dtypes:
+        raise InvalidParameterError(f"{name} has no parameter that requires a gradient: there is nothing to train.")
+    if len(dtypes) > 1 or not dtypes <= {torch.float32, torch.float64}:
+        raise InvalidParameterError(
+            f"the parameters of {name} must all be float32, or all float64; they are "
+            f"{', '.join(sorted(map(str, dtypes)))}. Convert the module with .float()."
+        )
+    [dtype] = dtypes
+    return dtype

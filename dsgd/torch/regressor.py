@@ -1,0 +1,164 @@
+"""`TorchRegressor`: a torch module that learns values, as a scikit-learn estimator."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import nn
+
+from dsgd.comm.base import TransportName
+from dsgd.compress import AbstractCompressor
+from dsgd.inputs import BlockSummary, lazy
+from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.policy import FailurePolicy
+from dsgd.torch.estimator import AbstractTorchEstimator
+from dsgd.torch.statistics import BatchNormPolicy
+from dsgd.types import AnyArray
+
+__all__ = ["TorchRegressor"]
+
+
+class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
+    """Regressor whose model is a torch module, trained by parallel SGD.
+
+    All parameters but these are those of `TorchClassifier`.
+
+    Parameters
+    ----------
+    module : type, callable or torch.nn.Module
+        Makes the module from the options ``module__*``, or is one. It returns a value per row, or a row of values.
+    criterion : type or torch.nn.Module, default torch.nn.MSELoss
+        The loss; the mean over rows. Options are ``criterion__*``.
+    optimizer, lr, batch_size, max_epochs, sync, compressor, batch_norm, dataset, device, n_jobs, random_state, shuffle
+        See `TorchClassifier`.
+    tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
+        See `TorchClassifier`; rows that are held out are scored by R2.
+    on_failure, checkpoint, resume_from
+        See `TorchClassifier`.
+    **options
+        ``module__*``, ``criterion__*`` and ``optimizer__*``.
+
+    Attributes
+    ----------
+    module_, history_, n_iter_, ledger_, fit_report_, n_features_in_
+        See `TorchClassifier`.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        *,
+        criterion: Any = nn.MSELoss,
+        optimizer: Any = torch.optim.SGD,
+        lr: float = 0.01,
+        batch_size: int | None = None,
+        max_epochs: int = 10,
+        sync: Any = None,
+        compressor: AbstractCompressor[Any] | str | None = None,
+        batch_norm: BatchNormPolicy = "average",
+        dataset: Callable[[int, int], Any] | None = None,
+        device: str = "cpu",
+        n_jobs: int | None = None,
+        random_state: Any = None,
+        shuffle: bool = True,
+        tol: float | None = None,
+        early_stopping: bool = False,
+        validation_fraction: float = 0.1,
+        n_iter_no_change: int = 5,
+        callbacks: Sequence[Any] | None = None,
+        verbose: int | bool = 0,
+        client: Any = None,
+        transport: TransportName = "auto",
+        on_failure: FailurePolicy = "raise",
+        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
+        resume_from: str | os.PathLike[str] | None = None,
+        **options: Any,
+    ) -> None:
+        self.module = module
+        self.criterion = criterion
+        self.optimizer = optimizer
+        self.lr = lr
+        self.batch_size = batch_size
+        self.max_epochs = max_epochs
+        self.sync = sync
+        self.compressor = compressor
+        self.batch_norm = batch_norm
+        self.dataset = dataset
+        self.device = device
+        self.n_jobs = n_jobs
+        self.random_state = random_state
+        self.shuffle = shuffle
+        self.tol = tol
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.n_iter_no_change = n_iter_no_change
+        self.callbacks = callbacks
+        self.verbose = verbose
+        self.client = client
+        self.transport = transport
+        self.on_failure = on_failure
+        self.checkpoint = checkpoint
+        self.resume_from = resume_from
+        self._store(options)
+
+    def predict(self, X: Any) -> Any:
+        """Return the values.
+
+        Parameters
+        ----------
+        X : array or dask array, shape (n, ...)
+            Rows; dask input gives a lazy result of one value per row.
+
+        Returns
+        -------
+        array, shape (n,) or (n, k)
+            Predicted values; of a module with one output, without its second axis.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, np.float32)
+        found = self.forward(X)
+        return found.ravel() if found.ndim == 2 and found.shape[1] == 1 else found
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y : arrays or dask arrays
+            As for `fit`.
+        sample_weight : array or None
+            Weight of each row.
+
+        Returns
+        -------
+        float
+            Coefficient of determination.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            weight, errors, values, squares = lazy.score_sums(self._without_client(), X, y, sample_weight)
+            return float(1.0 - errors / (squares - values**2 / weight))
+        return float(super().score(X, y, sample_weight))
+
+    # -- hooks of the base ---------------------------------------------------------------------------------------
+
+    @property
+    def _is_classification(self) -> bool:
+        return False
+
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
+        return None
+
+    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+        if not len(y):
+            return np.zeros(4)
+        weights = np.ones(len(y)) if sample_weight is None else sample_weight
+        errors = (self.predict(X) - y) ** 2
+        return np.array([weights.sum(), (weights * errors).sum(), (weights * y).sum(), (weights * y**2).sum()])

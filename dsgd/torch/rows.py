@@ -1,0 +1,98 @@
+"""The rows of a rank as tensors: images, sequences or plain features, with their targets."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, Self
+
+import numpy as np
+import torch
+
+from dsgd.local import AbstractRows
+from dsgd.types import AnyArray
+
+__all__ = ["TensorRows", "as_tensor"]
+
+# A digest reads this many entries of the rows, spread over all of them.
+_SAMPLE: Final = 65_536
+
+
+@dataclass(frozen=True)
+class TensorRows(AbstractRows):
+    """Rows of a rank.
+
+    Parameters
+    ----------
+    inputs, targets : Tensor
+        One entry per row, on the CPU; or, in the place of `inputs`, a map-style dataset that returns (input, target)
+        for the number of a row, with `targets` None.
+    shuffle : bool
+        Whether every epoch walks the rows in an order of its own.
+    seed : int
+        Seed of the orders, and of what a module draws.
+    place : int, default 0
+        Number of the rank: which device is its own, where there are several.
+    work : int, default 1
+        Multiplications with a weight on the way of one row through the module, for a virtual clock.
+    """
+
+    inputs: Any
+    targets: Any
+    shuffle: bool
+    seed: int
+    place: int = 0
+    work: int = 1
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows an epoch visits."""
+        return len(self.inputs)
+
+    def rows(self, start: int, stop: int) -> Self:
+        """Return rows start..stop; tensors are views, and of a dataset the others are left out."""
+        if self.targets is None:
+            return replace(self, inputs=torch.utils.data.Subset(self.inputs, range(start, stop)))
+        return replace(self, inputs=self.inputs[start:stop], targets=self.targets[start:stop])
+
+    def entries(self, start: int, stop: int) -> int:
+        """Return the multiplications of a visit to rows start..stop."""
+        return (stop - start) * self.work
+
+    def digest(self) -> int:
+        """Return a checksum over a sample of the rows; of a dataset, over its length."""
+        if self.targets is None:
+            return zlib.crc32(str(self.n_rows).encode())
+        code = zlib.crc32(str(tuple(self.inputs.shape)).encode())
+        for tensor in (self.inputs, self.targets):
+            vector = tensor.reshape(-1).numpy()
+            code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
+        return code
+
+    def order(self, epoch: int) -> AnyArray | None:
+        """Return the places of the rows in the order of an epoch; None is the order in which they are."""
+        if not self.shuffle:
+            return None
+        return np.random.default_rng([self.seed, epoch]).permutation(self.n_rows)
+
+    def batch(self, order: AnyArray | None, start: int, stop: int) -> tuple[Any, Any]:
+        """Return the inputs and the targets of rows start..stop of an order, as tensors on the CPU."""
+        if self.targets is None:
+            numbers: Sequence[int] = range(start, stop) if order is None else order[start:stop].tolist()
+            pairs = [self.inputs[k] for k in numbers]
+            return torch.utils.data.default_collate(pairs)  # type: ignore[no-any-return]
+        if order is None:
+            return self.inputs[start:stop], self.targets[start:stop]
+        places = torch.from_numpy(order[start:stop])
+        return self.inputs.index_select(0, places), self.targets.index_select(0, places)
+
+
+def as_tensor(values: Any, dtype: torch.dtype | None = None) -> Any:
+    """Return an array as a tensor that shares its memory where it can; floats of another dtype are converted."""
+    array = np.ascontiguousarray(values)
+    if not array.flags.writeable:
+        # A view of memory that nobody may write to, such as a block that Dask holds.
+        array = array.copy()
+    tensor = torch.from_numpy(array)
+    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor

@@ -1,0 +1,89 @@
+"""What a module has beside its parameters: the running statistics of its normalisation layers, and other buffers.
+
+Problem: the running mean and variance of a batch normalisation are not trained; every rank has those of the batches
+that it has seen. No gradient brings them together, and the mean model has statistics of its own, which no rank has
+seen. Which of several wrong answers is meant must be said.
+
+Policies: ``"average"`` takes the mean over ranks, weighted by rows, at the end of every epoch. A running mean is linear
+in what goes into it, so this is what an average after every step would give. ``"local"`` leaves every rank its own, and
+those of rank 0 go home. ``"recompute"`` leaves them while training lasts; in the end every rank passes its rows once
+more through the model that training returns, and the mean over ranks of what the layers find goes home. That is
+right also where models were far apart, and costs one pass.
+
+Buffers of other layers are those of rank 0.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import torch
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from dsgd.torch.flat import FlatTensors
+from dsgd.types import AnyArray
+
+__all__ = ["BatchNormPolicy", "ModuleStatistics"]
+
+#: What becomes of running statistics.
+BatchNormPolicy: TypeAlias = Literal["average", "local", "recompute"]
+
+_RUNNING = "running"
+
+
+class ModuleStatistics:
+    """The buffers of a module, as one vector for the running statistics and one of each dtype for all others.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        Its buffers become views.
+    device : torch.device
+        Where it is.
+    """
+
+    def __init__(self, module: nn.Module, device: torch.device) -> None:
+        #: Layers that keep running statistics.
+        self.layers = [m for m in module.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
+        running = [b for layer in self.layers for b in (layer.running_mean, layer.running_var) if b is not None]
+        kinds: dict[str, list[torch.Tensor]] = {}
+        for tensor in running:
+            kinds.setdefault(f"{_RUNNING}.{tensor.dtype}", []).append(tensor)
+        known = {id(tensor) for tensor in running}
+        for tensor in module.buffers():
+            if id(tensor) not in known:
+                kinds.setdefault(f"other.{tensor.dtype}", []).append(tensor)
+        # numpy has no bfloat16.
+        self._flat = {
+            name.replace("torch.", ""): FlatTensors(tensors, tensors[0].dtype, device)
+            for name, tensors in kinds.items()
+            if tensors[0].dtype != torch.bfloat16
+        }
+        self._may_differ = False
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return the buffers by name, to be read or written in place by the host."""
+        self._may_differ = True
+        for flat in self._flat.values():
+            flat.to_host()
+        return {name: flat.host for name, flat in self._flat.items()}
+
+    def running(self) -> AnyArray | None:
+        """Return the running statistics, shape (n,); None if there are none."""
+        return next((v for name, v in self.vectors().items() if name.startswith(_RUNNING)), None)
+
+    def to_device(self) -> None:
+        """Give the module what the host may have written."""
+        if not self._may_differ:
+            return
+        self._may_differ = False
+        for flat in self._flat.values():
+            flat.to_device()
+
+    def load(self, vectors: dict[str, AnyArray]) -> None:
+        """Take up buffers that another copy of the module had."""
+        self._may_differ = True
+        for name, vector in vectors.items():
+            self._flat[name].host[...] = vector.reshape(self._flat[name].host.shape)
+        self.to_device()

@@ -1,0 +1,373 @@
+"""Torch modules as estimators, and what can go wrong with them."""
+
+from __future__ import annotations
+
+import pickle
+import subprocess
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from sklearn.base import clone  # noqa: E402 - what comes below needs torch
+from sklearn.model_selection import GridSearchCV  # noqa: E402
+from torch import nn  # noqa: E402
+
+from dsgd.errors import (  # noqa: E402
+    IncompatiblePartsError,
+    InvalidDataError,
+    InvalidParameterError,
+    VersionMismatchError,
+)
+from dsgd.sync import DiLoCo, LocalSGD, MinibatchSGD  # noqa: E402
+from dsgd.torch import FlatModule, TorchClassifier, TorchRegressor  # noqa: E402
+from dsgd.torch.fingerprint import check_same, fingerprint  # noqa: E402
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+class MLP(nn.Module):
+    """A hidden layer, with what has a state of its own and what draws numbers, where it is asked for."""
+
+    def __init__(self, hidden: int = 8, *, n_outputs: int = 2, normalised: bool = False, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.first = nn.Linear(4, hidden)
+        self.norm = nn.BatchNorm1d(hidden) if normalised else nn.Identity()
+        self.dropout = nn.Dropout(dropout)
+        self.last = nn.Linear(hidden, n_outputs)
+
+    def forward(self, X: Any) -> Any:
+        """Return the outputs."""
+        return self.last(self.dropout(torch.relu(self.norm(self.first(X)))))
+
+
+def rows(n: int = 120, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows of floats, and the quadrant that each lies in as a class."""
+    X = np.random.default_rng(seed).standard_normal((n, 4)).astype(np.float32)
+    return X, np.where(X[:, 0] * X[:, 1] > 0, "same", "other")
+
+
+def classifier(**options: Any) -> TorchClassifier:
+    """Return an estimator that learns the rows in a moment."""
+    return TorchClassifier(MLP, **{"lr": 0.2, "batch_size": 16, "max_epochs": 20, "random_state": 0, **options})
+
+
+def state_of(module: nn.Module) -> bytes:
+    """Return everything in the state of a module as bytes."""
+    return b"".join(tensor.numpy().tobytes() for tensor in module.state_dict().values())
+
+
+# ---- the flat vector
+
+
+def test_parameters_are_views_of_one_vector() -> None:
+    """What is written into the vector is in the module, and the other way round, without a copy."""
+    module = MLP(hidden=3)
+    before = {name: p.detach().clone() for name, p in module.named_parameters()}
+    flat = FlatModule(module)
+    assert flat.names == tuple(before)
+    for name, parameter in module.named_parameters():
+        np.testing.assert_array_equal(flat.view(flat.params, name), before[name].numpy())
+        assert parameter.data_ptr() == flat.params[flat.slices[name]].ctypes.data
+    other = np.arange(flat.n_params, dtype=np.float32)
+    flat.bind(other)
+    module.last.bias.data += 1.0
+    assert flat.params is other
+    assert other[-1] == flat.n_params
+    gradient = np.zeros_like(other)
+    module(torch.ones(2, 4)).sum().backward()
+    flat.gather_gradient(gradient)
+    assert flat.view(gradient, "last.bias").tolist() == [2.0, 2.0]
+    flat.bind_gradient(gradient)
+    gradient[:] = 7.0
+    assert module.first.weight.grad.eq(7.0).all()
+
+
+def test_a_flat_module_keeps_its_state_dict() -> None:
+    """A state goes out and comes in again, buffers included, and the vector stays the same memory."""
+    module = MLP(normalised=True)
+    flat = FlatModule(module)
+    other = MLP(normalised=True)
+    other(torch.randn(9, 4, generator=torch.Generator().manual_seed(0)))
+    vector = flat.params
+    flat.load_state_dict(other.state_dict())
+    assert flat.params is vector
+    assert state_of(module) == state_of(other)
+    assert {k: v.tolist() for k, v in flat.state_dict().items()} == {
+        k: v.tolist() for k, v in other.state_dict().items()
+    }
+
+
+def test_what_cannot_be_one_vector_is_refused() -> None:
+    """A module without parameters, of two dtypes or of halves says so; so does a vector that does not fit."""
+    with pytest.raises(InvalidParameterError, match="nothing to train"):
+        FlatModule(nn.ReLU())
+    with pytest.raises(InvalidParameterError, match="must all be float32"):
+        FlatModule(nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2).double()))
+    with pytest.raises(InvalidDataError, match="has 10 parameters"):
+        FlatModule(nn.Linear(4, 2)).bind(np.zeros(9, np.float32))
+
+
+# ---- estimators
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"n_jobs": 3},
+        {"n_jobs": 2, "sync": LocalSGD(32), "optimizer__momentum": 0.9, "lr": 0.05},
+        {"n_jobs": 2, "sync": DiLoCo(32), "optimizer": torch.optim.AdamW, "lr": 0.02, "module__normalised": True},
+        {"n_jobs": 2, "sync": LocalSGD(32, momentum="average"), "optimizer": torch.optim.Adam, "lr": 0.02},
+    ],
+    ids=str,
+)
+def test_a_classifier_learns_and_repeats(options: dict[str, Any]) -> None:
+    """With ranks, an optimiser and a strategy as the user likes, classes are learned; a seed gives the same bits."""
+    X, y = rows()
+    fitted = classifier(module__hidden=16, **options).fit(X, y)
+    assert fitted.score(X, y) > 0.85
+    assert fitted.predict_proba(X).sum(axis=1) == pytest.approx(1.0)
+    assert set(fitted.predict(X)) == {"same", "other"}
+    assert len(fitted.history_) == fitted.n_iter_ == 20
+    assert fitted.history[-1, "train_loss"] < fitted.history[0, "train_loss"]
+    assert fitted.ledger_.totals()["bytes_sent"] > 0
+    assert state_of(clone(fitted).fit(X, y).module_) == state_of(fitted.module_)
+
+
+def test_a_regressor_learns() -> None:
+    """Values and vectors of values are learned; dask input gives the score block by block."""
+    import dask.array as da
+
+    X, _ = rows()
+    y = X[:, 0] + 2.0 * X[:, 1]
+    options = {"module__n_outputs": 1, "lr": 0.05, "max_epochs": 30, "batch_size": 16, "random_state": 0}
+    fitted = TorchRegressor(MLP, n_jobs=2, **options).fit(X, y)
+    assert fitted.predict(X).shape == (120,)
+    assert fitted.score(X, y) > 0.9
+    lazy = fitted.score(da.from_array(X, chunks=(50, 4)), da.from_array(y, chunks=50))
+    assert lazy == pytest.approx(fitted.score(X, y), abs=1e-5)
+    both = TorchRegressor(MLP, **{**options, "module__n_outputs": 2}).fit(X, np.stack([y, -y], axis=1))
+    assert both.predict(X).shape == (120, 2)
+
+
+def test_one_output_is_two_classes() -> None:
+    """With a criterion for one number per row, its sign decides."""
+    X, y = rows()
+    fitted = classifier(module__n_outputs=1, module__hidden=16, criterion=nn.BCEWithLogitsLoss, max_epochs=40)
+    fitted.fit(X, y)
+    assert fitted.predict_proba(X).shape == (120, 2)
+    assert fitted.score(X, y) > 0.85
+
+
+def test_the_trained_module_is_a_plain_one() -> None:
+    """It has tensors of its own, and goes through pickle, as does the estimator."""
+    X, y = rows()
+    fitted = classifier(max_epochs=2).fit(X, y)
+    module = pickle.loads(pickle.dumps(fitted.module_))
+    assert type(module) is MLP
+    assert len({p.untyped_storage().data_ptr() for p in module.parameters()}) == 4
+    again = pickle.loads(pickle.dumps(fitted))
+    np.testing.assert_array_equal(again.predict(X), fitted.predict(X))
+
+
+def test_it_is_an_estimator_of_scikit_learn() -> None:
+    """Options of the parts are parameters: they are set, cloned and searched like all others."""
+    X, y = rows(60)
+    search = GridSearchCV(classifier(max_epochs=1), {"module__hidden": [2, 3], "lr": [0.1]}, cv=2)
+    search.fit(X, y)
+    assert search.best_params_["module__hidden"] in (2, 3)
+    assert clone(search.best_estimator_).get_params()["module__hidden"] == search.best_params_["module__hidden"]
+    with pytest.raises(TypeError, match="unexpected argument 'hidden'"):
+        classifier(hidden=3)
+
+
+def test_images_in_chunks() -> None:
+    """Rows may be images; predictions of a dask array of them are lazy and keep its chunks."""
+    import dask.array as da
+
+    from dsgd.sim import SimulatedCluster
+
+    def network() -> nn.Module:
+        return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
+
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((60, 1, 6, 6)).astype(np.float32)
+    y = (X.mean(axis=(1, 2, 3)) > 0).astype(int)
+    fitted = TorchClassifier(
+        network, lr=0.1, max_epochs=15, batch_size=10, random_state=0, client=SimulatedCluster(2)
+    ).fit(X, y)
+    found = fitted.predict(da.from_array(X, chunks=(25, 1, 6, 6)))
+    assert found.chunks == ((25, 25, 10),)
+    np.testing.assert_array_equal(found.compute(), fitted.predict(X))
+    assert fitted.predict_proba(da.from_array(X, chunks=(25, 1, 6, 6))).compute().shape == (60, 2)
+    with pytest.raises(InvalidDataError, match="axis 2"):
+        fitted.predict(da.from_array(X, chunks=(25, 1, 3, 6)))
+
+
+def test_a_dataset_is_made_on_each_rank() -> None:
+    """A factory gives every rank its part, as arrays or as a dataset of torch; the model is that of the same rows."""
+    X, y = rows(90)
+    codes = (y == "same").astype(np.int64)
+
+    def arrays(part: int, n_parts: int) -> Any:
+        cut = slice(90 * part // n_parts, 90 * (part + 1) // n_parts)
+        return X[cut], codes[cut]
+
+    def dataset(part: int, n_parts: int) -> Any:
+        return torch.utils.data.TensorDataset(*map(torch.from_numpy, arrays(part, n_parts)))
+
+    options: dict[str, Any] = {"n_jobs": 3, "max_epochs": 2, "random_state": 0}
+    expected = classifier(**options).fit(X, codes)
+    for factory in (arrays, dataset):
+        found = classifier(dataset=factory, classes=[0, 1], **options).fit()
+        assert state_of(found.module_) == state_of(expected.module_)
+        np.testing.assert_array_equal(found.predict(X), expected.predict(X))
+    with pytest.raises(InvalidParameterError, match="classes="):
+        classifier(dataset=arrays, **options).fit()
+
+
+def test_early_stopping_holds_rows_out() -> None:
+    """The score on rows that are held out ends training, and is in the history."""
+    X, y = rows()
+    fitted = classifier(early_stopping=True, n_iter_no_change=2, max_epochs=60, n_jobs=2).fit(X, y)
+    assert fitted.n_iter_ < 60
+    assert 0.0 <= fitted.history_[-1]["valid_score"] <= 1.0
+
+
+def test_callbacks_of_skorch_are_told() -> None:
+    """Callbacks with skorch's methods hear of the beginning, of epochs and of the end, and can end training."""
+    heard = []
+
+    class Stop:
+        def on_train_begin(self, net: Any, X: Any = None, y: Any = None) -> None:
+            heard.append("begin")
+
+        def on_epoch_end(self, net: Any, **_: Any) -> None:
+            heard.append(net.history[-1, "epoch"])
+            raise KeyboardInterrupt
+
+        def on_train_end(self, net: Any, X: Any = None, y: Any = None) -> None:
+            heard.append(net.n_iter_)
+
+    X, y = rows()
+    classifier(callbacks=[("stop", Stop())], max_epochs=2000).fit(X, y)
+    assert heard[0] == "begin"
+    assert heard[1] < 2000
+    assert heard[-1] < 2000
+
+
+# ---- what goes wrong
+
+
+@pytest.mark.parametrize("sync", [None, LocalSGD(32)], ids=repr)
+def test_a_loss_that_is_not_finite_ends_training(sync: Any) -> None:
+    """Training that diverges says so at the first loss that shows it."""
+    X, y = rows()
+    with pytest.raises(InvalidDataError, match="smaller lr"):
+        classifier(lr=1e30, n_jobs=2, sync=sync).fit(X, y)
+
+
+class Fragile(MLP):
+    """Refuses some rows."""
+
+    def forward(self, X: Any) -> Any:
+        """Return the outputs."""
+        if (X > 100).any():
+            raise ArithmeticError("these rows are too much")
+        return super().forward(X)
+
+
+def test_a_rank_that_raises_stops_the_others() -> None:
+    """What a module raises in its forward pass on one rank comes out of fit, and nobody waits for that rank."""
+    X, y = rows()
+    X[-1] = 1000.0
+    with pytest.raises(ArithmeticError, match="too much"):
+        TorchClassifier(Fragile, n_jobs=3, random_state=0).fit(X, y)
+
+
+def test_another_module_is_found_out() -> None:
+    """A module whose parameters or whose code are not those of the client is refused; comments do not count."""
+    mine = fingerprint(MLP())
+    check_same(mine, fingerprint(MLP()), "MLP")
+    with pytest.raises(VersionMismatchError, match="names, shapes or dtypes"):
+        check_same(mine, fingerprint(MLP(hidden=9)), "MLP")
+    with pytest.raises(VersionMismatchError, match="the code of its classes"):
+        check_same(mine, fingerprint(Fragile()), "MLP")
+
+
+def test_parts_that_do_not_go_together_are_refused() -> None:
+    """Every refusal comes before work starts and says what to do."""
+    X, y = rows()
+    with pytest.raises(IncompatiblePartsError, match="batch of its own"):
+        classifier(sync=MinibatchSGD(32)).fit(X, y)
+    with pytest.raises(IncompatiblePartsError, match="takes no compressor"):
+        classifier(sync="easgd", compressor="auto").fit(X, y)
+    with pytest.raises(IncompatiblePartsError, match="no plain ones"):
+        classifier(sync="scaffold", optimizer__momentum=0.9).fit(X, y)
+    with pytest.raises(InvalidParameterError, match="reduction='mean'"):
+        classifier(criterion__reduction="sum").fit(X, y)
+    with pytest.raises(InvalidParameterError, match="closure"):
+        classifier(optimizer=torch.optim.LBFGS).fit(X, y)
+    with pytest.raises(InvalidDataError, match="greater than one"):
+        classifier().fit(X, np.zeros(len(X)))
+
+
+def test_running_statistics_follow_their_policy() -> None:
+    """The mean over ranks, those of rank 0, and those of a pass through the final model are three different things."""
+    X, y = rows()
+    X[60:] += 3.0  # two ranks with rows of different kinds
+    fit: dict[str, Any] = {"module__normalised": True, "n_jobs": 2, "max_epochs": 3, "shuffle": False, "batch_size": 60}
+    found = {p: classifier(batch_norm=p, **fit).fit(X, y).module_ for p in ("average", "local", "recompute")}
+    weights = {policy: module.first.weight.detach().numpy().tobytes() for policy, module in found.items()}
+    assert len(set(weights.values())) == 1  # no gradient depends on them
+    with torch.no_grad():
+        hidden = found["recompute"].first(torch.from_numpy(X))
+    means = [hidden[:60].mean(0), hidden[60:].mean(0)]
+    torch.testing.assert_close(found["recompute"].norm.running_mean, (means[0] + means[1]) / 2, rtol=1e-4, atol=1e-5)
+    alone = classifier(batch_norm="local", **{**fit, "n_jobs": 1, "batch_size": 120})
+    assert not torch.equal(found["average"].norm.running_mean, found["local"].norm.running_mean)
+    assert alone.fit(X, y).module_.norm.num_batches_tracked == 3
+
+
+def test_dropout_repeats_with_the_seed() -> None:
+    """Ranks that are threads draw the same numbers in every fit, and leave the stream of torch where it was."""
+    X, y = rows()
+    before = torch.random.get_rng_state()
+    fits = [classifier(module__dropout=0.5, n_jobs=3, max_epochs=2, shuffle=False).fit(X, y) for _ in range(2)]
+    assert state_of(fits[0].module_) == state_of(fits[1].module_)
+    assert torch.equal(torch.random.get_rng_state(), before)
+
+
+def test_uneven_ranks_take_the_gradient_of_the_batch() -> None:
+    """Ranks with different numbers of rows, one with none, take the steps of one rank that has all rows of a batch."""
+    X, y = rows(40)
+
+    def part(number: int, n_parts: int) -> Any:
+        return (X, codes) if n_parts == 1 else ((X[:25], codes[:25]), (X[25:], codes[25:]), (X[:0], codes[:0]))[number]
+
+    codes = (y == "same").astype(np.int64)
+    fit: dict[str, Any] = {"dataset": part, "classes": [0, 1], "max_epochs": 5, "batch_size": 40}
+    one, three = (classifier(n_jobs=n, **fit).fit().module_ for n in (1, 3))
+    for found, expected in zip(three.parameters(), one.parameters(), strict=True):
+        torch.testing.assert_close(found, expected, rtol=1e-5, atol=1e-6)
+
+
+def test_without_torch_it_says_what_to_install() -> None:
+    """`import dsgd.torch` names the extra; everything else of the library works."""
+    code = (
+        "import sys; sys.modules['torch'] = None\n"
+        "import dsgd, dsgd.sync\n"
+        "try:\n    import dsgd.torch\nexcept ImportError as error:\n    print(error)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert 'pip install "dsgd[torch]"' in done.stdout
