@@ -326,16 +326,16 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     def _n_threads(self) -> int:
         """Return how many ranks there are in this process: on devices, one for each."""
         if self.n_jobs is None and self.device == "cuda":
-            return max(1, torch.cuda.device_count())
+            return max(1, int(torch.cuda.device_count()))
         return count_threads(self.n_jobs)
 
     def _count_ranks(self) -> int:
         """Return how many ranks there will be; asked where rows are made on them."""
         if isinstance(self.client, SimulatedCluster):
-            return self.client.ranks
+            return int(self.client.ranks)
         if self.client is None:
             return self._n_threads()
-        return self.n_jobs or sum(int(n) for n in self.client.nthreads().values())
+        return self.n_jobs or sum(map(int, self.client.nthreads().values()))
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
