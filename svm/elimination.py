@@ -99,7 +99,7 @@ class EliminationRecord:
 
 
 _PRESETS = {
-    "auto": Elimination("multi", every=0.05, min_fraction=0.05, waits_for_pressure=True),
+    "auto": Elimination("multi", every=0.02, min_fraction=0.05, waits_for_pressure=True),
     "none": Elimination("none"),
     "single": Elimination("single"),
     "multi": Elimination("multi"),

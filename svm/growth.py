@@ -12,9 +12,9 @@ before is looked at each time:
    of those of the last batch have come back, this is left to the blocks;
 3. those settled by more than the margin are left out, the others become active.
 
-What few samples have said of others is wrong now and then. So when all are there and the gap has come down, those that
-were left out early or narrowly are looked at again (`LeftOut.look_again`), before the free variables have settled: a
-mistake that only the proof finds moves all of these once more, at n values each.
+What few samples have said of others is wrong now and then. So when all are there and the gap has come down, those left
+out are looked at again (`LeftOut.look_again`), before the free variables have settled: a mistake that only the proof
+finds moves all of these once more, at n values each.
 
 What the first samples have cost tells what the whole would without this: as much for each pair of samples. Half of that
 is saved at best, where support vectors are at their bounds; free ones change to the end, and cost their n values each
@@ -44,7 +44,7 @@ __all__ = ["Growth", "begin_small"]
 #: A batch comes when the gap is below this share of the one at the start.
 _DONE = 0.1
 #: The margin as a share of the gap at the start, which is twice the margin of a classifier.
-_MARGIN = 0.1
+_MARGIN = 0.05
 #: Of the variables that went to their bounds this share must have stayed there if more are to be sent: one that comes
 #: back costs its n values a second time.
 _RIGHT = 0.8

@@ -251,12 +251,14 @@ def prepare(
     scale = np.sqrt(2.0 * kernel.gamma) if kernel.name == "rbf" else 1.0
     if sparse:
         csr = X if sp.issparse(X) and X.format == "csr" else sp.csr_matrix(X)
-        csr = csr if index is None else csr[index]
+        parts = (csr.data, csr.indices, csr.indptr)
+        parts = parts if index is None else _gather(parts, index)
         squares = np.zeros(n)
         if kernel.name == "rbf":
-            squares = -kernel.gamma * np.asarray(csr.multiply(csr).sum(axis=1), dtype=np.float64).ravel()
-        values = (csr.data * scale).astype(dtype, copy=False)
-        return Rows(n, sparse=(values, csr.indices, csr.indptr), n_columns=d, offsets=squares.astype(dtype))
+            sum_squares(parts[0], parts[2], squares)
+            squares *= -kernel.gamma
+        values = (parts[0] * scale).astype(dtype, copy=False)
+        return Rows(n, sparse=(values, parts[1], parts[2]), n_columns=d, offsets=squares.astype(dtype))
     if kernel.name != "rbf" and index is None and not sp.issparse(X):
         return Rows(n, dense=np.ascontiguousarray(X, dtype=dtype))
     out = np.empty((n, d + 2 if kernel.name == "rbf" else d), dtype=dtype)
@@ -274,14 +276,44 @@ def prepare(
     return Rows(n, dense=out)
 
 
+@compiled
+def gather_rows(values, indices, indptr, index, out_values, out_indices, out_indptr):  # type: ignore[no-untyped-def]
+    """Copy rows of a CSR matrix to where `out_indptr` says."""
+    for k in range(len(index)):
+        source, target = indptr[index[k]], out_indptr[k]
+        for p in range(out_indptr[k + 1] - target):
+            out_values[target + p] = values[source + p]
+            out_indices[target + p] = indices[source + p]
+
+
+@compiled
+def sum_squares(values, indptr, out):  # type: ignore[no-untyped-def]
+    """Set out[i] to the sum of squares of row i of a CSR matrix, in float64."""
+    for i in range(len(out)):
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += np.float64(values[p]) * np.float64(values[p])
+        out[i] = total
+
+
+def _gather(csr: tuple[AnyArray, AnyArray, AnyArray], index: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return some rows of a CSR matrix; scipy takes as long for 256 of them as their products do."""
+    values, indices, indptr = csr
+    ends = np.zeros(len(index) + 1, dtype=indptr.dtype)
+    np.cumsum(indptr[index + 1] - indptr[index], out=ends[1:])
+    size = int(ends[-1])
+    out = np.empty(size, dtype=values.dtype), np.empty(size, dtype=indices.dtype), ends
+    gather_rows(values, indices, indptr, index, *out)
+    return out
+
+
 def take_rows(rows: Rows, index: AnyArray) -> Rows:
     """Return a copy of some prepared rows."""
     n = len(index)
     if rows.dense is not None:
         return Rows(n, dense=rows.dense[index])
     if rows.sparse is not None and rows.offsets is not None:
-        matrix = sp.csr_matrix(rows.sparse, shape=(rows.n, rows.n_columns))[index]
-        parts = (matrix.data, matrix.indices, matrix.indptr)
+        parts = _gather(rows.sparse, index)
         return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[index])
     if rows.ids is not None:
         return Rows(n, plain=rows.plain, ids=rows.ids[index])

@@ -5,9 +5,10 @@ On a gang every rank has the columns of its own samples; features of the others'
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse as sp
@@ -32,11 +33,12 @@ from dsgd.svm.sums import symmetric_sums, weighted_sums
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["KernelMatrix", "Picked"]
+__all__ = ["Held", "KernelMatrix", "Picked"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
 _BLOCK_ROWS = 128
+_HELD_BYTES = 16 * 2**20
 _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
@@ -62,6 +64,13 @@ class Picked:
     def take(self, which: IntVector) -> Rows:
         """Return the rows of some of the samples, by number."""
         return take_rows(self.rows, self.index[which])
+
+
+class Held(NamedTuple):
+    """Samples, and what returns their rows in float64 from one number to another."""
+
+    ids: IntVector
+    rows: Callable[[int, int], Rows]
 
 
 class KernelMatrix:
@@ -381,18 +390,28 @@ class KernelMatrix:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
 
-    def values(self, samples: IntVector, columns: IntVector) -> FloatMatrix:
-        """Return K[samples, columns] in float64; all of them must lie here."""
-        out = np.empty((len(samples), len(columns)))
+    def hold(self, samples: IntVector) -> Held:
+        """Return rows of samples that lie here, in float64: ready from now on if they are few bytes, else made anew."""
+        per_row = self.X.nnz // max(1, self.X.shape[0]) * 12 if self._sparse else 8 * (self._n_columns + 2)
+        if self.kernel.name != "precomputed" and len(samples) * per_row <= _HELD_BYTES:
+            rows = self._prepared(samples, np.float64)
+            return Held(samples, lambda start, stop: span(rows, start, stop))
+        return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
+
+    def values(self, samples: Held, columns: Sequence[Held]) -> FloatMatrix:
+        """Return K[samples, columns] in float64."""
+        ends = np.cumsum([0, *(len(held.ids) for held in columns)])
+        out = np.empty((len(samples.ids), ends[-1]))
         self.n_evaluations += out.size
-        parts = left_form(self.kernel, self._prepared(samples, np.float64))
+        parts = left_form(self.kernel, samples.rows(0, len(samples.ids)))
+        for first, held in zip(ends, columns, strict=False):
 
-        def work(start: int, stop: int) -> None:
-            right = self._prepared(columns[start:stop], np.float64)
-            for begin, end, part in parts:
-                row_values(self.kernel, part, right, out[begin:end, start:stop])
+            def work(start: int, stop: int, first: int, held: Held) -> None:
+                right = held.rows(start, stop)
+                for begin, end, part in parts:
+                    row_values(self.kernel, part, right, out[begin:end, first + start : first + stop])
 
-        self.pool.slabs(work, len(columns), _SLAB)
+            self.pool.slabs(partial(work, first=int(first), held=held), len(held.ids), _SLAB)
         return out
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:

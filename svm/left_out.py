@@ -23,13 +23,13 @@ _LATE_ROUNDS = 50
 #: of the gap: they follow as soon as the first ones move.
 _NEIGHBOURS = 0.2
 #: Samples left out are looked at again before the proof if they were beyond the extremes by less than this share of the
-#: gap at the start: those that were left out while few samples were known, and the others.
-_REACH_EARLY, _REACH = 0.6, 0.075
+#: gap at the start. If some were left out while few samples were known, all are looked at.
+_REACH = 0.075
 #: When violators have come back, those follow that were beyond by less than this share of the worst violation.
-_REACH_AGAIN = 0.5
+_REACH_AGAIN = 0.25
 #: They are first looked at when the gap has come down to this share of that at the start, then when it has come down to
 #: this share of the worst violation.
-_FIRST_LOOK, _NEXT_LOOK = 0.02, 0.1
+_FIRST_LOOK, _NEXT_LOOK = 0.1, 0.1
 
 
 class LeftOut:
@@ -58,7 +58,7 @@ class LeftOut:
         self._next_test = policy.steps_between(state.matrix.n)
         self._n_false = 0
         self._slack: FloatVector = np.full(state.matrix.n, np.inf)  # when they were left out or last looked at
-        self._is_early = np.zeros(state.matrix.n, dtype=np.bool_)  # left out while few samples were known
+        self._has_early = False  # whether samples were left out while few were known
         self._worst = np.inf  # the worst violation that was found last among the samples left out
         self._largest_gap, self._spent = 0.0, 0
         matrix = state.matrix
@@ -142,7 +142,7 @@ class LeftOut:
         beta = self.state.beta()
         self.trail.add(ids, beta)
         self._slack[ids] = slack
-        self._is_early[ids] = self.margin > 0.0
+        self._has_early |= self.margin > 0.0
         if len(self.trail) > _MAX_EVENTS:
             self._renew(*self.trail.join(beta))
 
@@ -194,16 +194,13 @@ class LeftOut:
     def look_again(self, gap: float) -> bool:
         """Renew u of those samples left out that are likeliest to violate, in float64; return whether any come back.
 
-        These are the ones that were left out while few samples were known, and those that were hardly beyond the
-        extremes. A violator that only the proof finds costs n values for each free variable, all of which move once
-        more; what is computed here counts for the proof.
+        These are all of them at first if few samples were known when some were left out, else those that were hardly
+        beyond the extremes. A violator that only the proof finds costs n values for each free variable, all of which
+        move once more; what is computed here counts for the proof.
         """
         state = self.state
         ids, scale = self.trail.ids, self.scale or 0.0
-        if np.isinf(self._worst):
-            reach = np.where(self._is_early[ids], _REACH_EARLY * scale, _REACH * scale)
-        else:
-            reach = np.minimum(_REACH * scale, _REACH_AGAIN * self._worst)
+        reach = min(np.inf if self._has_early else _REACH * scale, _REACH_AGAIN * self._worst)
         ids = np.sort(ids[self._slack[ids] < reach])
         self._worst = gap
         if not len(ids):
@@ -228,7 +225,6 @@ class LeftOut:
     def _note_slack(self, ids: IntVector) -> FloatVector:
         """Note and return how far beyond the extremes samples are, whose u is right for all samples."""
         slack = self._slack[ids] = self.slack(ids)
-        self._is_early[ids] = False
         return slack
 
     def take_proof(self, gap: float) -> None:
