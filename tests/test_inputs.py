@@ -7,10 +7,13 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 
+from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
+from dsgd.inputs.dealing import Deal
 from dsgd.inputs.sources import to_delayed_blocks
+from dsgd.sim import SimulatedCluster
 
 
 def test_targets_are_asked_for_only_where_they_are_needed():
@@ -45,3 +48,28 @@ def test_widening_shares_the_values():
     assert wide.shape == (2, 5)
     assert np.shares_memory(wide.data, X.data)
     assert widen(X, 2) is X
+
+
+@pytest.mark.parametrize(("n_rows", "n_blocks"), [(0, 3), (2, 5), (64, 4), (103, 7), (5, 1)])
+def test_dealt_rows_are_all_rows_once(n_rows, n_blocks):
+    """Blocks hold every row once, in order, as many as blocks of neighbours do, and the same for the same seed."""
+    rows = np.arange(n_rows)
+    dealt = [rows[Deal(n_rows, n_blocks, seed=3).rows(k)] for k in range(n_blocks)]
+    neighbours = [rows[Deal(n_rows, n_blocks).rows(k)] for k in range(n_blocks)]
+    assert [len(block) for block in dealt] == [len(block) for block in neighbours]
+    assert np.array_equal(np.concatenate(neighbours), rows)
+    assert np.array_equal(np.sort(np.concatenate(dealt)), rows)
+    assert all(np.all(np.diff(block) > 0) for block in dealt)
+    again = Deal(n_rows, n_blocks, seed=3)
+    assert all(np.array_equal(block, rows[again.rows(k)]) for k, block in enumerate(dealt))
+
+
+def test_sorted_rows_are_dealt_before_they_are_sent():
+    """Of rows that come one class after the other every rank gets both, unless their order is to be kept."""
+    rng = np.random.default_rng(0)
+    y = np.repeat([0, 1], 400)
+    X = rng.standard_normal((800, 3)) + 1.5 * y[:, None]
+    options = {"max_iter": 5, "tol": None, "random_state": 0, "sync": "one-shot", "client": SimulatedCluster(4)}
+    # A rank that sees one class only learns to say it always: its steps find nothing to correct.
+    losses = {shuffle: SGDClassifier(**options, shuffle=shuffle).fit(X, y).loss_curve_[-1] for shuffle in (False, True)}
+    assert losses[False] < 0.01 < 0.1 < losses[True]
