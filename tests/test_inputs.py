@@ -50,18 +50,23 @@ def test_widening_shares_the_values():
     assert widen(X, 2) is X
 
 
-@pytest.mark.parametrize(("n_rows", "n_blocks"), [(0, 3), (2, 5), (64, 4), (103, 7), (5, 1)])
-def test_dealt_rows_are_all_rows_once(n_rows, n_blocks):
-    """Blocks hold every row once, in order, as many as blocks of neighbours do, and the same for the same seed."""
+@pytest.mark.parametrize(("n_rows", "n_ranks"), [(0, 3), (2, 5), (64, 4), (103, 7), (5, 1)])
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces):
+    """Ranks get every row once, as many as they get of neighbours, and the same ones in any number of blocks."""
     rows = np.arange(n_rows)
-    dealt = [rows[Deal(n_rows, n_blocks, seed=3).rows(k)] for k in range(n_blocks)]
-    neighbours = [rows[Deal(n_rows, n_blocks).rows(k)] for k in range(n_blocks)]
-    assert [len(block) for block in dealt] == [len(block) for block in neighbours]
+    dealt = Deal(n_rows, n_ranks, pieces, seed=3)
+    blocks = [rows[dealt.rows(k)] for k in range(dealt.n_blocks)]
+    neighbours = [rows[Deal(n_rows, n_ranks, pieces).rows(k)] for k in range(dealt.n_blocks)]
+    assert [len(block) for block in blocks] == [len(block) for block in neighbours]
     assert np.array_equal(np.concatenate(neighbours), rows)
-    assert np.array_equal(np.sort(np.concatenate(dealt)), rows)
-    assert all(np.all(np.diff(block) > 0) for block in dealt)
-    again = Deal(n_rows, n_blocks, seed=3)
-    assert all(np.array_equal(block, rows[again.rows(k)]) for k, block in enumerate(dealt))
+    assert np.array_equal(np.sort(np.concatenate(blocks)), rows)
+    assert sorted(dealt.reading_order()) == list(range(dealt.n_blocks))
+    whole = Deal(n_rows, n_ranks, seed=3)
+    for rank in range(n_ranks):
+        mine = np.concatenate(blocks[rank * pieces : (rank + 1) * pieces])
+        assert np.all(np.diff(mine) > 0)
+        assert np.array_equal(mine, rows[whole.rows(rank)])
 
 
 def test_sorted_rows_are_dealt_before_they_are_sent():

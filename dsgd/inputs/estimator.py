@@ -221,8 +221,8 @@ class AbstractClusterEstimator(BaseEstimator):
         any_shape : bool, default False
             Whether rows may have any shape, see `summarise`.
         deal_seed : int or None, default None
-            Deals the rows of arrays of this process at random, see `dsgd.inputs.dealing`; None leaves neighbours
-            together, as they are where blocks are on disk or were made on the cluster.
+            Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.dealing`; None leaves
+            neighbours together, as they are in blocks that were made on the cluster.
 
         Raises
         ------

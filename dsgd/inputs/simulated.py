@@ -102,7 +102,7 @@ def cut_rows(
     classification, supervised, any_shape : bool
         See `summarise`.
     seed : int or None, default None
-        Deals rows at random; None leaves neighbours together.
+        Deals rows to ranks at random; None leaves neighbours together.
 
     Raises
     ------
@@ -116,7 +116,7 @@ def cut_rows(
     if out_of_core:
         raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
     X, y, weights = rows
-    deal = Deal(X.shape[0], cluster.ranks, seed)
+    deal = Deal(X.shape[0], cluster.ranks, seed=seed)
     cuts = [deal.rows(k) for k in range(cluster.ranks)]
     blocks = [(X[c], None if y is None else y[c], None if weights is None else weights[c]) for c in cuts]
     asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}

@@ -179,7 +179,7 @@ def scatter_rows(
     on_disk : bool, default False
         Whether workers put them on disk; blocks are then small, and one is in memory at a time.
     seed : int or None, default None
-        Deals rows at random; None, and `on_disk`, where X may be a file itself, leave neighbours together.
+        Deals rows to ranks at random; None leaves neighbours together.
 
     Returns
     -------
@@ -193,14 +193,15 @@ def scatter_rows(
     n_ranks = n_ranks or len(places)
     if on_disk:
         pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
-    n_blocks = pieces * n_ranks
-    deal = Deal(X.shape[0], n_blocks, None if on_disk else seed)
-    futures: list[Any] = []
-    for k in range(n_blocks):
-        workers = [places[k * len(places) // n_blocks]]
-        futures.append(scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=on_disk))
+    deal = Deal(X.shape[0], n_ranks, pieces, seed)
+    futures: list[Any] = [None] * deal.n_blocks
+    last: list[Any] = []
+    for k in deal.reading_order():
+        workers = [places[k * len(places) // deal.n_blocks]]
+        futures[k] = scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=on_disk)
         if on_disk:
-            settle(client, futures[-2:-1])
+            settle(client, last)
+            last = [futures[k]]
     return futures, deal
 
 
