@@ -222,6 +222,10 @@ class RankLedger:
         """Return the seconds of a phase in all rounds that are over."""
         return self._total_seconds[phase]
 
+    def totals_s(self) -> Sequence[float]:
+        """Return the seconds of each phase in all rounds that are over, in the order of `PHASES`."""
+        return tuple(self._total_seconds)
+
     def add_rounds(
         self, n: int, n_bytes: int, messages: int, elapsed_s: float, offsets: IntVector, seconds: FloatMatrix
     ) -> None:

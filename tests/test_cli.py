@@ -331,6 +331,6 @@ def test_a_terminal_shows_how_training_gets_on(monkeypatch: pytest.MonkeyPatch) 
     estimator, before = SGDClassifier(max_iter=3, tol=None), sys.stdout
     _train(estimator, np.array([[-1.0], [1.0]]), [0, 1], show=True)
     assert "SGDClassifier" in screen.getvalue()
-    assert "epoch 3/3, training loss" in screen.getvalue()
+    assert "epoch 3/3  loss" in screen.getvalue()
     assert sys.stdout is before
     assert not hasattr(estimator, "_skl_callbacks")

@@ -221,7 +221,7 @@ def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pyte
     SGDClassifier(max_iter=2, tol=None, n_jobs=2, sync=50).set_callbacks(line).fit(*rows)
     shown = screen.getvalue()
     assert "SGDClassifier" in shown
-    for text in ("training loss", "rows/s", "communication", "period 50"):
+    for text in ("loss", "rows/s", "comm", "period 50"):
         assert text in shown
     assert ("\x1b[" in shown) == terminal
     assert line._display is None

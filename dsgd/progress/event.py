@@ -55,17 +55,21 @@ class ProgressEvent:
 
     @property
     def text(self) -> str:
-        """The event as a line of text."""
-        return f"epoch {self.epoch}: {self.figures}, {self.seconds:.2f} s"
-
-    @property
-    def figures(self) -> str:
-        """Loss, rate, share of communication and period, for people."""
+        """The event as a line of a log."""
         parts = [f"training loss {self.train_loss:.6g}", f"{count_text(self.rows_per_s)} rows/s"]
         if len(self.compute_s) > 1:
             parts.append(f"{self.comm_share:.0%} communication")
             parts.append("no synchronisation" if self.period is None else f"period {self.period}")
-        return ", ".join(parts)
+        return f"epoch {self.epoch}: {', '.join(parts)}, {self.seconds:.2f} s"
+
+    @property
+    def short_text(self) -> str:
+        """The event in as few columns as it needs; what matters least comes last, where a narrow terminal cuts."""
+        rate = f"{count_text(self.rows_per_s)} rows/s"
+        parts = [f"epoch {self.epoch}/{self.max_iter}", f"loss {self.train_loss:.5g}", rate]
+        if len(self.compute_s) > 1:
+            parts += [f"comm {self.comm_share:.0%}", f"period {self.period or '-'}"]
+        return "  ".join(parts)
 
     def as_mapping(self) -> dict[str, Any]:
         """Return the fields as plain values, to be sent."""

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 from dsgd.progress.event import Notice, ProgressEvent
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
     from rich.progress import Progress, TaskID
 
 __all__ = ["ProgressLine"]
@@ -80,8 +80,7 @@ class ProgressLine:
             if self._display is None or line is None:
                 self._log(estimator, event)
             elif isinstance(event, ProgressEvent):
-                figures = f"epoch {event.epoch}/{event.max_iter}, {event.figures}"
-                self._display.update(line, completed=event.epoch, total=event.max_iter, figures=figures)
+                self._display.update(line, figures=event.short_text)
             else:
                 self._display.update(line, figures=event.text)
 
@@ -95,13 +94,15 @@ class ProgressLine:
             if error is not None:
                 self._display.update(line, figures=f"stopped: {type(error).__name__}")
             else:
-                # Most fits end well before max_iter: what is done is then all there was to do.
-                done = max(self._display.tasks[self._display.task_ids.index(line)].completed, 1)
-                self._display.update(line, completed=done, total=done)
+                self._display.update(line, completed=1, total=1)
             self._display.stop_task(line)
             if not self._lines:
                 self._display.stop()
                 self._display = None
+
+    def __rich__(self) -> RenderableType:
+        """Return the lines as they stand, for rich to draw elsewhere."""
+        return self._display.get_renderable() if self._display is not None else ""
 
     def _console(self) -> Console:
         if self.console is None:
@@ -125,15 +126,15 @@ def _redraws(console: Console) -> bool:
 
 
 def _make_display(console: Console, *, keep: bool) -> Progress:
-    from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
     from rich.table import Column
 
     return Progress(
         SpinnerColumn(finished_text="[green]✓[/]"),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(bar_width=10),
-        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(ratio=1, no_wrap=True)),
+        # No bar: most fits end long before max_iter.
         TimeElapsedColumn(),
+        TextColumn("{task.description}", markup=False),
+        TextColumn("{task.fields[figures]}", markup=False, table_column=Column(no_wrap=True)),
         console=console,
         transient=not keep,
         refresh_per_second=_REDRAWS_PER_S,

@@ -20,7 +20,7 @@ import numpy as np
 from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.progress.event import ProgressEvent
 from dsgd.runtime.train_job import EpochRecord
-from dsgd.types import FloatMatrix, FloatVector
+from dsgd.types import FloatVector
 
 __all__ = ["ProgressAccount"]
 
@@ -60,18 +60,16 @@ class ProgressAccount:
     ) -> None:
         self._rank, self._size, self._longest = rank, len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
-        self._spent: FloatMatrix = np.zeros((len(PHASES), len(rows)))
-        self._told: FloatMatrix = self._spent
+        self._own: FloatVector = np.zeros(len(PHASES) * len(rows))
+        self._spent = self._told = self._own.copy()
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0
         self._rounds = ledger.rounds
 
     def message(self) -> FloatVector:
         """Return this rank's part of the sum, shape (4 size,)."""
-        own = np.zeros((len(PHASES), self._size))
-        for phase in range(len(PHASES)):
-            own[phase, self._rank] = self._ledger.total_s(phase)
-        return own.ravel()
+        self._own[self._rank :: self._size] = self._ledger.totals_s()
+        return self._own
 
     def update(self, summed: FloatVector, n_seen: float) -> None:
         """Take in the sum of the messages after an epoch of `n_seen` rows of all ranks.
@@ -79,11 +77,11 @@ class ProgressAccount:
         Parameters
         ----------
         summed : array, shape (4 size,)
-            The sum over ranks.
+            The sum over ranks; kept until the next call.
         n_seen : float
             Rows visited in the epoch.
         """
-        self._spent = summed.reshape(len(PHASES), self._size).copy()
+        self._spent = summed
         self._n_rows += float(n_seen)
 
     def event(self, record: EpochRecord, period: int | None, *, last: bool) -> ProgressEvent | None:
@@ -104,7 +102,8 @@ class ProgressAccount:
             return None
         if period is None and rounds:
             period = -(-self._longest // rounds)
-        spent = (self._spent - self._told).sum(axis=1)
+        so_far = self._spent.reshape(len(PHASES), self._size)
+        spent = (self._spent - self._told).reshape(so_far.shape).sum(axis=1)
         total = float(spent.sum())
         event = ProgressEvent(
             epoch=record.epoch,
@@ -115,7 +114,7 @@ class ProgressAccount:
             comm_share=float(spent[WIRE] + spent[WAIT]) / total if total > 0.0 else 0.0,
             period=period if self._size > 1 else None,
             strategy=self._strategy,
-            **{f"{name}_s": tuple(self._spent[phase].tolist()) for phase, name in enumerate(PHASES)},
+            **{f"{name}_s": tuple(so_far[phase].tolist()) for phase, name in enumerate(PHASES)},
         )
         self._told, self._n_rows = self._spent, 0.0
         self._told_at, self._told_seconds = now, record.seconds
