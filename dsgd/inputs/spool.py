@@ -86,9 +86,9 @@ def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Bloc
     return spool(make_block(X, y, sample_weight))
 
 
-def look(block: Block | SpooledBlock, *, classification: bool, supervised: bool = True) -> BlockSummary:
-    """Look at a block; see `summarise`. One on disk takes no memory afterwards."""
-    (summary,) = [summarise(b, classification=classification, supervised=supervised) for b in visit([block])]
+def look(block: Block | SpooledBlock, **asked: bool) -> BlockSummary:
+    """Look at a block, with the keywords of `summarise`. One on disk takes no memory afterwards."""
+    (summary,) = [summarise(b, **asked) for b in visit([block])]
     return summary
 
 

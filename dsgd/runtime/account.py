@@ -61,7 +61,8 @@ class ProgressAccount:
         self._rank, self._size, self._longest = rank, len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
         self._own: FloatVector = np.zeros(len(PHASES) * len(rows))
-        self._spent = self._told = self._own.copy()
+        self._spent: FloatVector = self._own.copy()
+        self._told: FloatVector = self._spent
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0
         self._rounds = ledger.rounds
