@@ -15,6 +15,7 @@ from sklearn.linear_model import SGDClassifier as ReferenceClassifier
 from dsgd.__main__ import main
 from dsgd.cli.study import make_study, parse_numbers
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
+from dsgd.report import Bars
 from dsgd.report.provenance import command_line, machine, versions
 from dsgd.runtime import connect_client
 from dsgd.study import (
@@ -25,21 +26,19 @@ from dsgd.study import (
     claims_table,
     data_table,
     demo_study,
-    page,
-    plots,
+    doubts,
     published,
     read_rows,
-    report,
     results_table,
     run_study,
+    study_page,
     summarise,
     target_table,
     verdict,
-    write_report,
 )
 from dsgd.study.data import deal
-from dsgd.study.drawing import spread
 from dsgd.study.measure import majority_accuracy, objective, score
+from dsgd.study.plots import study_figures
 from web_page import check_page
 
 STUDY = Study(data=(DataSource("ijcnn1", 1000),), every=(1, 16, 512), seeds=(0, 1))
@@ -304,66 +303,63 @@ def test_tables_have_as_many_cells_as_columns():
         assert {len(row) for row in table.rows} == {len(table.columns)}
 
 
-def test_labels_that_would_touch_are_moved_apart_and_stay_in_order():
-    """Places with room stay; the others end at least the room apart, around where they wanted to be."""
-    assert spread([0.0, 5.0, 10.0], 2.0) == [0.0, 5.0, 10.0]
-    assert spread([1.0, 1.0], 2.0) == [0.0, 2.0]
-    rng = np.random.default_rng(0)
-    for _ in range(50):
-        places = rng.uniform(0, 1, 7)
-        moved = np.array(spread(list(places), 0.1))
-        order = np.argsort(places)
-        assert (np.diff(moved[order]) >= 0.1 - 1e-9).all()
-        assert moved.mean() == pytest.approx(places.mean())
-
-
-@pytest.mark.parametrize("spec", plots.FIGURES, ids=lambda spec: spec.name)
-def test_every_figure_draws_for_one_and_for_three_datasets(spec):
-    """Figures are PNG files under 150 kB, on a light and on a dark ground."""
+def test_every_figure_has_the_panels_of_all_datasets():
+    """Three panels in a row for each set, or a row for each kind; what was not run on more than one rank has none."""
     one, three = summarise(made_rows()), summarise(made_rows(names=("ijcnn1", "webspam-like", "other")))
-    for picture in (plots.draw(spec, one), plots.draw(spec, three, dark=True)):
-        assert picture.startswith(b"\x89PNG")
-        assert len(picture) < 150_000
+    panels = {figure.name: len(figure.panels) for figure in study_figures(one)}
+    assert panels == {"msf": 3, "phases": 1, "communication": 2, "speedup": 2, "convergence": 2, "dispersion": 1}
+    assert {figure.name: len(figure.panels) for figure in study_figures(three)} == {
+        name: 3 * count for name, count in panels.items()
+    }
+    assert study_figures(summarise([row for row in made_rows() if row["ranks"] == 1])) == []
+
+
+def test_shares_of_the_phases_add_up_and_stand_at_their_periods():
+    """The bars of a period end at one, and no two periods overlap."""
+    msf = study_figures(summarise(made_rows()))[0]
+    bars = [mark for mark in msf.panels[1].marks if isinstance(mark, Bars)]
+    assert bars[-1].top == pytest.approx([1.0, 1.0, 1.0])
+    assert all(right < left for right, left in zip(bars[0].right, bars[0].left[1:], strict=False))
 
 
 def test_report_asks_the_network_for_nothing(tmp_path):
     """Every address in the report is inside it, its tags are balanced, and text of the rows is escaped."""
-    path = write_report(STUDY, made_rows(), tmp_path)
+    path = study_page(STUDY, made_rows()).save(tmp_path)
     text = path.read_text(encoding="utf-8")
     tags = check_page(text)
     assert "&lt;one &amp; only&gt;" in text
-    assert tags.count("img") == len(plots.FIGURES)
-    assert {file.name for file in (tmp_path / "figures").iterdir()} == {f"{spec.name}.png" for spec in plots.FIGURES}
-    assert (tmp_path / "msf.png").stat().st_size < 150_000
+    names = {figure.name for figure in study_figures(summarise(made_rows()))}
+    assert tags.count("figure") == len(names)
+    pictures = list((tmp_path / "figures").iterdir())
+    assert {file.stem for file in pictures} == names
+    assert all(file.stat().st_size < 150_000 for file in pictures)
 
 
-def test_report_of_an_interrupted_study_shows_what_is_there(tmp_path, monkeypatch):
+def test_report_of_an_interrupted_study_shows_what_is_there():
     """Any first part of the rows gives a report; no rows at all give an error that says so."""
     rows = made_rows()
-    monkeypatch.setattr(plots, "FIGURES", plots.FIGURES[:1])
     for count in (1, 3):
-        assert write_report(STUDY, rows[:count], tmp_path).exists()
+        assert study_page(STUDY, rows[:count]).render()
     with pytest.raises(DsgdError, match="no finished run"):
-        write_report(STUDY, [], tmp_path)
+        study_page(STUDY, [])
 
 
 def test_report_warns_of_rows_that_do_not_compare():
     """Rows from two machines are named as such in the report."""
     rows = made_rows()
     rows[0] = rows[0] | {"machine": rows[0]["machine"] | {"cores": 64}}
-    summary = summarise(rows)
-    assert "2 different machines" in report.page(STUDY, rows, summary).render("msf.html", [], rows)
-    assert report.doubts(rows[1:]) == []
-    assert "busy" in report.doubts([row | {"load_at_start": 3.0} for row in rows[1:]])[0]
+    assert "2 different machines" in study_page(STUDY, rows).doubts[0]
+    assert doubts(rows[1:]) == []
+    assert "busy" in doubts([row | {"load_at_start": 3.0} for row in rows[1:]])[0]
+    assert "took turns" in doubts([row | {"ranks": 4} for row in rows[1:]])[0]
 
 
-def test_missing_extras_are_named_with_the_command_that_gets_them(monkeypatch, tmp_path, capsys):
-    """Without matplotlib the study does not start, and says what to install."""
-    monkeypatch.setattr(page, "find_spec", lambda name: None if name == "matplotlib" else object())
-    with pytest.raises(DsgdError, match=r"needs matplotlib: run `pip install 'dsgd\[study\]'`"):
-        page.check_extras()
+def test_missing_extras_are_named_before_anything_is_run(monkeypatch, tmp_path, capsys):
+    """Without bokeh the study does not start, and says what to install."""
+    monkeypatch.setattr("dsgd.report.page.find_spec", lambda name: None if name == "bokeh" else object())
     assert main(["study", "msf", "--dataset", "ijcnn1", "--out", str(tmp_path)]) == 2
     assert "dsgd[study]" in capsys.readouterr().err
+    assert not (tmp_path / "rows.jsonl").exists()
 
 
 # -- command -------------------------------------------------------------------------------------------------------

@@ -15,12 +15,12 @@ from dsgd.study import read_rows
 from dsgd.study.collectives import (
     CollectiveStudy,
     check_collective_claims,
+    collective_page,
     collective_table,
     collective_verdict,
     link_table,
     run_collective_study,
     summarise_collectives,
-    write_collective_report,
 )
 from web_page import check_page
 
@@ -100,10 +100,10 @@ def test_the_command_writes_a_report(tmp_path, capsys) -> None:
     assert (tmp_path / "figures" / "collectives.png").stat().st_size > 5_000
 
 
-def test_what_cannot_be_studied_is_refused(tmp_path) -> None:
+def test_what_cannot_be_studied_is_refused() -> None:
     """Unknown wires and algorithms, one rank, and lengths that are no whole numbers of elements."""
     for wrong in ({"wires": ("pigeon",)}, {"algorithms": ("fast",)}, {"ranks": (1,)}, {"sizes": (6,)}, {"repeats": 0}):
         with pytest.raises(InvalidParameterError, match=next(iter(wrong))):
             CollectiveStudy(**wrong)
     with pytest.raises(DsgdError, match="no finished run"):
-        write_collective_report(STUDY, [], tmp_path)
+        collective_page(STUDY, [])

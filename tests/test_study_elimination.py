@@ -28,12 +28,10 @@ from dsgd.study.elimination import (
     elimination_verdict,
     find_problems,
     overview_table,
-    plots,
     ranks_table,
     run_elimination_study,
     simulate,
     summarise_elimination,
-    write_elimination_report,
 )
 from dsgd.study.elimination.grid import SOLVERS
 from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, serial_seconds
@@ -313,13 +311,14 @@ def test_tables_have_as_many_cells_as_columns():
 
 
 def test_report_holds_every_figure_and_asks_the_network_for_nothing(tmp_path):
-    """All figures are drawn, on both grounds, as files and in the page; text of the rows is escaped."""
+    """All figures are drawn, as files and in the page; text of the rows is escaped."""
     study = replace(STUDY, problems=(*STUDY.problems, PROBLEMS["a9a"]), ranks=(1, 2), rank_problems=("clean",))
-    path = write_elimination_report(study, made_rows(study), tmp_path, ["usps is left out: not here"])
+    page = elimination_page(study, made_rows(study), ["usps is left out: not here"])
+    path = page.save(tmp_path)
     text = path.read_text(encoding="utf-8")
-    names = {spec.name for spec in plots.FIGURES}
+    names = {"active", "gap", "work", "time", "cache", "sequential", "ranks"}
     assert {file.stem for file in (tmp_path / "figures").iterdir()} == names
-    assert check_page(text).count("img") == len(names)
+    assert check_page(text).count("figure") == len(names)
     assert all(file.stat().st_size < 250_000 for file in (tmp_path / "figures").iterdir())
     assert "&lt;made &amp; up&gt;" in text
     assert "usps is left out" in text
@@ -327,21 +326,20 @@ def test_report_holds_every_figure_and_asks_the_network_for_nothing(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_report_of_an_interrupted_study_shows_what_is_there(tmp_path, count):
+def test_report_of_an_interrupted_study_shows_what_is_there(count):
     """Any first part of the rows gives a report; none give an error that says so."""
-    assert write_elimination_report(STUDY, made_rows()[:count], tmp_path).exists()
+    assert elimination_page(STUDY, made_rows()[:count]).render()
     with pytest.raises(DsgdError, match="no finished run"):
-        write_elimination_report(STUDY, [], tmp_path)
+        elimination_page(STUDY, [])
 
 
 def test_report_doubts_seconds_that_were_measured_once_or_on_a_busy_machine():
     """Both are said at the top of the report."""
     rows, once = made_rows(), made_rows(replace(STUDY, repeats=1))
     busy = [row | {"load_at_start": 9.0} for row in rows]
-    summary = summarise_elimination(rows)
-    assert elimination_page(STUDY, rows, summary).doubts == []
-    assert "made once" in elimination_page(STUDY, once, summary).doubts[0]
-    assert "busy" in elimination_page(STUDY, busy, summary).doubts[0]
+    assert elimination_page(STUDY, rows).doubts == []
+    assert "made once" in elimination_page(STUDY, once).doubts[0]
+    assert "busy" in elimination_page(STUDY, busy).doubts[0]
 
 
 # -- for real --------------------------------------------------------------------------------------------------------

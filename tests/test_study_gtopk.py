@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from dsgd.cli import app
 from dsgd.errors import InvalidParameterError
 from dsgd.study.gtopk import MODELS, NetModel, compute_range, lost_share, scaling
+from web_page import check_page
 
 
 def test_the_model_gives_the_times_of_a_worked_example() -> None:
@@ -53,14 +54,15 @@ def test_put_back_loses_more_on_more_ranks() -> None:
 
 
 def test_the_command_writes_numbers_and_figures(tmp_path: Path) -> None:
-    """``dsgd study gtopk`` leaves a file of numbers and two pictures, and says where claims do not hold."""
+    """``dsgd study gtopk`` leaves a file of numbers, a page and two pictures, and says where claims do not hold."""
     done = CliRunner().invoke(app, ["study", "gtopk", "--out", str(tmp_path), "--ranks", "8"])
     assert done.exit_code == 0, done.output
     assert "put-back" in done.output
     facts = json.loads((tmp_path / "gtopk.json").read_text())
     assert len(facts["steps"]) == len(MODELS)
+    check_page((tmp_path / "report.html").read_text(encoding="utf-8"))
     for name in ("efficiency.png", "mass.png"):
-        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+        assert (tmp_path / "figures" / name).read_bytes().startswith(b"\x89PNG")
 
 
 def test_what_cannot_be_modelled_is_refused() -> None:

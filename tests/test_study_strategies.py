@@ -17,10 +17,10 @@ from dsgd.study.strategies import (
     check_strategy_claims,
     demo_strategy_study,
     run_strategy_study,
+    strategy_page,
     strategy_table,
     strategy_verdict,
     summarise_strategies,
-    write_strategy_report,
 )
 from dsgd.study.strategies.grid import FAMILIES, family, looks
 from dsgd.sync import STRATEGIES, resolve
@@ -159,11 +159,13 @@ def test_the_command_writes_a_report(tmp_path, capsys) -> None:
         assert (tmp_path / "figures" / f"{name}.png").stat().st_size > 5_000
 
 
-def test_a_figure_says_that_nothing_was_reached(tmp_path) -> None:
+def test_a_figure_says_that_nothing_was_reached() -> None:
     """A report of strategies that never reach the target has all of its figures."""
     rows = made_rows({"never": (0.0, 1, 0.9)})
-    write_strategy_report(STUDY, rows, tmp_path)
-    assert {path.stem for path in (tmp_path / "figures").iterdir()} == set(FIGURES)
+    page = strategy_page(STUDY, rows)
+    assert tuple(figure.name for figure in page.figures) == FIGURES
+    assert "No strategy" in page.figures[0].panels[0].title
+    assert page.render()
 
 
 def test_a_real_study_leaves_out_what_needs_shared_memory() -> None:
@@ -198,7 +200,7 @@ def test_bad_input_is_told_what_to_do(options, advice, tmp_path, capsys) -> None
     assert not (tmp_path / "rows.jsonl").exists()
 
 
-def test_a_study_of_nothing_is_refused(tmp_path) -> None:
+def test_a_study_of_nothing_is_refused() -> None:
     """No strategies, one that is called as the sequential run is, stragglers of real workers, and no rows to report."""
     for wrong, match in (
         ({"strategies": {}}, "at least one"),
@@ -209,4 +211,4 @@ def test_a_study_of_nothing_is_refused(tmp_path) -> None:
         with pytest.raises(InvalidParameterError, match=match):
             replace(STUDY, **wrong)
     with pytest.raises(DsgdError, match="no finished run"):
-        write_strategy_report(STUDY, [], tmp_path)
+        strategy_page(STUDY, [])

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.comm.matching import exchange_steps, matchings
-from dsgd.comm.mixing import mixing_matrix, shares, spectral_gap
 from dsgd.comm.topology import (
     AbstractTopology,
     Bipartite,
@@ -21,6 +20,9 @@ from dsgd.comm.topology import (
     RandomRegular,
     Ring,
     Star,
+    mixing_matrix,
+    shares,
+    spectral_gap,
 )
 from dsgd.errors import InvalidParameterError
 

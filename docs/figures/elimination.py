@@ -11,7 +11,9 @@ import json
 import sys
 from pathlib import Path
 
-from dsgd.study.elimination import plots, summarise_elimination
+from dsgd.report.png import draw
+from dsgd.study.elimination import summarise_elimination
+from dsgd.study.elimination.plots import elimination_figures
 from dsgd.study.rows import Row, read_rows
 
 HERE = Path(__file__).parent
@@ -25,10 +27,9 @@ def main() -> None:
         kept = [shorten(row) for path in sys.argv[1:] for row in read_rows(path)]
         KEPT.write_text("".join(json.dumps(row, separators=(",", ":")) + "\n" for row in kept), encoding="utf-8")
     summary = summarise_elimination(read_rows(KEPT))
-    for spec in plots.FIGURES:
-        picture = plots.draw_elimination(spec, summary) if spec.name in SHOWN else None
-        if picture is not None:
-            (HERE.parent / "_static" / f"elimination-{spec.name}.png").write_bytes(picture)
+    for figure in elimination_figures(summary):
+        if figure.name in SHOWN:
+            (HERE.parent / "_static" / f"elimination-{figure.name}.png").write_bytes(draw(figure))
 
 
 #: What the figures and the page need, and where a row comes from.

@@ -11,8 +11,7 @@ from pathlib import Path
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from dsgd.study.drawing import picture
-from dsgd.study.theme import LIGHT, rc_params
+from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
 PANELS = [("undisturbed", "one slow link"), ("more work", "ranks that stall")]
@@ -25,7 +24,7 @@ def main() -> None:
     found = {(row["case"], row["strategy"]): row["epoch_ms"] for row in rows}
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
     width = 0.8 / len(strategies)
-    with mpl.rc_context(rc_params(LIGHT)):
+    with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.8), layout="constrained")
         for axis, cases, title in zip(figure.subplots(1, 2), PANELS, TITLES, strict=True):
             for k, strategy in enumerate(strategies):

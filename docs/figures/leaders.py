@@ -14,8 +14,7 @@ import matplotlib as mpl
 import numpy as np
 from matplotlib.figure import Figure
 
-from dsgd.study.drawing import picture
-from dsgd.study.theme import LIGHT, rc_params
+from dsgd.report.png import picture, settings
 
 HERE = Path(__file__).parent
 
@@ -25,7 +24,7 @@ def main() -> None:
     rows = [json.loads(line) for line in (HERE / "leaders.jsonl").read_text(encoding="utf-8").splitlines()]
     cases = list(dict.fromkeys(row["case"] for row in rows))
     strategies = list(dict.fromkeys(row["strategy"] for row in rows))
-    with mpl.rc_context(rc_params(LIGHT)):
+    with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.6), layout="constrained")
         for axis, case in zip(figure.subplots(1, len(cases)), cases, strict=True):
             for strategy in strategies:

@@ -15,8 +15,8 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
-from dsgd.study.drawing import picture
-from dsgd.study.theme import LIGHT, PHASE_COLOURS, PHASES, rc_params
+from dsgd.report.png import picture, settings
+from dsgd.report.theme import PHASE_COLOURS, PHASES
 
 HERE = Path(__file__).parent
 NAMES = {
@@ -34,7 +34,7 @@ def main() -> None:
     """Draw the figure."""
     lines = (HERE / "rounds.jsonl").read_text(encoding="utf-8").splitlines()
     rows = {row["wire"]: fitted(row) for row in map(json.loads, lines)}
-    with mpl.rc_context(rc_params(LIGHT)):
+    with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
         bars(left, [rows[name] for name in SLEEPING], "Round by round in Python: ranks sleep")
@@ -55,7 +55,7 @@ def bars(axis: Any, rows: list[dict[str, Any]], title: str) -> None:
     """Draw a bar of stacked phases for each row."""
     places = range(len(rows))
     floors = [0.0] * len(rows)
-    for phase, colour in zip(PHASES, PHASE_COLOURS, strict=True):
+    for phase, colour in zip(PHASES, (colour.light for colour in PHASE_COLOURS), strict=True):
         heights = [row[f"{phase}_us"] for row in rows]
         axis.bar(places, heights, bottom=floors, color=colour, width=0.6, label=phase)
         floors = [floor + height for floor, height in zip(floors, heights, strict=True)]

@@ -14,18 +14,18 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator, PercentFormatter
 
-from dsgd.study.drawing import log_scale, picture, spread
-from dsgd.study.theme import BLUE, GREEN, LIGHT, MARKERS, VERMILION, rc_params
+from dsgd.report.png import log_scale, picture, settings, spread
+from dsgd.report.theme import BLUE, GREEN, MUTED, VERMILION
 
 HERE = Path(__file__).parent
-METHODS = {"SVC": BLUE, "LinearSVC": GREEN, "SGDClassifier": VERMILION}
+METHODS = {"SVC": BLUE.light, "LinearSVC": GREEN.light, "SGDClassifier": VERMILION.light}
 PEER = "scikit-learn "
 
 
 def main() -> None:
     """Draw the figure."""
     rows = [json.loads(line) for line in (HERE / "svm_choice.jsonl").read_text(encoding="utf-8").splitlines()]
-    with mpl.rc_context(rc_params(LIGHT)):
+    with mpl.rc_context(settings()):
         figure = Figure(figsize=(11.5, 4.3), layout="constrained")
         left, right = figure.subplots(1, 2)
         times(left, rows)
@@ -75,7 +75,7 @@ def accuracies(axis: Any, rows: list[dict[str, Any]]) -> None:
     commonest = 100 * rows[0]["commonest"]
     axis.annotate(
         f"always the commonest label: {commonest:.1f}%", (0.98, 0.03), xycoords="axes fraction", ha="right", fontsize=8,
-        color=LIGHT.muted,
+        color=MUTED.light,
     )  # fmt: skip
     axis.yaxis.set_major_formatter(PercentFormatter(decimals=0))
     axis.margins(x=0.12, y=0.12)
@@ -98,7 +98,7 @@ def colour(method: str) -> str:
 
 def style(method: str) -> dict[str, Any]:
     """Return how a line looks: ours solid with full marks, scikit-learn's dashed with open ones."""
-    marker = MARKERS[list(METHODS).index(method.removeprefix(PEER))]
+    marker = "osD"[list(METHODS).index(method.removeprefix(PEER))]
     found: dict[str, Any] = {"color": colour(method), "marker": marker, "markersize": 4.5, "linewidth": 1.8}
     return found | ({"dashes": (3, 1.5), "markerfacecolor": "white"} if method.startswith(PEER) else {})
 

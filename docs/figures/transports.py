@@ -14,20 +14,20 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, NullLocator
 
-from dsgd.study.drawing import log_scale, picture, spread
-from dsgd.study.theme import BLUE, GREEN, LIGHT, ORANGE, PURPLE, VERMILION, rc_params
+from dsgd.report.png import log_scale, picture, settings, spread
+from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, PURPLE, VERMILION
 
 HERE = Path(__file__).parent
 # Ours are solid, what they are held against is dashed.
 WIRES = {
-    "graph": ("task graph", LIGHT.muted, True),
-    "actor": ("Dask actor", ORANGE, True),
-    "rpc": ("rpc", PURPLE, False),
-    "tls": ("tls", VERMILION, False),
-    "tcp": ("tcp", BLUE, False),
-    "shm": ("shm", GREEN, False),
-    "gloo": ("gloo", BLUE, True),
-    "mpi": ("MPICH", GREEN, True),
+    "graph": ("task graph", MUTED.light, True),
+    "actor": ("Dask actor", ORANGE.light, True),
+    "rpc": ("rpc", PURPLE.light, False),
+    "tls": ("tls", VERMILION.light, False),
+    "tcp": ("tcp", BLUE.light, False),
+    "shm": ("shm", GREEN.light, False),
+    "gloo": ("gloo", BLUE.light, True),
+    "mpi": ("MPICH", GREEN.light, True),
 }
 SIZES = {8: "8 B", 1024: "1 KB", 65536: "64 KB", 10**6: "1 MB", 10**7: "10 MB", 64 * 10**6: "64 MB"}
 
@@ -35,7 +35,7 @@ SIZES = {8: "8 B", 1024: "1 KB", 65536: "64 KB", 10**6: "1 MB", 10**7: "10 MB", 
 def main() -> None:
     """Draw the figure."""
     rows = [json.loads(line) for line in (HERE / "transports.jsonl").read_text(encoding="utf-8").splitlines()]
-    with mpl.rc_context(rc_params(LIGHT)):
+    with mpl.rc_context(settings()):
         figure = Figure(figsize=(11.5, 4.6), layout="constrained")
         left, right = figure.subplots(1, 2)
         lines(left, [row for row in rows if row["operation"] == "allreduce"], lambda row: row["median_us"])

@@ -14,9 +14,10 @@ import typer
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
+    from dsgd.report import Page, Table
     from dsgd.study import Study, StudyRun, Summary
 
-__all__ = ["app", "follow", "make_study", "parse_numbers"]
+__all__ = ["app", "follow", "make_study", "parse_numbers", "tell"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -175,32 +176,49 @@ def _run(study: Study, out: Path, *, scheduler: str | None, force: bool, quiet: 
 
 def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
     """Write the report; print what it says."""
-    from dsgd.study import check_claims, summarise, write_report
+    from dsgd.study import results_table, study_page, summarise
 
-    path = write_report(study, rows, out)
     summary = summarise(rows)
-    claims = check_claims(summary)
+    tables = [results_table(summary, dataset) for dataset in summary.datasets()]
+    tell(study_page(study, rows), out, tables, {"cells": _cells(summary)}, as_json=as_json)
+
+
+def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
+    """Write a report with its pictures, and print what it says.
+
+    Parameters
+    ----------
+    page : Page
+        The report.
+    out : pathlib.Path
+        The folder.
+    tables : sequence of Table
+        What is printed for people, before the claims.
+    facts : dict
+        What is printed for programs, beside the claims.
+    as_json : bool
+        Whether to print for programs: one JSON object.
+    """
+    path = page.save(out)
     if as_json:
-        facts = {
+        known = {
             "report": str(path),
             "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
-            "cells": _cells(summary),
+            "n_runs": len(page.rows),
+            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims],
         }
-        typer.echo(json.dumps(facts))
+        typer.echo(json.dumps(known | facts))
         return
     from rich.console import Console
 
-    from dsgd.study import claims_table, doubts, results_table, verdict
+    from dsgd.report import claims_table
 
     # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    for dataset in summary.datasets():
-        console.print(results_table(summary, dataset).renderable())
-    console.print(claims_table(claims).renderable())
-    console.print(verdict(summary, claims))
-    for doubt in doubts(rows):
+    console = Console(width=None if sys.stdout.isatty() else 170)
+    for table in (*tables, *([claims_table(page.claims)] if page.claims else [])):
+        console.print(table.renderable())
+    console.print(page.answer)
+    for doubt in page.doubts:
         console.print(f"Note: {doubt}")
     typer.echo(f"\nreport: {path}")
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers
+from dsgd.cli.study import follow, parse_numbers, tell
 
 if TYPE_CHECKING:
     from dsgd.study.collectives import CollectiveStudy
@@ -78,34 +76,8 @@ def _words(text: str | None) -> tuple[str, ...] | None:
 
 def _report(study: CollectiveStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
     """Write the report; print what it says."""
-    from dsgd.study.collectives import (
-        check_collective_claims,
-        collective_table,
-        collective_verdict,
-        link_table,
-        summarise_collectives,
-        write_collective_report,
-    )
+    from dsgd.study.collectives import collective_page, collective_table, link_table, summarise_collectives
 
-    path = write_collective_report(study, rows, out)
     gangs = summarise_collectives(rows)
-    claims = check_collective_claims(gangs)
-    if as_json:
-        facts = {
-            "report": str(path),
-            "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
-        }
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    from dsgd.study import claims_table
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 160)
-    for table in (link_table(gangs), *map(collective_table, gangs), claims_table(claims)):
-        console.print(table.renderable())
-    console.print(collective_verdict(gangs))
-    typer.echo(f"\nreport: {path}")
+    tables = [link_table(gangs), *map(collective_table, gangs)]
+    tell(collective_page(study, rows), out, tables, {}, as_json=as_json)

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers
+from dsgd.cli.study import follow, parse_numbers, tell
 
 if TYPE_CHECKING:
     from dsgd.study.elimination import EliminationStudy, EliminationSummary
@@ -148,45 +146,24 @@ def _report(
 ) -> None:
     """Write the report; print what it says."""
     from dsgd.study.elimination import (
-        check_elimination_claims,
+        elimination_page,
         elimination_table,
-        elimination_verdict,
         overview_table,
         ranks_table,
         summarise_elimination,
-        write_elimination_report,
     )
 
-    path = write_elimination_report(study, rows, out, skipped)
     summary = summarise_elimination(rows)
-    claims = check_elimination_claims(summary)
-    if as_json:
-        facts = {
-            "report": str(path),
-            "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "skipped": list(skipped),
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
-            "cells": _cells(summary),
-        }
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    from dsgd.study import claims_table
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 150)
+    tables = []
     for cache in summary.caches():
-        console.print(overview_table(summary, cache).renderable())
-        for name in summary.problems() if len(summary.problems()) == 1 else ():
-            console.print(elimination_table(summary, name, cache).renderable())
-    ranks = ranks_table(summary, tuple(study.simulated_ranks), study.network)
-    if ranks.rows:
-        console.print(ranks.renderable())
-    console.print(claims_table(claims).renderable())
-    console.print(elimination_verdict(summary, claims))
-    typer.echo(f"\nreport: {path}")
+        tables.append(overview_table(summary, cache))
+        tables += [
+            elimination_table(summary, name, cache) for name in summary.problems() if len(summary.problems()) == 1
+        ]
+    tables.append(ranks_table(summary, tuple(study.simulated_ranks), study.network))
+    facts = {"skipped": list(skipped), "cells": _cells(summary)}
+    shown = [table for table in tables if table.rows]
+    tell(elimination_page(study, rows, skipped), out, shown, facts, as_json=as_json)
 
 
 def _cells(summary: EliminationSummary) -> list[dict[str, Any]]:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
 import typer
+
+from dsgd.cli.study import tell
 
 __all__ = ["EXAMPLES", "gtopk"]
 
@@ -34,7 +35,7 @@ def gtopk(
 
     The published ranges (2.7 to 12 times the efficiency of dense sums, 1.1 to 1.7 times that of Top-k, on 32 ranks with
     1 GbE) are held against the model for each network of the publication, with stated compute times. Nothing is
-    trained. OUT/gtopk.json holds the numbers, OUT/efficiency.png and OUT/mass.png the figures.
+    trained. OUT/gtopk.json holds the numbers, OUT/report.html and OUT/figures the rest.
     """
     from dsgd.collectives import LinkCost
     from dsgd.compress.sparse import check_density
@@ -53,11 +54,8 @@ def gtopk(
     merged = [2, 4, 8, 16, 32]
     shares = [study.lost_share(size) for size in merged]
 
-    from dsgd.study.gtopk_plots import draw_efficiency, draw_mass
+    from dsgd.study.gtopk_report import gtopk_page
 
-    out.mkdir(parents=True, exist_ok=True)
-    (out / "efficiency.png").write_bytes(draw_efficiency(curves, sizes))
-    (out / "mass.png").write_bytes(draw_mass(merged, shares))
     facts = {
         "ranks": ranks,
         "steps": [asdict(step) | {"over_dense": step.over_dense, "over_topk": step.over_topk} for step in steps],
@@ -66,14 +64,11 @@ def gtopk(
             for size, (put_back, conserving) in zip(merged, shares, strict=True)
         ],
     }
+    out.mkdir(parents=True, exist_ok=True)
     (out / "gtopk.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
-    if as_json:
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 150)
-    for table in (study.scaling_table(steps, ranks), study.verdict_table(steps), study.mass_table(merged, shares)):
-        console.print(table.renderable())
-    typer.echo(f"figures: {out / 'efficiency.png'}, {out / 'mass.png'}")
+    settings = (
+        f"{latency:g} ms and {bandwidth:.3g} GB/s between two ranks, {tflops:g} million million operations a second, "
+        f"{density:.2%} of the entries sent"
+    )
+    page = gtopk_page(curves, sizes, merged, shares, settings)
+    tell(page, out, page.tables, facts | {"rows": str(out / "gtopk.json")}, as_json=as_json)

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from dsgd.cli.fit import compressing, parse_sync
-from dsgd.cli.study import follow, parse_numbers
+from dsgd.cli.study import follow, parse_numbers, tell
 from dsgd.errors import DsgdError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -182,46 +180,12 @@ def _parse(name: str) -> Any:
 
 def _report(study: StrategyStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
     """Write the report; print what it says."""
-    from dsgd.study.strategies import (
-        check_strategy_claims,
-        strategy_table,
-        strategy_verdict,
-        summarise_strategies,
-        write_strategy_report,
-    )
+    from dsgd.study.strategies import strategy_page, strategy_table, summarise_strategies
 
-    path = write_strategy_report(study, rows, out)
     gangs, excess = summarise_strategies(rows), study.target_excess
-    claims = check_strategy_claims(gangs, excess=excess)
-    if as_json:
-        facts = {
-            "report": str(path),
-            "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
-            "gangs": [
-                {
-                    "name": gang.name,
-                    "target": gang.target(excess),
-                    "reached": gang.reached(excess),
-                    "front": gang.front(excess),
-                }
-                for gang in gangs
-            ],
-        }
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    from dsgd.study import claims_table
-    from dsgd.study.strategies.report import strategy_doubts
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    for gang in gangs:
-        console.print(strategy_table(gang, excess=excess).renderable())
-    console.print(claims_table(claims).renderable())
-    console.print(strategy_verdict(gangs, excess=excess))
-    for doubt in strategy_doubts(study, rows):
-        console.print(f"Note: {doubt}")
-    typer.echo(f"\nreport: {path}")
+    facts = [
+        {"name": gang.name, "target": gang.target(excess), "reached": gang.reached(excess), "front": gang.front(excess)}
+        for gang in gangs
+    ]
+    tables = [strategy_table(gang, excess=excess) for gang in gangs]
+    tell(strategy_page(study, rows), out, tables, {"gangs": facts}, as_json=as_json)

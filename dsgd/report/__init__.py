@@ -30,8 +30,8 @@ grounds. All three libraries are loaded when something is written; `check_extras
 from dsgd.report.claims import Claim, claims_table
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, series
 from dsgd.report.page import Page, check_extras
-from dsgd.report.provenance import origin, origin_doubts, ran
-from dsgd.report.tables import Table, byte_text, figure_text, span_of
+from dsgd.report.provenance import load_doubts, origin, origin_doubts, ran
+from dsgd.report.tables import Table, byte_text, figure_text, seconds_text, span_of
 
 __all__ = [
     "Axis",
@@ -50,10 +50,12 @@ __all__ = [
     "check_extras",
     "claims_table",
     "figure_text",
+    "load_doubts",
     "origin",
     "origin_doubts",
     "period_axis",
     "ran",
+    "seconds_text",
     "series",
     "span_of",
 ]

@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal, TypeAlias
 
-from dsgd.report.tables import byte_text, figure_text
+from dsgd.report.tables import byte_text, figure_text, seconds_text
 from dsgd.report.theme import BLUE, MARKERS, MUTED, SERIES, TEXT, Colour
 
 __all__ = [
@@ -32,6 +32,7 @@ __all__ = [
 Dash: TypeAlias = Literal["solid", "dashed", "dotted", "dotdash"]
 Side: TypeAlias = Literal["x", "y"]
 _MARGIN: Final = 0.04
+_FINE: Final = (1.0, 1.2, 1.5, 2.0, 2.5, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0)
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,7 @@ class Line:
     names : sequence of str, optional
         What each point is, said when one hovers over it.
     written : collection of str, optional
-        Those of the names that are written beside their points.
+        Those of the names that are written left of and below their points.
     hollow, steps, pale : bool, default False
         Markers are rings; the line goes in steps; a line that is there for comparison only, thin and without hover.
     """
@@ -242,8 +243,21 @@ class Axis:
         if self.unit == "B":
             return byte_text(value)
         if self.unit == "s":
-            return _seconds(value)
+            return seconds_text(value)
         return figure_text(value) if abs(value) >= 1e-5 else f"{value:.3g}"
+
+    def log_ticks(self, low: float, high: float) -> list[float]:
+        """Return the ticks of a logarithmic axis: powers of ten, and round numbers between them where few are shown.
+
+        Parameters
+        ----------
+        low, high : float
+            The ends of the axis. There are ticks beyond them, for who zooms out.
+        """
+        ratio = high / low
+        steps = (1.0,) if ratio > 300 else (1.0, 2.0, 5.0) if ratio > 4 else _FINE
+        powers = range(math.floor(math.log10(low)) - 2, math.ceil(math.log10(high)) + 3)
+        return [step * 10.0**power for power in powers for step in steps]
 
     def limits(self, values: Sequence[float]) -> tuple[float, float]:
         """Return the lowest and the highest value the axis shows, a little beyond what is there.
@@ -346,8 +360,8 @@ def series(number: int) -> tuple[Colour, str, Dash]:
     )
 
 
-def period_axis(label: str, periods: Sequence[int]) -> Axis:
-    """Return a logarithmic axis with a tick at every value, as for periods, ranks and lengths.
+def period_axis(label: str, periods: Sequence[int], *, grid: bool = True) -> Axis:
+    """Return a logarithmic axis with a tick at every value, as for periods and ranks.
 
     Parameters
     ----------
@@ -355,15 +369,12 @@ def period_axis(label: str, periods: Sequence[int]) -> Axis:
         What they are.
     periods : sequence of int
         The values, rising.
+    grid : bool, default True
+        Whether lines are drawn at the ticks.
     """
     if not periods:
-        return Axis(label, "log")
-    return Axis(
-        label, "log", low=periods[0] / 1.6, high=periods[-1] * 1.6, ticks={every: f"{every:,}" for every in periods}
-    )
-
-
-def _seconds(value: float) -> str:
-    units = (("s", 1.0), ("ms", 1e-3))
-    unit, size = next(((unit, size) for unit, size in units if abs(value) >= size), ("µs", 1e-6))
-    return f"{value / size:.3g} {unit}"
+        return Axis(label, "log", grid=grid)
+    ticks = {float(every): f"{every:,}" for every in periods}
+    # Half a step at both ends, where bars have room.
+    room = min(1.8, (periods[-1] / periods[0]) ** (0.5 / (len(periods) - 1))) if len(periods) > 1 else 1.8
+    return Axis(label, "log", low=periods[0] / room, high=periods[-1] * room, ticks=ticks, grid=grid)

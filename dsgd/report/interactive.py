@@ -6,6 +6,7 @@ Only this module of the package imports bokeh. Colours are those of the light gr
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from typing import Any, Final
 
 from bokeh.core.json_encoder import serialize_json
@@ -74,34 +75,34 @@ def drawing(figure: Figure) -> dict[str, Any]:
     document = Document()
     shared: dict[Side, Range1d] = {}
     roots = []
-    limits = zip(figure.panels, figure.limits("x"), figure.limits("y"), strict=True)
-    for panel, x_limits, y_limits in limits:
-        ranges = {}
-        sides: tuple[tuple[Side, Axis, tuple[float, float]], ...] = (
-            ("x", panel.x, x_limits), ("y", panel.y, y_limits),
-        )  # fmt: skip
-        for side, axis, (low, high) in sides:
+    for number, panel in enumerate(figure.panels):
+        limits: dict[Side, tuple[float, float]] = {}
+        ranges: dict[Side, Range1d] = {}
+        sides: tuple[tuple[Side, Axis], ...] = (("x", panel.x), ("y", panel.y))
+        for side, axis in sides:
+            low, high = limits[side] = figure.limits(side)[number]
             own = Range1d(high, low) if axis.reverse else Range1d(low, high)
             ranges[side] = shared.setdefault(side, own) if side in figure.share else own
-        plot = _plot(panel, figure.height, ranges["x"], ranges["y"])
+        plot = _plot(panel, figure.height, limits, ranges)
         document.add_root(plot)
         roots.append(plot.id)
     doc: dict[str, Any] = json.loads(serialize_json(document.to_json(deferred=False)))
     return {"doc": doc, "roots": roots}
 
 
-def _plot(panel: Panel, height: int, x_range: Range1d, y_range: Range1d) -> Plot:
+def _plot(
+    panel: Panel, height: int, limits: Mapping[Side, tuple[float, float]], ranges: Mapping[Side, Range1d]
+) -> Plot:
     plot = new_plot(
-        height=height, sizing_mode="stretch_width", min_width=220, x_range=x_range, y_range=y_range,
+        height=height, sizing_mode="stretch_width", min_width=220, x_range=ranges["x"], y_range=ranges["y"],
         x_axis_type=panel.x.scale, y_axis_type=panel.y.scale, tools="pan,box_zoom,wheel_zoom,reset,save",
         active_drag="box_zoom", toolbar_location="above", toolbar_inner=True,
         background_fill_color=None, border_fill_color=None, outline_line_color=None,
     )  # fmt: skip
     plot.toolbar.logo = None
     plot.toolbar.autohide = True
-    _dress(plot.xaxis[0], plot.xgrid[0], panel.x)
-    _dress(plot.yaxis[0], plot.ygrid[0], panel.y)
-    plot.xaxis[0].major_label_policy = NoOverlap()
+    _dress(plot.xaxis[0], plot.xgrid[0], panel.x, limits["x"])
+    _dress(plot.yaxis[0], plot.ygrid[0], panel.y, limits["y"])
     if len(panel.x.ticks) > _CROWDED:
         plot.xaxis[0].major_label_orientation = 0.8
     touched: list[Any] = []
@@ -122,12 +123,13 @@ def _plot(panel: Panel, height: int, x_range: Range1d, y_range: Range1d) -> Plot
     return plot
 
 
-def _dress(drawn: BokehAxis, grid: Any, axis: Axis) -> None:
+def _dress(drawn: BokehAxis, grid: Any, axis: Axis, limits: tuple[float, float]) -> None:
     """Give an axis its label, ticks and colours."""
     drawn.axis_label = axis.label or None
     drawn.formatter = CustomJSTickFormatter(args={"unit": axis.unit}, code=_TICKS)
-    if axis.ticks:
-        drawn.ticker = FixedTicker(ticks=list(axis.ticks), minor_ticks=[])
+    drawn.major_label_policy = NoOverlap()
+    if axis.ticks or axis.scale == "log":
+        drawn.ticker = FixedTicker(ticks=list(axis.ticks) or axis.log_ticks(*limits), minor_ticks=[])
         drawn.major_label_overrides = dict(axis.ticks)
     drawn.update(
         axis_label_text_color=TEXT.light, axis_label_text_font=_FONT, axis_label_text_font_size="12px",
@@ -136,8 +138,7 @@ def _dress(drawn: BokehAxis, grid: Any, axis: Axis) -> None:
         minor_tick_line_color=None,
     )  # fmt: skip
     grid.grid_line_color = GRID.light if axis.grid else None
-    if axis.ticks:
-        grid.ticker = drawn.ticker
+    grid.ticker = drawn.ticker
 
 
 def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
@@ -182,7 +183,8 @@ def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
         chosen = [number for number, name in enumerate(mark.names) if name in mark.written]
         written = ColumnDataSource({name: [data[name][number] for number in chosen] for name in ("x", "y", "label")})
         plot.text(
-            "x", "y", "label", source=written, name=mark.label or None, x_offset=8, y_offset=-4, text_font=value(_FONT),
+            "x", "y", "label", source=written, name=mark.label or None, x_offset=-7, y_offset=2, text_align="right",
+            text_baseline="top", text_font=value(_FONT),
             text_font_size="12px", text_color=TEXT.light,
         )  # fmt: skip
     # Fingers and hasty pointers need more than what is seen.

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import io
 import math
+import textwrap
 from collections.abc import Sequence
 from typing import Any, Final
 
 import matplotlib as mpl
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter
+from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 from PIL import Image  # comes with matplotlib
 
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
@@ -23,6 +24,7 @@ __all__ = ["draw", "log_scale", "picture", "settings", "spread"]
 
 _DPI: Final = 120
 _CROWDED: Final = 8
+_TITLE: Final = 40
 _MARKERS: Final = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "inverted_triangle": "v", "x": "X", "plus": "P",
     "dash": "|", "hex": "h",
@@ -160,7 +162,7 @@ def _panel(axis: Any, panel: Panel, ground: int) -> None:
     axis.set_xscale(panel.x.scale)
     axis.set_yscale(panel.y.scale)
     if panel.title:
-        axis.set_title(panel.title)
+        axis.set_title(textwrap.fill(panel.title, _TITLE))
     for mark in panel.marks:
         _mark(axis, mark, ground)
 
@@ -214,7 +216,7 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
     named = zip(mark.x, mark.y, mark.names, strict=True) if mark.written else ()
     for x, y, name in named:
         if name in mark.written:
-            axis.annotate(name, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=8.5)
+            axis.annotate(name, (x, y), xytext=(-5, -2), textcoords="offset points", fontsize=8.5, ha="right", va="top")
 
 
 def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:
@@ -225,9 +227,8 @@ def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float])
         if axis.axis_name == "x" and len(wanted.ticks) > _CROWDED:
             axis.set_tick_params(rotation=45)
     else:
-        wide = limits[1] > 50 * limits[0]
-        subs = (1.0,) if wide else (1.0, 2.0, 5.0)
-        axis.set_major_locator(LogLocator(subs=subs, numticks=8) if wanted.scale == "log" else MaxNLocator(6))
+        log = wanted.scale == "log"
+        axis.set_major_locator(FixedLocator(wanted.log_ticks(*limits)) if log else MaxNLocator(6))
         axis.set_major_formatter(FuncFormatter(lambda value, _: _tick(wanted, value)))
     axis.set_minor_formatter(NullFormatter())
     if not wanted.grid:

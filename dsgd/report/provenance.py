@@ -12,8 +12,10 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
-__all__ = ["command_line", "commit", "load", "machine", "origin", "origin_doubts", "ran", "versions"]
+__all__ = ["command_line", "commit", "load", "load_doubts", "machine", "origin", "origin_doubts", "ran", "versions"]
 
+# Other work that wants more than this share of the cores is felt.
+_BUSY: Final = 0.75
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "distributed")
 
 
@@ -135,4 +137,26 @@ def origin_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
         n_kinds = len({json.dumps(row[name], sort_keys=True) for row in rows})
         if n_kinds > 1:
             found.append(f"The rows come from {n_kinds} different {what}: their seconds do not compare.")
+    return found
+
+
+def load_doubts(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Return what makes times too long: a busy machine, or more ranks than cores.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of runs on this machine, with ``machine``, ``load_at_start`` and ``ranks`` where there were any.
+    """
+    cores = rows[-1]["machine"]["cores"]
+    ranks = max(row.get("ranks") or 1 for row in rows)
+    load = max(row["load_at_start"] or 0.0 for row in rows)
+    found = []
+    if ranks > cores:
+        found.append(f"{ranks} ranks ran on {cores} cores: they took turns, and waiting includes waiting for a core.")
+    if load > _BUSY * cores:
+        found.append(
+            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
+            "too long and vary, waiting for others most of all. Counts do not depend on it."
+        )
     return found

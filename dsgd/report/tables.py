@@ -11,7 +11,7 @@ from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
 from rich.table import Table as RichTable
 
-__all__ = ["Table", "byte_text", "figure_text", "sort_value", "span_of"]
+__all__ = ["Table", "byte_text", "figure_text", "seconds_text", "sort_value", "span_of"]
 
 _NUMBER: Final = re.compile(r"([+-]?\d[\d,]*\.?\d*(?:e[+-]?\d+)?)\s*(µs|us|ms|kB|MB|GB|TB|KiB|MiB|GiB)?", re.ASCII)
 _UNITS: Final = {
@@ -80,6 +80,13 @@ def byte_text(n_bytes: float) -> str:
             return f"{n_bytes:.0f} {unit}" if unit == "B" else f"{n_bytes:.3g} {unit}"
         n_bytes /= 1000
     return f"{n_bytes:.3g} GB"
+
+
+def seconds_text(seconds: float) -> str:
+    """Return seconds with three significant digits, in s, ms or µs."""
+    units = (("s", 1.0), ("ms", 1e-3))
+    unit, size = next(((unit, size) for unit, size in units if abs(seconds) >= size), ("µs", 1e-6))
+    return f"{seconds / size:.3g} {unit}"
 
 
 def span_of(values: Sequence[float], form: str) -> str:

@@ -4,16 +4,15 @@
 
     study = Study(data=[DataSource("ijcnn1")], ranks=[1, 2], every=[1, 16, 256])
     runs = list(run_study(study, "study/"))
-    write_report(study, [run.row for run in runs], "study/")
+    study_page(study, [run.row for run in runs]).save("study/")
 
-Figures need matplotlib and the report jinja2 (``pip install 'dsgd[study]'``); both are imported when used.
+The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
 """
 
-from dsgd.report import Claim, Table, claims_table
+from dsgd.report import Claim, Table, check_extras, claims_table
 from dsgd.study.claims import check_claims
 from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
-from dsgd.study.page import check_extras
-from dsgd.study.report import doubts, verdict, write_report
+from dsgd.study.report import doubts, study_page, verdict
 from dsgd.study.rows import RowFile, StudyRun, read_rows
 from dsgd.study.runner import run_study
 from dsgd.study.summary import Cell, Stat, Summary, summarise
@@ -39,8 +38,8 @@ __all__ = [
     "read_rows",
     "results_table",
     "run_study",
+    "study_page",
     "summarise",
     "target_table",
     "verdict",
-    "write_report",
 ]

@@ -9,14 +9,14 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, TypeAlias
 
-from dsgd.errors import ParseError
+from dsgd.errors import DsgdError, ParseError
 
-__all__ = ["ROWS_FILE", "Row", "RowFile", "StudyRun", "parse_rows", "read_rows"]
+__all__ = ["ROWS_FILE", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "read_rows"]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -38,6 +38,23 @@ class StudyRun:
 
     row: Row
     resumed: bool
+
+
+def check_rows(rows: Sequence[Row]) -> None:
+    """Raise if there is nothing to report.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        The finished runs of a study.
+
+    Raises
+    ------
+    DsgdError
+        There are none.
+    """
+    if not rows:
+        raise DsgdError("the study has no finished run yet, so there is nothing to report: run it first")
 
 
 def parse_rows(text: str, name: str) -> list[Row]:

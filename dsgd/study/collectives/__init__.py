@@ -4,11 +4,11 @@
 
     study = demo_collective_study()
     runs = list(run_collective_study(study, "study/"))
-    write_collective_report(study, [run.row for run in runs], "study/")
+    collective_page(study, [run.row for run in runs]).save("study/")
 """
 
 from dsgd.study.collectives.grid import WIRES, CollectiveStudy, demo_collective_study
-from dsgd.study.collectives.report import write_collective_report
+from dsgd.study.collectives.report import collective_page
 from dsgd.study.collectives.runner import run_collective_study
 from dsgd.study.collectives.summary import (
     CollectiveGang,
@@ -24,11 +24,11 @@ __all__ = [
     "CollectiveGang",
     "CollectiveStudy",
     "check_collective_claims",
+    "collective_page",
     "collective_table",
     "collective_verdict",
     "demo_collective_study",
     "link_table",
     "run_collective_study",
     "summarise_collectives",
-    "write_collective_report",
 ]

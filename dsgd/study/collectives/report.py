@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
+import statistics
 from collections.abc import Sequence
-from pathlib import Path
 
-from dsgd.errors import DsgdError
-from dsgd.report import origin_doubts, ran
+from dsgd.report import Page, load_doubts, origin_doubts, ran
 from dsgd.study.collectives.grid import CollectiveStudy
+from dsgd.study.collectives.plots import collective_figure
 from dsgd.study.collectives.summary import (
     check_collective_claims,
     collective_table,
@@ -17,19 +16,13 @@ from dsgd.study.collectives.summary import (
     size_text,
     summarise_collectives,
 )
-from dsgd.study.page import Page, Picture, check_extras
-from dsgd.study.rows import Row
+from dsgd.study.rows import Row, check_rows
 
-__all__ = ["collective_page", "write_collective_report"]
-
-_CAPTION = (
-    "Median time of an all-reduce of float32 vectors, of the slowest rank: solid and marked as measured, dashed as the "
-    "model predicts from a calibration in the same gang. Rings mark what auto takes."
-)
+__all__ = ["collective_page"]
 
 
-def write_collective_report(study: CollectiveStudy, rows: Sequence[Row], out: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` and ``figures/collectives.png`` from the rows of a study.
+def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
+    """Return the report of a study.
 
     Parameters
     ----------
@@ -37,65 +30,43 @@ def write_collective_report(study: CollectiveStudy, rows: Sequence[Row], out: st
         What was asked for.
     rows : sequence of dict
         Its finished runs.
-    out : str or path-like
-        The folder.
-
-    Returns
-    -------
-    pathlib.Path
-        The report.
 
     Raises
     ------
     DsgdError
-        There are no rows, or matplotlib or jinja2 is not installed.
+        There are no rows.
     """
-    check_extras()
-    if not rows:
-        raise DsgdError("the study has no finished run yet, so there is nothing to report: run it first")
-    from dsgd.study.collectives.plots import draw_collectives
-
-    gangs = summarise_collectives(rows)
-    drawn = draw_collectives(gangs), draw_collectives(gangs, dark=True)
-    figure = Picture("collectives", "Time by length", _CAPTION, *drawn)
-    return collective_page(study, rows).write("collectives.html", [figure], rows, Path(out))
-
-
-def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
-    """Return what the report says.
-
-    Parameters
-    ----------
-    study : CollectiveStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs.
-    """
+    check_rows(rows)
     gangs = summarise_collectives(rows)
     sizes = ", ".join(size_text(size) for size in sorted(set(study.sizes)))
+    ratios = [ratio for gang in gangs for ratio in gang.prediction_ratios()]
+    chosen = [ratio for gang in gangs for n_bytes in gang.sizes() if (ratio := gang.auto_ratio(n_bytes)) is not None]
     return Page(
-        verdict=collective_verdict(gangs),
-        facts=[
+        title="What does a sum over all ranks take?",
+        answer=collective_verdict(gangs),
+        ran=[
             ("Command", rows[-1]["command"]),
             ("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn"),
             *ran(rows),
         ],
-        data=link_table(gangs),
+        highlights=[
+            (f"{statistics.median(ratios):.2f}", "predicted over measured time, median"),
+            *(
+                [(f"{statistics.median(chosen):.2f}x", "the fastest algorithm's time with auto, median")]
+                if chosen
+                else []
+            ),
+            (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs"),
+        ],
+        doubts=[*origin_doubts(rows), *load_doubts(rows)],
+        data=[link_table(gangs)],
         claims=check_collective_claims(gangs),
-        results=[collective_table(gang) for gang in gangs],
-        more=[],
-        doubts=_doubts(rows),
+        source=(
+            "The claims are those of this library. Costs of the algorithms are those of Thakur, Rabenseifner and "
+            "Gropp, Optimization of Collective Communication Operations in MPICH (2005), and Sanders, Speck and "
+            "Träff, Two-tree algorithms for full bandwidth broadcast, reduction and scan (2009)."
+        ),
+        figures=[collective_figure(gangs)],
+        tables=[collective_table(gang) for gang in gangs],
+        rows=rows,
     )
-
-
-def _doubts(rows: Sequence[Row]) -> list[str]:
-    found = origin_doubts(rows)
-    cores, load = rows[-1]["machine"]["cores"], max(row["load_at_start"] or 0.0 for row in rows)
-    if max(row["ranks"] for row in rows) > cores:
-        found.append(f"There are {cores} cores: gangs of more ranks take turns, and their times are longer for it.")
-    if load > 0.75 * cores:
-        found.append(
-            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
-            "too long and vary."
-        )
-    return found

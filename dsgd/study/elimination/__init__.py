@@ -4,7 +4,7 @@
 
     study, data, skipped = find_problems(demo_elimination_study())
     runs = list(run_elimination_study(study, data, "study/"))
-    write_elimination_report(study, [run.row for run in runs], "study/", skipped)
+    elimination_page(study, [run.row for run in runs], skipped).save("study/")
 """
 
 from dsgd.study.elimination.claims import check_elimination_claims
@@ -18,7 +18,7 @@ from dsgd.study.elimination.grid import (
 )
 from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
 from dsgd.study.elimination.problems import PROBLEMS, Problem, find_problem
-from dsgd.study.elimination.report import elimination_verdict, write_elimination_report
+from dsgd.study.elimination.report import elimination_page, elimination_verdict
 from dsgd.study.elimination.runner import find_problems, run_elimination_study
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary, summarise_elimination
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
@@ -39,6 +39,7 @@ __all__ = [
     "check_elimination_claims",
     "demo_elimination_study",
     "elimination_data_table",
+    "elimination_page",
     "elimination_table",
     "elimination_verdict",
     "find_problem",
@@ -48,5 +49,4 @@ __all__ = [
     "run_elimination_study",
     "simulate",
     "summarise_elimination",
-    "write_elimination_report",
 ]

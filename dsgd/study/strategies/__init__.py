@@ -4,11 +4,11 @@
 
     study = demo_strategy_study()
     runs = list(run_strategy_study(study, "study/"))
-    write_strategy_report(study, [run.row for run in runs], "study/")
+    strategy_page(study, [run.row for run in runs]).save("study/")
 """
 
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, demo_strategy_study
-from dsgd.study.strategies.report import write_strategy_report
+from dsgd.study.strategies.report import strategy_page
 from dsgd.study.strategies.runner import run_strategy_study
 from dsgd.study.strategies.summary import (
     StrategyCell,
@@ -27,8 +27,8 @@ __all__ = [
     "check_strategy_claims",
     "demo_strategy_study",
     "run_strategy_study",
+    "strategy_page",
     "strategy_table",
     "strategy_verdict",
     "summarise_strategies",
-    "write_strategy_report",
 ]

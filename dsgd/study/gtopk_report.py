@@ -1,0 +1,101 @@
+"""The report of the study of gTop-k."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+from typing import Final
+
+from dsgd.report import Axis, Figure, Line, Page, Panel, origin, period_axis, ran, series
+from dsgd.study.gtopk import (
+    OVER_DENSE,
+    OVER_TOPK,
+    Scaling,
+    mass_table,
+    scaling_table,
+    verdict_table,
+)
+
+__all__ = ["gtopk_page"]
+
+_SUMS: Final = (("dense ring", "dense_s"), ("Top-k", "topk_s"), ("gTop-k, tree", "tree_s"), ("packed", "packed_s"))
+
+
+def gtopk_page(
+    curves: Sequence[Sequence[Scaling]],
+    sizes: Sequence[int],
+    merged: Sequence[int],
+    shares: Sequence[tuple[float, float]],
+    settings: str,
+) -> Page:
+    """Return the report of the study.
+
+    Parameters
+    ----------
+    curves : sequence of sequences of Scaling
+        For each model, one for each number of ranks.
+    sizes : sequence of int
+        The numbers of ranks, the last of which the tables are of.
+    merged : sequence of int
+        Numbers of ranks whose choices were merged.
+    shares : sequence of tuple of float
+        What each merger lost: put-back and conserving.
+    settings : str
+        Network and machine of the model, in words.
+    """
+    steps = [found[-1] for found in curves]
+    inside = sum(OVER_DENSE[0] <= step.over_dense <= OVER_DENSE[1] for step in steps)
+    inside_topk = sum(OVER_TOPK[0] <= step.over_topk <= OVER_TOPK[1] for step in steps)
+    where = origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}
+    rows = [
+        {"key": step.model.name, "ranks": sizes[-1], **asdict(step), "over_dense": step.over_dense,
+         "over_topk": step.over_topk}
+        for step in steps
+    ]  # fmt: skip
+    rows += [
+        {"key": f"mass-{size}", "ranks": size, "put_back": put_back, "conserving": conserving}
+        for size, (put_back, conserving) in zip(merged, shares, strict=True)
+    ]
+    return Page(
+        title="What do sparse sums save on a slow network?",
+        answer=(
+            f"On {sizes[-1]} ranks the cost of messages puts the gain of gTop-k over dense sums inside the published "
+            f"range for {inside} of {len(steps)} models, and its gain over Top-k for {inside_topk}. Putting back what "
+            f"the tree drops loses {shares[-1][0]:.1%} of the chosen mass on {merged[-1]} ranks; the conserving form "
+            "loses none."
+        ),
+        ran=[("Command", where["command"]), ("Model", settings), *ran([where])],
+        highlights=[
+            (f"{inside} of {len(steps)}", f"models gain {OVER_DENSE[0]:g}x to {OVER_DENSE[1]:g}x over dense sums"),
+            (f"{inside_topk} of {len(steps)}", f"models gain {OVER_TOPK[0]:g}x to {OVER_TOPK[1]:g}x over Top-k"),
+            (f"{shares[-1][0]:.1%}", f"of the chosen mass is lost by put-back on {merged[-1]} ranks"),
+        ],
+        figures=[_efficiency(curves, sizes), _mass(merged, shares)],
+        tables=[scaling_table(steps, sizes[-1]), verdict_table(steps), mass_table(merged, shares)],
+        rows=rows,
+    )
+
+
+def _efficiency(curves: Sequence[Sequence[Scaling]], sizes: Sequence[int]) -> Figure:
+    panels = []
+    for steps in curves:
+        marks = []
+        for number, (label, field) in enumerate(_SUMS):
+            colour, marker, dash = series(number)
+            efficiencies = [step.efficiency(getattr(step, field)) for step in steps]
+            marks.append(Line(label, sizes, efficiencies, colour, marker, dash))
+        title = f"{steps[0].model.name}: {1e3 * steps[0].compute_s:.0f} ms a step"
+        panels.append(Panel(title, period_axis("ranks", sizes), Axis("scaling efficiency", unit="%"), marks))
+    caption = "Share of a step that computes, from the cost of messages; nothing is overlapped."
+    return Figure("efficiency", "Scaling efficiency", caption, panels, share="xy")
+
+
+def _mass(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Figure:
+    marks = []
+    for number, label in enumerate(("put-back, as published", "conserving")):
+        colour, marker, dash = series(number)
+        marks.append(Line(label, sizes, [share[number] for share in shares], colour, marker, dash))
+    panel = Panel("", period_axis("ranks", sizes), Axis("chosen mass lost in one sum", unit="%"), marks)
+    caption = "Entries that every rank chose and that are neither applied nor kept for later, in one sum by a tree."
+    return Figure("mass", "What is lost", caption, [panel])
