@@ -425,7 +425,7 @@ def test_pairs_conserve_the_mean(n_ranks: int) -> None:
     start = np.random.default_rng(2).standard_normal((n_ranks, 4))
     strategy = ADPSGD()
 
-    def program(rank: Any, own: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def program(rank: Any, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         params = own.copy()
         state = strategy.init(rank.group, params, 1.0 / n_ranks)
         for number in range(40):
@@ -434,13 +434,31 @@ def test_pairs_conserve_the_mean(n_ranks: int) -> None:
                 rank.group.barrier()  # somebody has been asked by now, however slow the machine is
             time.sleep(2e-4 * (1 + rank.number % 3))
         apart = rank.group.allgather(params)
+        strategy.settle(rank.group, params, state)
+        settled = rank.group.allgather(params)
         strategy.collect(rank.group, params, 1.0 / n_ranks, state)
-        return params, apart
+        return params, apart, settled
 
-    params, apart = run_on_threads(program, list(start), timeout_s=30.0, mail=Mail()).value
+    params, apart, settled = run_on_threads(program, list(start), timeout_s=30.0, mail=Mail()).value
     np.testing.assert_allclose(params, start.mean(axis=0), rtol=1e-12, atol=1e-13)
+    np.testing.assert_allclose(settled.mean(axis=0), start.mean(axis=0), rtol=1e-12, atol=1e-13)
     if n_ranks > 1:
         assert apart.std(axis=0).max() < start.std(axis=0).max()
+
+
+def test_nothing_is_under_way_where_pairs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Half an exchange is in no checkpoint: before each one all ranks end what they have begun."""
+    settle, left = ADPSGD.settle, []
+
+    def watched(self: ADPSGD, group: Group, params: np.ndarray, state: Any) -> None:
+        settle(self, group, params, state)
+        left.append((group.rank, state.partner))
+
+    monkeypatch.setattr(ADPSGD, "settle", watched)
+    job = replace(make_job(ADPSGD(8), 3), checkpoint=Checkpoint(tmp_path, every_s=0))
+    run_on_threads(train, make_data(2), (job,), timeout_s=30.0, mail=mail_for(job))
+    # After every epoch, and once more when models are collected.
+    assert sorted(left) == sorted(4 * [(0, -1), (1, -1)])
 
 
 @pytest.mark.parametrize("strategy", [Downpour(8), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr)

@@ -20,13 +20,16 @@ import pytest
 from sklearn.base import clone
 
 from dsgd import SGDClassifier, SGDRegressor
+from dsgd.comm.mixing import mixing_matrix
+from dsgd.comm.topology import Ring
+from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, keeping, run_on_threads
 from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train_state import TrainState, adapted
-from dsgd.sync import Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 
 class _Killed(BaseException):
@@ -135,6 +138,23 @@ def test_another_number_of_ranks_goes_on_from_the_mean(size: int, rows: Any, tmp
     assert [r.train_loss for r in result.history[:5]] == [r.train_loss for r in whole.history[:5]]
     assert len(result.history) == 15
     assert result.history[-1].train_loss == pytest.approx(whole.history[-1].train_loss, rel=0.05)
+
+
+@pytest.mark.parametrize("size", [2, 3, 5])
+def test_public_copies_are_followed_by_another_number_of_ranks(size: int, rows: Any, tmp_path: Path) -> None:
+    """After a change of ranks what each has of its neighbours' public copies is still their weighted mean."""
+    strategy = ChocoSGD(every=20, compressor=TopK(0.3))
+    job = TrainJob(SGD(HINGE), strategy, np.zeros(7), 2, None, 5, checkpoint=Checkpoint(tmp_path, every_s=0))
+    # Means over ranks are weighted by rows: where these differ, that of what they have of others is none of copies.
+    [whole] = shares(rows, 1)
+    uneven = [TrainData(whole.shard.rows(start, stop)) for start, stop in ((0, 50), (50, 150), (150, 400), (400, 500))]
+    run_on_threads(train, uneven, (job,))
+    run_on_threads(train, shares(rows, size), (dataclasses.replace(job, max_iter=4, resume_from=str(tmp_path)),))
+    saved = read_newest(tmp_path, keeping._configuration(job)).arrays
+    public, mixed = saved["strategy.public"], saved["strategy.mixed"]
+    assert public.shape == (size, 7)
+    assert np.ptp(public, axis=0).max() > 1e-6
+    np.testing.assert_allclose(mixed, mixing_matrix(Ring(), size) @ public, rtol=1e-9, atol=1e-12)
 
 
 def test_what_ranks_have_in_common_is_no_mean() -> None:

@@ -28,7 +28,7 @@ from dsgd.compress import (
 )
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Momentum, steps_of
-from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD, check_combination, common_factor
+from dsgd.sync import DiLoCo, EpochAveraging, LocalSGD, MinibatchSGD, SlowMo, check_combination, common_factor
 from dsgd.sync.compression import check_compressor
 
 
@@ -83,6 +83,8 @@ def test_gradients_of_sparse_rows_are_sparse() -> None:
         LocalSGD(50, compressor=Half()),
         LocalSGD(50, compressor=AdaComp(10)),
         EpochAveraging(compressor=TernGrad()),
+        SlowMo(50, 0.3, compressor=TopK(0.2)),
+        DiLoCo(50, compressor=QSGD(7, 64)),
         MinibatchSGD(16, compressor=DGC(0.2)),
         MinibatchSGD(16, compressor=ErrorFeedback(OneBit(16))),
         MinibatchSGD(16, compressor=MajorityVote(momentum=0.9, magnitude=0.02)),
@@ -98,6 +100,15 @@ def test_compressed_training_learns_and_repeats(sync: Any) -> None:
     assert first.score(X, y) > 0.9
     np.testing.assert_array_equal(first.coef_, again.coef_)
     assert pickle.loads(pickle.dumps(sync)) == sync
+
+
+def test_random_rounding_follows_the_seed() -> None:
+    """Compressors that draw random numbers draw others for another ``random_state``, though rows stay as they are."""
+    X, y = sparse_rows(200, 300)
+    options = {"shuffle": False, "max_iter": 2}
+    models = [fitted(LocalSGD(25, compressor=QSGD(3, 64)), X, y, **options, random_state=k).coef_ for k in (0, 0, 1)]
+    np.testing.assert_array_equal(models[0], models[1])
+    assert not np.array_equal(models[0], models[2])
 
 
 def test_one_rank_has_nobody_to_compress_for() -> None:
@@ -129,6 +140,8 @@ def test_the_factor_that_all_weights_shrank_by_is_found(dtype: Any) -> None:
         (lambda: LocalSGD(overlap=True, compressor=TopK()), ["LocalSGD", "overlap", "TopK"]),
         (lambda: LocalSGD(compressor=MajorityVote()), ["LocalSGD", "MajorityVote"]),
         (lambda: EpochAveraging(compressor=DGC()), ["EpochAveraging", "DGC"]),
+        (lambda: SlowMo(compressor=DGC()), ["SlowMo", "DGC"]),
+        (lambda: DiLoCo(compressor=MajorityVote()), ["DiLoCo", "MajorityVote"]),
         (lambda: MinibatchSGD(compressor=TopK()), ["MinibatchSGD", r"ErrorFeedback\(TopK"]),
         (lambda: MinibatchSGD(compressor=Sign()), ["MinibatchSGD", r"ErrorFeedback\(Sign"]),
     ],

@@ -67,6 +67,8 @@ class Group:
         This rank, and how many there are.
     ledger : RankLedger
         The ledger of this rank.
+    seed : int
+        Where random numbers begin that compressors draw, the same on all ranks; 0 until whoever trains sets it.
 
     Raises
     ------
@@ -104,6 +106,7 @@ class Group:
                 f"Group(processes=...) must list the ranks of a process one after the other. Got {list(processes)}."
             )
         self.transport = transport
+        self.seed = 0
         self.algorithm = algorithm
         self.link = link
         self._chosen: dict[int, Algorithm] = {}

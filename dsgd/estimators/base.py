@@ -217,6 +217,7 @@ class AbstractSGD(AbstractClusterEstimator):
             t_start=start.t,
             average_start=None if start.averaged is None else flat(*start.averaged),
             n_averaged=start.n_averaged,
+            seed=seed,
             source={"rows": packer},
         )
         if max_iter is None:

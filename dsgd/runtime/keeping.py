@@ -27,6 +27,7 @@ from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact
 from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractRejoining
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["N_WISHES", "StateKeeping"]
@@ -129,6 +130,9 @@ class StateKeeping:
         if shared["n_ranks"][0] == 1 and self._keeper is not None:
             epoch, number = (int(value) for value in shared["position"][:2])
             self._take_mean(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
+        has_own = is_exact(shared, self._rows) and shared["n_ranks"][0] > 1
+        if isinstance(at.strategy, AbstractRejoining) and not has_own:
+            at.strategy.rejoin()
         self._began -= at.elapsed_s
         return note
 

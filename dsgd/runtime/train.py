@@ -45,6 +45,7 @@ from dsgd.sync import (
     carry_over,
 )
 from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.delayed import DelayedMean
 from dsgd.sync.server import AbstractServerStrategy
 from dsgd.types import FloatVector
@@ -106,6 +107,7 @@ class _Trainer:
 
     def __init__(self, rank: Rank, data: TrainData, job: TrainJob) -> None:
         self.rank, self.data, self.job = rank, data, job
+        rank.group.seed = job.seed
         self.ledger = rank.ledger
         self.deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
         self.clock = rank.ledger.clock
@@ -410,6 +412,8 @@ class _Trainer:
         if keeping.is_on:
             self.ledger.begin_round("keep")
             same = self._ends_equal(clock)
+            if isinstance(job.strategy, AbstractUnderWay):
+                job.strategy.settle(self.rank.group, self.params, at.strategy)
             keeping.end_epoch(at, wishes, is_last=ends, same_model=same)
             self.ledger.end_round()
         account.update(spent, n_seen)

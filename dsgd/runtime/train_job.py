@@ -79,6 +79,8 @@ class TrainJob:
         Where and how often rank 0 writes the state of training.
     resume_from : str or None, default None
         Path or URL of checkpoints to go on from.
+    seed : int, default 0
+        Where random numbers of compressors begin.
     source : mapping
         Plain values that say how the rows came about; a checkpoint of another source is refused.
 
@@ -101,6 +103,7 @@ class TrainJob:
     n_averaged: int = 0
     checkpoint: Checkpoint | None = None
     resume_from: str | None = None
+    seed: int = 0
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -26,7 +26,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.wire import OP_POST
 from dsgd.kernels.rng import draw, mix64
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk
 from dsgd.sync.period import EveryRows
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
@@ -62,7 +62,7 @@ class PairState:
 
 
 @dataclass(frozen=True)
-class ADPSGD(AbstractStrategy[PairState]):
+class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     """Average models in pairs without waiting.
 
     Parameters
@@ -121,15 +121,20 @@ class ADPSGD(AbstractStrategy[PairState]):
             state.asked[state.partner] += 1
             group.mailbox.post(state.partner, state.sent, OP_POST)
 
+    def settle(self, group: Group, params: FloatVector, state: PairState) -> None:
+        """Answer whoever has asked, and wait for the own answer; see `AbstractUnderWay.settle`."""
+        if group.size == 1:
+            return
+        asked = group.allgather(state.asked)
+        for source in range(0, group.size, 2) if group.rank % 2 else ():
+            while state.answered[source] < asked[source, group.rank]:
+                _answer(group, params, source, state)
+        if state.partner >= 0:
+            _finish(group, params, state)
+
     def collect(self, group: Group, params: FloatVector, weight: float, state: PairState) -> None:
         """End what is under way, and take the mean of all models; the same on every rank."""
-        if group.size > 1:
-            asked = group.allgather(state.asked)
-            for source in range(0, group.size, 2) if group.rank % 2 else ():
-                while state.answered[source] < asked[source, group.rank]:
-                    _answer(group, params, source, state)
-            if state.partner >= 0:
-                _finish(group, params, state)
+        self.settle(group, params, state)
         # The mean over ranks is what the exchanges have kept; shares of rows have no part in it.
         weighted_mean(group, params, 1.0 / group.size)
 

@@ -269,6 +269,32 @@ class AbstractAdaptation(ABC, Generic[StateT]):
         """Return the periods so far, in order: since how many rows of the longest rank, since when, and why."""
 
 
+class AbstractUnderWay(ABC, Generic[StateT]):
+    """A strategy by which something may be under way between ranks at the end of an epoch."""
+
+    @abstractmethod
+    def settle(self, group: Group, params: FloatVector, state: StateT) -> None:
+        """End what is under way, since it would be missing in a state that is kept; called by all ranks.
+
+        Parameters
+        ----------
+        group : Group
+            The ranks of the gang.
+        params : array, shape (n_params,)
+            The model of this rank, updated in place.
+        state : StateT
+            What `AbstractStrategy.init` returned; updated in place.
+        """
+
+
+class AbstractRejoining(ABC):
+    """What a strategy remembers, where its arrays must fit those of other ranks."""
+
+    @abstractmethod
+    def rejoin(self) -> None:
+        """Make arrays fit after all ranks have taken up the same ones, made of those of another gang, in place."""
+
+
 def state_arrays(state: Any) -> dict[str, AnyArray]:
     """Return the arrays of a state record by name; those of a record inside it as ``"outer.inner"``."""
     arrays: dict[str, AnyArray] = {}

@@ -36,7 +36,7 @@ from dsgd.comm.wire import OP_GOSSIP
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, GTopK, MajorityVote, PowerSGD, TopK
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.base import AbstractRejoining, AbstractStrategy, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
 from dsgd.types import ByteVector, FloatVector
@@ -49,7 +49,7 @@ _FOR_SUMS: Final = (DGC, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
 
 
 @dataclass
-class ChocoState:
+class ChocoState(AbstractRejoining):
     """What CHOCO-SGD remembers.
 
     Parameters
@@ -68,6 +68,10 @@ class ChocoState:
 
     def __post_init__(self) -> None:
         self.scratch = np.empty_like(self.public)
+
+    def rejoin(self) -> None:
+        """Take the public copy, which all ranks now have in common, for the mean of those of the neighbours too."""
+        self.mixed[:] = self.public
 
 
 @dataclass(frozen=True)
@@ -127,7 +131,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
                 f"ChocoSGD(topology={self.topology!r}) has other neighbours in other rounds, but a rank follows the "
                 "copies of the same ones for ever. Use Ring() or another graph that stays."
             )
-        memory = self.compressor.init(params.shape[0], params.dtype, 0, group.rank, group.size)
+        memory = self.compressor.init(params.shape[0], params.dtype, group.seed, group.rank, group.size)
         return ChocoState(params.copy(), params.copy(), memory)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: ChocoState) -> None:

@@ -54,8 +54,6 @@ Compressor: TypeAlias = AbstractCompressor[Any] | Literal["auto"] | None
 
 # Weights that are compared to find by what factor all of them have shrunk.
 _N_COMPARED: Final = 255
-# Random numbers of compressors depend on the rank and on how many vectors there have been.
-_SEED: Final = 0
 
 
 @dataclass
@@ -138,7 +136,7 @@ def start_compression(
     if keeps_model and isinstance(compressor, NonZero):
         common_factor(params[:1], params[:1])
     n = params.shape[0] + (keeps_model and isinstance(compressor, NonZero))
-    memory = compressor.init(n, params.dtype, _SEED, group.rank, group.size)
+    memory = compressor.init(n, params.dtype, group.seed, group.rank, group.size)
     return CompressionState(params.copy() if keeps_model else params[:0].copy(), memory)
 
 

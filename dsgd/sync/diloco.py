@@ -23,6 +23,7 @@ from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.sync.base import AbstractStrategy, Exchange
+from dsgd.sync.compression import Compressor, check_compressor
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
@@ -43,22 +44,28 @@ class DiLoCo(AbstractStrategy[OuterState]):
         Rate of the outer step.
     outer_momentum : float, default 0.3
         beta, in [0, 1).
+    compressor : AbstractCompressor, "auto" or None, default None
+        How the changes of the models travel; see `dsgd.sync.compression`.
 
     Raises
     ------
     InvalidParameterError
         A value is out of range.
+    IncompatiblePartsError
+        The compressor is made for gradients.
     """
 
     every: int = 2048
     outer_rate: float = 0.7
     outer_momentum: float = 0.3
+    compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
         check_number("DiLoCo(every=...)", self.every, low=1, integer=True)
         check_number("DiLoCo(outer_rate=...)", self.outer_rate, low=0, open_low=True)
         check_number("DiLoCo(outer_momentum=...)", self.outer_momentum, low=0, high=1, open_high=True)
+        check_compressor(self)
 
     @property
     def period(self) -> EveryRows:
@@ -66,14 +73,14 @@ class DiLoCo(AbstractStrategy[OuterState]):
         return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:
-        """Return the model to start from, and no momentum yet."""
-        return OuterState.at(params)
+        """Return the model to start from, no momentum yet, and what the compressor remembers."""
+        return OuterState.at(self, group, params)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a Nesterov outer step; see `AbstractStrategy.sync`."""
         if group.size > 1:
             rate, beta = self.outer_rate, self.outer_momentum
-            outer_step(group, vector, weight, state, rate=rate, beta=beta, nesterov=True)
+            outer_step(group, vector, weight, state, self.compressor, rate=rate, beta=beta, nesterov=True)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
         """Do nothing: the ranks have equal models."""

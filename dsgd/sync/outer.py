@@ -9,19 +9,27 @@ Update, with x the model that all ranks had after the last exchange and ``delta 
     x <- x - rate u                    (heavy ball)
     x <- x - rate (delta + beta u)     (Nesterov)
 
-All ranks go on from x. With rate 1 and beta 0 this is the mean: local SGD.
+All ranks go on from x. With rate 1 and beta 0 this is the mean: local SGD. With a compressor delta is the sum of what
+is sent of ``w_q (x - x_q)``, and what is left out comes later: with error feedback in the place of momentum this is how
+the largest entries of rare exchanges are sent.
 
-Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`. Two more vectors per rank.
+Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`. Two more vectors
+per rank; with a compressor one more, and those of the compressor.
+
+Source: Wang, Tantia, Ballas and Rabbat 2020; Douillard et al. 2023; compressed: Basu, Data, Karakus and Diggavi 2019,
+Sarfi et al. 2025 (SparseLoCo).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import NoState
+from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.types import FloatVector
 
 __all__ = ["OuterState", "outer_step"]
@@ -29,7 +37,7 @@ __all__ = ["OuterState", "outer_step"]
 
 @dataclass
 class OuterState:
-    """What outer momentum remembers; equal on all ranks.
+    """What outer momentum remembers; anchor and velocity are equal on all ranks.
 
     Parameters
     ----------
@@ -37,19 +45,31 @@ class OuterState:
         x, the model that all ranks had after the last exchange.
     velocity : array, shape (n_params,)
         u, in units of the model.
+    compression : CompressionState or NoState
+        What is remembered of what has been sent, where it is compressed.
     """
 
     anchor: FloatVector
     velocity: FloatVector
+    compression: CompressionState | NoState
 
     @classmethod
-    def at(cls, params: FloatVector) -> OuterState:
-        """Return the state of ranks that start from a model."""
-        return cls(params.copy(), np.zeros_like(params))
+    def at(cls, strategy: Any, group: Group, params: FloatVector) -> OuterState:
+        """Return the state of a rank that starts from a model; the strategy may have a compressor."""
+        compression = start_compression(strategy, group, params, keeps_model=True)
+        return cls(params.copy(), np.zeros_like(params), compression)
 
 
 def outer_step(
-    group: Group, vector: FloatVector, weight: float, state: OuterState, *, rate: float, beta: float, nesterov: bool
+    group: Group,
+    vector: FloatVector,
+    weight: float,
+    state: OuterState,
+    compressor: Compressor = None,
+    *,
+    rate: float,
+    beta: float,
+    nesterov: bool,
 ) -> None:
     """Replace the models of all ranks by the model after an outer step, in place.
 
@@ -63,12 +83,14 @@ def outer_step(
         Its share in the mean.
     state : OuterState
         Updated in place.
+    compressor : Compressor, default None
+        What makes the changes of ranks small.
     rate, beta : float
         Rate and momentum of the outer step.
     nesterov : bool
         Whether the step looks ahead.
     """
-    weighted_mean(group, vector, weight)
+    delta_mean(group, vector, weight, compressor, state.compression)
     anchor, velocity, one = state.anchor, state.velocity, vector.dtype.type
     if beta == 0.0 and rate == 1.0:
         # The mean to the bit, which x - (x - mean) would not be.
@@ -84,3 +106,6 @@ def outer_step(
     vector *= one(rate)
     np.subtract(anchor, vector, out=vector)
     anchor[:] = vector
+    if isinstance(state.compression, CompressionState):
+        # The next changes are from here, and not from the mean.
+        state.compression.reference[:] = vector

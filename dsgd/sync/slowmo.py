@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.sync.base import AbstractStrategy, Exchange
+from dsgd.sync.compression import Compressor, check_compressor
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import EveryRows
@@ -49,17 +50,22 @@ class SlowMo(AbstractStrategy[OuterState]):
         Rate of the outer step.
     momentum : {"keep", "zero", "average"}, default "keep"
         What becomes of the memory of a local rule at an average.
+    compressor : AbstractCompressor, "auto" or None, default None
+        How the changes of the models travel; see `dsgd.sync.compression`.
 
     Raises
     ------
     InvalidParameterError
         A value is out of range.
+    IncompatiblePartsError
+        The compressor is made for gradients.
     """
 
     every: int = 1024
     slow_momentum: float | None = None
     slow_rate: float = 1.0
     momentum: MomentumPolicy = "keep"
+    compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
@@ -68,6 +74,7 @@ class SlowMo(AbstractStrategy[OuterState]):
             check_number("SlowMo(slow_momentum=...)", self.slow_momentum, low=0, high=1, open_high=True)
         check_number("SlowMo(slow_rate=...)", self.slow_rate, low=0, open_low=True)
         check_momentum("SlowMo(momentum=...)", self.momentum)
+        check_compressor(self)
 
     @property
     def period(self) -> EveryRows:
@@ -75,14 +82,15 @@ class SlowMo(AbstractStrategy[OuterState]):
         return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:
-        """Return the model to start from, and no momentum yet."""
-        return OuterState.at(params)
+        """Return the model to start from, no momentum yet, and what the compressor remembers."""
+        return OuterState.at(self, group, params)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a heavy-ball outer step; see `AbstractStrategy.sync`."""
         if group.size > 1:
             beta = slow_momentum_for(group.size) if self.slow_momentum is None else self.slow_momentum
-            outer_step(group, vector, weight, state, rate=self.slow_rate, beta=beta, nesterov=False)
+            rate, compressor = self.slow_rate, self.compressor
+            outer_step(group, vector, weight, state, compressor, rate=rate, beta=beta, nesterov=False)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
         """Do nothing: the ranks have equal models."""

@@ -221,6 +221,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             scoring="accuracy" if self._is_classification else "r2",
             checkpoint=Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given,
             resume_from=None if self.resume_from is None else os.fspath(self.resume_from),
+            seed=seed,
             source={"rows": packer},
         )
         return packer, job

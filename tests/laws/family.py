@@ -152,6 +152,8 @@ FAMILY = [
     Member(SGP(8, Star()), twins.PushSum, partial(gossip, Star(), extra=1)),
     Member(SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, nesterov=False), one_sum, SlowMo(8, 0.0)),
     Member(DiLoCo(8, 0.6, 0.4), outer(0.6, 0.4, nesterov=True), one_sum, DiLoCo(8, 1.0, 0.0)),
+    Member(SlowMo(8, 0.4, 0.8, compressor="auto"), outer(0.8, 0.4, nesterov=False), lossless),
+    Member(DiLoCo(8, 0.6, 0.4, compressor=WHOLE[1]), outer(0.6, 0.4, nesterov=True), partial(compressed, WHOLE[1])),
     Member(SCAFFOLD(8, rate=0.9), twins.Control, partial(one_sum, vectors=2), SCAFFOLD(8)),
     Member(FedProx(8, mu=0.1, stretch=4), twins.Mean, one_sum, FedProx(8, mu=0.0)),
 ]
