@@ -57,7 +57,7 @@ def line() -> tuple[np.ndarray, np.ndarray]:
     return X, y / y.std()
 
 
-@parametrize_with_checks([SGDClassifier(max_iter=5), SGDRegressor(max_iter=5)])
+@parametrize_with_checks([SGDClassifier(max_iter=5), SGDRegressor(max_iter=5), SGDClassifier(max_iter=5, sync="auto")])
 @pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning")
 def test_sklearn_contract(estimator, check):
     """Both estimators keep scikit-learn's whole contract, with no expected failure."""

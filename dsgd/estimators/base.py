@@ -247,6 +247,7 @@ class AbstractSGD(AbstractClusterEstimator):
         self.n_iter_ = result.n_iter
         self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]
+        self.sync_history_ = result.periods
         self.ledger_ = gang.ledger
         self.fit_report_ = {
             "ranks": len(gang.stats),

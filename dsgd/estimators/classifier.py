@@ -139,6 +139,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         gradients are exchanged, minibatches.
     loss_curve_ : list of float
         Training loss of every epoch.
+    sync_history_ : list of dict
+        The periods of ``sync="auto"``, in order: since how many ``rows`` of the rank with the most rows, since when in
+        ``seconds`` of training, the ``period`` in rows, and ``why``. Empty with strategies that do not choose one.
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank.
     fit_report_ : dict

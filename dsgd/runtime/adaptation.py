@@ -7,21 +7,22 @@ Method: the strategy says in how many synchronisations ranks decide next. The mo
 this rank has measured since the last time travels with its exchange; then what is left of the epoch is cut anew. All
 other rounds are those of a fixed period, so that many of them may run inside one kernel.
 
-Seconds are medians of the rounds that the ledger has timed, without the first ones of a training: a rank that begins
-finds its caches cold and its peers late.
+Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training: a rank that
+begins finds its caches cold and its peers late.
 
 Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Final
 
 import numpy as np
 
 from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
-from dsgd.local import AbstractLocalOptimizer
+from dsgd.local import AbstractLocalOptimizer, AbstractRows
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_state import TrainState
@@ -29,7 +30,9 @@ from dsgd.sync import AbstractAdaptation, Cut, Plan, Seen
 
 __all__ = ["Adaptation"]
 
-_N_COLD: Final = 2
+_N_COLD: Final = 1
+# Of so many rows slopes are taken.
+_N_SLOPE: Final = 64
 
 
 class Adaptation:
@@ -41,10 +44,12 @@ class Adaptation:
         This member of the gang.
     strategy : AbstractAdaptation
         Decides.
+    shard : AbstractRows
+        The rows of this rank.
     rows : list of int
         Rows of each rank.
     optimizer : AbstractLocalOptimizer
-        Knows the rate of a step.
+        Knows the rate of a step, and gradients.
     epochs : int
         Epochs at most.
     """
@@ -53,11 +58,13 @@ class Adaptation:
         self,
         rank: Rank,
         strategy: AbstractAdaptation[Any],
+        shard: AbstractRows,
         rows: list[int],
         optimizer: AbstractLocalOptimizer[Any, Any],
         epochs: int,
     ) -> None:
-        self._rank, self._strategy, self._rows, self._optimizer, self._epochs = rank, strategy, rows, optimizer, epochs
+        self._rank, self._strategy, self._shard, self._rows = rank, strategy, shard, rows
+        self._optimizer, self._epochs = optimizer, epochs
         self._every = 1
         # Of the losses of the running epoch, and of its rows, those that an earlier decision has seen.
         self._loss_sum = self._n_seen = 0.0
@@ -74,6 +81,9 @@ class Adaptation:
         self._reference = at.params.copy()
         # Compiled or loaded now, and not while a peer waits.
         squared_distances(at.params, self._reference)
+        self._optimizer.rate_sum(at.optimizer.t, at.optimizer)
+        if self._strategy.asks_slopes:
+            self._optimizer.gradient(at.params, self._shard, 0, 0, self._reference, at.optimizer)
         ahead = at.ahead
         self._apply(at, self._strategy.plan(self._rows, at.strategy))
         # Of a state that was kept the next decision is as near as it was.
@@ -97,8 +107,9 @@ class Adaptation:
         """Tell the strategy what this rank has seen, after the steps of that round and before its exchange."""
         state, number = at.optimizer, self._rank.number
         n_rows = max(1.0, state.n_seen - self._n_seen)
-        timed = np.array(self._rank.ledger.recent or [(0.0,) * 5])
-        usual = np.median(timed[self._n_cold :] if len(timed) > self._n_cold else timed, axis=0)
+        timed = np.sort(list(self._rank.ledger.recent)[self._n_cold :] or [(0.0,) * 5], axis=0)
+        usual = timed[(len(timed) - 1) // 2]
+        over = at.epoch + state.n_seen / max(1, self._rows[number])
         seen = Seen(
             seconds=self._keeping.elapsed_s,
             row_s=float(usual[COMPUTE]) / max(1.0, self._sizes(at)[number]),
@@ -108,8 +119,12 @@ class Adaptation:
             loss=(state.loss_sum - self._loss_sum) / n_rows,
             rate=self._optimizer.rate_sum(state.t - 1.0, state),
             drift_sq=squared_distances(at.params, self._reference)[0],
-            rows_left=float((self._epochs - at.epoch) * self._rows[number] - state.n_seen),
+            epochs=over,
+            epochs_left=max(0.0, self._epochs - over),
         )
+        if self._strategy.asks_slopes:
+            curvature, slope = self._slopes(at, seen.drift_sq)
+            seen = seen._replace(curvature=curvature, slope=slope)
         self._strategy.observe(seen, at.strategy)
 
     def decide(self, at: TrainState) -> None:
@@ -122,6 +137,33 @@ class Adaptation:
         self._loss_sum, self._n_seen = at.optimizer.loss_sum, float(at.optimizer.n_seen)
         if self._every != before and at.round < at.cut.rounds:
             self._cut_anew(at)
+
+    def history(self, at: TrainState) -> list[dict[str, Any]]:
+        """Return the periods so far; see `AbstractAdaptation.history`."""
+        return self._strategy.history(at.strategy)
+
+    def _slopes(self, at: TrainState, drift_sq: float) -> tuple[float, float]:
+        """Return by how much gradient and loss change from the model before the round to the present one, per distance.
+
+        The penalty is left out of both. They are taken on the last rows of the round.
+        """
+        stop = at.cut.span(self._rank.number, self._shard.n_rows, at.round, at.round + at.ahead - 1)[1]
+        start = max(0, stop - _N_SLOPE)
+        if start == stop or not drift_sq:
+            return 0.0, 0.0
+        state = at.optimizer
+        counters, losses, gradients = state.counters.copy(), [], []
+        for model in (self._reference, at.params):
+            before = state.loss_sum
+            gradient = np.zeros_like(model)
+            self._optimizer.gradient(model, self._shard, start, stop, gradient, state)
+            gradients.append(gradient / (stop - start))
+            losses.append((state.loss_sum - before) / (stop - start))
+        # What training has counted must not change by a look.
+        state.counters[:] = counters
+        distance = math.sqrt(drift_sq)
+        change_sq = squared_distances(gradients[1], gradients[0])[0]
+        return math.sqrt(change_sq) / distance, abs(losses[1] - losses[0]) / distance
 
     def _apply(self, at: TrainState, plan: Plan) -> None:
         self._every, at.ahead = plan.every, plan.rounds

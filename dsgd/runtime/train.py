@@ -159,7 +159,7 @@ class _Trainer:
         self.at = TrainState(self.params, self.state, cut)
         self.adaptation: Adaptation | None = None
         if isinstance(job.strategy, AbstractAdaptation) and rank.size > 1:
-            self.adaptation = Adaptation(rank, job.strategy, self.rows, job.optimizer, job.max_iter)
+            self.adaptation = Adaptation(rank, job.strategy, self.shard, self.rows, job.optimizer, job.max_iter)
         self.n_rounds = 0  # of the epoch so far; not all strategies can plan them
         overlaps = job.strategy.overlap and cut.rounds > 1
         self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
@@ -213,6 +213,7 @@ class _Trainer:
             note=note or "",
             stragglers=[self.watch.found[number] for number in sorted(self.watch.found)],
             statistics=self.state.statistics(),
+            periods=[] if self.adaptation is None else self.adaptation.history(at),
         )
 
     def _step_counter(self) -> float:

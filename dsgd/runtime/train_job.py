@@ -166,6 +166,8 @@ class TrainResult:
         The ranks that were slow.
     statistics : mapping of str to array
         What goes with the model and is no parameter of it; nothing with a linear model.
+    periods : list of dict
+        How often ranks synchronised, of a strategy that finds that out; see `dsgd.sync.AbstractAdaptation.history`.
     """
 
     params: FloatVector
@@ -179,3 +181,4 @@ class TrainResult:
     note: str = ""
     stragglers: list[Straggler] = field(default_factory=list)
     statistics: Mapping[str, AnyArray] = field(default_factory=dict)
+    periods: list[dict[str, Any]] = field(default_factory=list)

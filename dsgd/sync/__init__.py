@@ -5,6 +5,7 @@ from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
 from dsgd.sync.async_easgd import AsyncEASGD, ElasticState
 from dsgd.sync.async_leader import AsyncLeaderSGD, FollowerState
+from dsgd.sync.auto import AutoState, AutoSync
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import (
@@ -60,6 +61,8 @@ __all__ = [
     "AnytimeSGD",
     "AsyncEASGD",
     "AsyncLeaderSGD",
+    "AutoState",
+    "AutoSync",
     "BackupWorkers",
     "CentreState",
     "ChocoSGD",

@@ -197,8 +197,11 @@ class Seen(NamedTuple):
         Rate of the last step.
     drift_sq : float
         Squared distance of this rank's model, before the synchronisation, from the one that it began the round with.
-    rows_left : float
-        Rows of this rank until training ends, if nothing ends it sooner.
+    epochs, epochs_left : float
+        How often this rank has visited its rows, and how often it will until training ends, if nothing ends it sooner.
+    curvature, slope : float
+        How much the gradient and the loss change from the one of these two models to the other, over their distance, on
+        some rows of this rank; zero unless the strategy asks.
     """
 
     seconds: float
@@ -208,7 +211,10 @@ class Seen(NamedTuple):
     loss: float
     rate: float
     drift_sq: float
-    rows_left: float
+    epochs: float
+    epochs_left: float
+    curvature: float = 0.0
+    slope: float = 0.0
 
 
 class Plan(NamedTuple):
@@ -232,6 +238,11 @@ class AbstractAdaptation(ABC, Generic[StateT]):
     Every so many synchronisations ranks decide. Each first says what it has seen; it travels with what `sync` exchanges
     anyway, and from the sums, which are equal on all ranks to the bit, all of them take the same decision.
     """
+
+    @property
+    @abstractmethod
+    def asks_slopes(self) -> bool:
+        """Whether `Seen.curvature` and `Seen.slope` are wanted."""
 
     @abstractmethod
     def plan(self, rows: Sequence[int], state: StateT) -> Plan:

@@ -13,6 +13,7 @@ from dsgd.sync.anytime import AnytimeSGD
 from dsgd.sync.asgd import ASGD
 from dsgd.sync.async_easgd import AsyncEASGD
 from dsgd.sync.async_leader import AsyncLeaderSGD
+from dsgd.sync.auto import AutoSync
 from dsgd.sync.backup_workers import BackupWorkers
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.choco import ChocoSGD
@@ -44,6 +45,7 @@ STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyTyp
         "local": LocalSGD,
         "epoch": EpochAveraging,
         "one-shot": OneShotAveraging,
+        "auto": AutoSync,
         "post-local": PostLocalSGD,
         "minibatch": MinibatchSGD,
         "anytime": AnytimeSGD,

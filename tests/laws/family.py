@@ -27,6 +27,7 @@ from dsgd.sync import (
     SCAFFOLD,
     SGP,
     AbstractStrategy,
+    AutoSync,
     ChocoSGD,
     DiLoCo,
     EpochAveraging,
@@ -39,6 +40,7 @@ from dsgd.sync import (
     PostLocalSGD,
     SlowMo,
 )
+from dsgd.sync.adaptive import CommFloor, FixedPeriod
 from reference import strategies as twins
 
 Strategy = AbstractStrategy[Any]
@@ -130,6 +132,7 @@ FAMILY = [
     Member(LocalSGD(8, compressor="auto"), twins.Mean, lossless, LocalSGD(8, compressor="auto")),
     *(Member(LocalSGD(8, compressor=c), twins.Mean, partial(compressed, c), LocalSGD(8, compressor=c)) for c in WHOLE),
     *(Member(MinibatchSGD(16, compressor=c), twins.Mean, partial(compressed, c)) for c in GRADIENTS),
+    Member(AutoSync(rule=CommFloor(first=8)), twins.Mean, one_sum, AutoSync(rule=FixedPeriod(8))),
     Member(PostLocalSGD(32, 8, 1), twins.Mean, one_sum, PostLocalSGD(8, 8)),
     Member(EpochAveraging(), twins.Mean, one_sum),
     Member(OneShotAveraging(), twins.Mean, one_sum),

@@ -15,6 +15,7 @@ from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,
     AnytimeSGD,
+    AutoSync,
     BackupWorkers,
     EpochAveraging,
     Hogwild,
@@ -33,7 +34,7 @@ SEQUENTIAL: Final = "sequential"
 # Steps of these are taken with the mean of many gradients, or at a share of the rate: they need a larger rate.
 _MEANS: Final = (MinibatchSGD, StalenessAware, BackupWorkers)
 _MOST: Final = 10.0
-_AVERAGES: Final = (LocalSGD, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
+_AVERAGES: Final = (LocalSGD, AutoSync, PostLocalSGD, EpochAveraging, OneShotAveraging, AnytimeSGD)
 #: Of strategies, as figures group them.
 FAMILIES: Final = (
     "averages of models", "centres, momentum, corrections", "neighbours and pairs", "servers", "one model, every step",

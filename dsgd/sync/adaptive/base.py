@@ -1,0 +1,137 @@
+"""What a rule for the period is: a pure function of what all ranks have measured together.
+
+All ranks call it with the same numbers, which are sums over ranks, and must come to the same period on whatever machine
+they run. So rules add, multiply, divide and take square roots, which IEEE 754 rounds in one way only, and leave powers
+and logarithms, which libraries round differently, alone.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import ClassVar, Final, Literal, NamedTuple, get_args
+
+__all__ = ["WHYS", "AbstractRule", "Choice", "Measured", "Why", "comm_floor"]
+
+#: Why a period is what it is.
+Why = Literal["start", "communication", "dispersion", "loss", "rate", "budget", "switch", "cap"]
+WHYS: Final[tuple[Why, ...]] = get_args(Why)
+
+
+class Measured(NamedTuple):
+    """What all ranks have measured since they last decided: means over them, weighted by rows.
+
+    Parameters
+    ----------
+    every : float
+        The period up to now, in rows of the rank with the most rows, as all periods are.
+    epochs : float
+        Passes over the rows so far.
+    age : float
+        For how many passes over the rows it has held.
+    seconds : float
+        Since training began.
+    row_s : float
+        Seconds of local steps per row.
+    wire_s, wait_s : float
+        Seconds of a synchronisation without those of waiting for a peer, and those.
+    loss : float
+        Mean loss of the rows visited.
+    rate : float
+        Rate of the last step.
+    drift_sq : float
+        Mean squared distance of the models before the synchronisation from the one they began the round with.
+    dispersion : float
+        Mean squared distance of these models from their mean.
+    norm_sq : float
+        Squared norm of that mean.
+    curvature, slope : float
+        How much the gradient and the loss of a rank change from one of these models to the other, over their distance;
+        measured for rules that ask for it.
+    rows_left : float
+        Rows of a rank until training ends, if nothing ends it sooner.
+    floor : float
+        The period of `comm_floor`.
+    cap : float
+        The longest period, which depends on the rows and on how far the models are apart.
+    """
+
+    every: float
+    epochs: float
+    age: float
+    seconds: float
+    row_s: float
+    wire_s: float
+    wait_s: float
+    loss: float
+    rate: float
+    drift_sq: float
+    dispersion: float
+    norm_sq: float
+    curvature: float
+    slope: float
+    rows_left: float
+    floor: float
+    cap: float
+
+
+class Choice(NamedTuple):
+    """A period, and why; where it is longer than the cap, the cap is meant, and where below one row, one."""
+
+    every: float
+    why: Why
+
+
+class AbstractRule(ABC):
+    """How the next period follows from what was measured.
+
+    Attributes
+    ----------
+    first : int or None
+        The period until ranks have measured anything; None is a sixteenth of the rows of the longest rank.
+    decides : bool
+        Whether it ever changes the period.
+    asks_slopes : bool
+        Whether `Measured.curvature` and `Measured.slope` are to be measured.
+    """
+
+    first: int | None
+    decides: ClassVar[bool] = True
+    asks_slopes: ClassVar[bool] = False
+
+    @abstractmethod
+    def next(self, now: Measured, start: Measured) -> Choice:
+        """Return the next period; a pure function.
+
+        Parameters
+        ----------
+        now : Measured
+            Since the last decision.
+        start : Measured
+            What `now` was at the first decision; there they are the same.
+        """
+
+
+def comm_floor(row_s: float, sync_s: float, target: float) -> float:
+    """Return the smallest period with a share of communication of at most `target`.
+
+    A round of h rows takes ``h Y + D`` seconds, of which D is communication, so ``h = ceil(D (1 - e) / (e Y))``.
+
+    Parameters
+    ----------
+    row_s, sync_s : float
+        Y and D, seconds of a row and of a synchronisation.
+    target : float
+        e, above 0 and below 1.
+
+    Examples
+    --------
+    >>> comm_floor(1e-6, 50e-6, 0.1)
+    450.0
+    """
+    if sync_s <= 0.0:
+        return 1.0
+    if row_s <= 0.0:
+        return math.inf
+    # A product of rounded numbers that is an integer in truth must not become the next one.
+    return float(max(1, math.ceil(sync_s * (1.0 - target) / (target * row_s) * (1.0 - 1e-9))))
