@@ -23,6 +23,7 @@ from dsgd.cli import (
     study_elimination,
     study_gtopk,
     study_strategies,
+    study_tuning,
 )
 
 __all__ = ["app"]
@@ -60,6 +61,7 @@ study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collec
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
+study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)

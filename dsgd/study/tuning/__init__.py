@@ -1,0 +1,38 @@
+"""Studies of the period: every rule of ``sync="auto"`` against a sweep of fixed periods, in seconds to a target.
+
+::
+
+    study = demo_tuning_study()
+    runs = list(run_tuning_study(study, "study/"))
+    write_tuning_report(study, [run.row for run in runs], "study/")
+"""
+
+from dsgd.study.tuning.grid import RULES, TuningRun, TuningStudy, demo_tuning_study
+from dsgd.study.tuning.report import tuning_page, write_tuning_report
+from dsgd.study.tuning.runner import run_tuning_study
+from dsgd.study.tuning.summary import (
+    TuningCell,
+    TuningSet,
+    check_tuning_claims,
+    regret_table,
+    summarise_tuning,
+    sweep_table,
+    tuning_verdict,
+)
+
+__all__ = [
+    "RULES",
+    "TuningCell",
+    "TuningRun",
+    "TuningSet",
+    "TuningStudy",
+    "check_tuning_claims",
+    "demo_tuning_study",
+    "regret_table",
+    "run_tuning_study",
+    "summarise_tuning",
+    "sweep_table",
+    "tuning_page",
+    "tuning_verdict",
+    "write_tuning_report",
+]

@@ -1,0 +1,219 @@
+"""What a study of the period runs: fixed periods, rules that choose one, datasets and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from dsgd.errors import InvalidParameterError
+from dsgd.study.grid import LOSSES, DataSource
+from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
+from dsgd.sync.adaptive import (
+    QSR,
+    AbstractRule,
+    AdaComm,
+    BudgetedPeriod,
+    CommFloor,
+    DynamicAveraging,
+    FixedPeriod,
+    PostLocal,
+    VarianceBand,
+)
+
+__all__ = ["AUTO", "RULES", "SEQUENTIAL", "TuningRun", "TuningStudy", "demo_tuning_study"]
+
+#: What the default of ``sync="auto"`` is called, and the run of one rank.
+AUTO: Final = "auto"
+SEQUENTIAL: Final = "sequential"
+#: Every rule by its name in a study.
+RULES: Final[MappingProxyType[str, AbstractRule]] = MappingProxyType(
+    {
+        AUTO: CommFloor(),
+        "fixed": FixedPeriod(),
+        "adacomm": AdaComm(),
+        "qsr": QSR(),
+        "variance-band": VarianceBand(),
+        "dynamic": DynamicAveraging(),
+        "budget": BudgetedPeriod(),
+        "post-local": PostLocal(),
+    }
+)
+_PERIODS: Final = tuple(2**power for power in range(13))
+
+
+@dataclass(frozen=True)
+class TuningStudy:
+    """A grid of training runs that differ in how often ranks synchronise.
+
+    Parameters
+    ----------
+    data : sequence of DataSource
+        The datasets.
+    every : sequence of int
+        The fixed periods.
+    rules : sequence of str
+        Names in `RULES`.
+    ranks : int
+        Worker processes.
+    seeds : sequence of int
+        Seeds of the walk over the rows.
+    epochs : int
+        Passes over the rows of the longest run.
+    target_epochs : int
+        The target of a set is the training objective of one rank after so many epochs.
+    repeats : int
+        How often each point of a curve is trained; seconds are medians.
+    target : float
+        ``AutoSync(target=...)``.
+    loss : {"hinge", "squared_hinge", "log_loss"}
+        The loss.
+    alpha : float
+        Strength of the L2 penalty.
+    dtype : {"float32", "float64"}
+        Precision of data and model.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is outside its domain.
+    """
+
+    data: Sequence[DataSource] = (
+        DataSource("ijcnn1", 28_000, 30_000),
+        DataSource("a9a"),
+        DataSource("covtype-subset", 28_000),
+        DataSource("epsilon-like", 16_000, 8_000),
+        DataSource("webspam-like", 24_000, 24_000),
+    )
+    every: Sequence[int] = _PERIODS
+    rules: Sequence[str] = tuple(RULES)
+    ranks: int = 2
+    seeds: Sequence[int] = (0, 1, 2, 3, 4)
+    epochs: int = 6
+    target_epochs: int = 3
+    repeats: int = 2
+    target: float = 0.1
+    loss: str = "log_loss"
+    alpha: float = 1e-4
+    dtype: str = "float32"
+
+    def __post_init__(self) -> None:
+        if not self.data:
+            raise InvalidParameterError("TuningStudy(data=...) names no dataset; give at least one.")
+        for name, values, least in (
+            ("every", self.every, 1),
+            ("seeds", self.seeds, 0),
+            ("ranks", [self.ranks], 2),
+            ("epochs", [self.epochs], 2),
+            ("target_epochs", [self.target_epochs], 1),
+            ("repeats", [self.repeats], 1),
+        ):
+            if not values or min(values) < least:
+                raise InvalidParameterError(f"TuningStudy({name}=...) must be {least} or more. Got {values}.")
+        for rule in self.rules:
+            if rule not in RULES:
+                raise InvalidParameterError(
+                    f"TuningStudy(rules=...): {rule!r} is unknown; choose among {', '.join(RULES)}."
+                )
+        if self.loss not in LOSSES:
+            raise InvalidParameterError(f"TuningStudy(loss={self.loss!r}): choose one of {', '.join(LOSSES)}.")
+        if self.dtype not in ("float32", "float64"):
+            raise InvalidParameterError(f"TuningStudy(dtype={self.dtype!r}): choose float32 or float64.")
+        AutoSync(self.target)
+
+    def looks(self) -> list[int]:
+        """Return after how many epochs the model of a run is looked at."""
+        return sorted({epoch for epoch in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if epoch < self.epochs} | {self.epochs})
+
+    def count(self) -> int:
+        """Return the number of runs."""
+        return len(self.data) * len(self.seeds) * (1 + len(set(self.every)) + len(set(self.rules)))
+
+    def runs(self, dataset: str, rows: int, test_rows: int) -> list[TuningRun]:
+        """Return the runs of one dataset, seed by seed: one rank, periods from the longest to the shortest, rules.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data at hand: the set itself, or its twin.
+        rows, test_rows : int
+            Its rows to train and to test on.
+        """
+        policies: list[tuple[str, int | None, AbstractStrategy[Any]]] = [(SEQUENTIAL, None, EpochAveraging())]
+        policies += [(str(every), every, LocalSGD(every)) for every in sorted(set(self.every), reverse=True)]
+        policies += [(name, None, AutoSync(self.target, RULES[name])) for name in dict.fromkeys(self.rules)]
+        return [TuningRun(self, dataset, rows, test_rows, *policy, seed) for seed in self.seeds for policy in policies]
+
+
+@dataclass(frozen=True)
+class TuningRun:
+    """One run of a study of the period.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        The settings shared by all runs.
+    dataset : str
+        Name of the data at hand.
+    rows, test_rows : int
+        Its rows to train and to test on.
+    policy : str
+        The period, or the name of the rule, or `SEQUENTIAL`.
+    every : int or None
+        The period, where it is fixed by the study.
+    strategy : AbstractStrategy
+        The strategy.
+    seed : int
+        Seed of the walk over the rows.
+    """
+
+    study: TuningStudy
+    dataset: str
+    rows: int
+    test_rows: int
+    policy: str
+    every: int | None
+    strategy: AbstractStrategy[Any]
+    seed: int
+
+    @property
+    def ranks(self) -> int:
+        """How many worker processes."""
+        return 1 if self.policy == SEQUENTIAL else self.study.ranks
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what is run, as plain values."""
+        study = self.study
+        return {
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "ranks": self.ranks,
+            "policy": self.policy,
+            "every": self.every,
+            "sync": repr(self.strategy),
+            "seed": self.seed,
+            "epochs": study.epochs,
+            "target_epochs": study.target_epochs,
+            "repeats": study.repeats,
+            "loss": study.loss,
+            "alpha": study.alpha,
+            "dtype": study.dtype,
+        }
+
+    @property
+    def key(self) -> str:
+        """The run's name in the file of rows; equal settings give equal keys."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def demo_tuning_study() -> TuningStudy:
+    """Return a study of two sets for two cores and under a minute."""
+    return TuningStudy(
+        data=(DataSource("ijcnn1", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
+        every=(16, 64, 256, 1024, 4096),
+        seeds=(0, 1, 2),
+        rules=(AUTO, "adacomm", "qsr", "post-local"),
+    )

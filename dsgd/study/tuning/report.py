@@ -1,0 +1,148 @@
+"""The report of a study of the period."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Final
+
+from dsgd.errors import DsgdError
+from dsgd.report import (
+    Axis,
+    Figure,
+    Level,
+    Line,
+    Page,
+    Panel,
+    check_extras,
+    claims_table,
+    origin_doubts,
+    period_axis,
+    ran,
+    series,
+)
+from dsgd.study.rows import Row
+from dsgd.study.tuning.grid import AUTO, TuningStudy
+from dsgd.study.tuning.summary import (
+    TuningSet,
+    check_tuning_claims,
+    regret_table,
+    summarise_tuning,
+    sweep_table,
+    tuning_verdict,
+)
+
+__all__ = ["tuning_page", "write_tuning_report"]
+
+_TIMES: Final = (
+    "Seconds until the training objective is that of one rank after some epochs, for every fixed period (medians over "
+    "seeds), and what each rule takes to the same target. Periods that were hopelessly slow are left out."
+)
+_PERIODS: Final = 'The period that sync="auto" had, from the start of training on; one line per seed.'
+
+
+def write_tuning_report(study: TuningStudy, rows: Sequence[Row], out: str | os.PathLike[str]) -> Path:
+    """Write ``report.html`` and ``figures/*.png`` from the rows of a study.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        What was asked for.
+    rows : sequence of dict
+        Its finished runs.
+    out : str or path-like
+        The folder.
+
+    Returns
+    -------
+    pathlib.Path
+        The report.
+
+    Raises
+    ------
+    DsgdError
+        There are no rows, or what the report needs is not installed.
+    """
+    check_extras()
+    if not summarise_tuning(rows):
+        raise DsgdError("the study has no finished period yet, so there is nothing to report: run it first")
+    return tuning_page(study, rows).save(out)
+
+
+def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
+    """Return what the report says.
+
+    Parameters
+    ----------
+    study : TuningStudy
+        What was asked for.
+    rows : sequence of dict
+        Its finished runs.
+    """
+    sets = summarise_tuning(rows)
+    claims = check_tuning_claims(sets)
+    return Page(
+        title="Which period does training choose, and how good is it?",
+        answer=tuning_verdict(sets),
+        ran=[
+            ("Command", rows[-1]["command"]),
+            ("Ranks", f"{study.ranks} worker processes; seeds {', '.join(map(str, study.seeds))}"),
+            (
+                "Model",
+                f"{study.loss} loss, alpha {study.alpha:g}, {study.dtype}; target: the objective of one rank after "
+                f"{study.target_epochs} epochs; curves end after {study.epochs}",
+            ),
+            *ran(rows),
+        ],
+        doubts=_doubts(rows),
+        claims=claims,
+        figures=[
+            Figure("tuning_seconds", "Seconds to the target", _TIMES, [_times(one) for one in sets]),
+            Figure("tuning_periods", "Periods chosen", _PERIODS, [_periods(one) for one in sets]),
+        ],
+        tables=[regret_table(sets), claims_table(claims)],
+        details=[sweep_table(one) for one in sets],
+        rows=list(rows),
+    )
+
+
+def _times(one: TuningSet) -> Panel:
+    """Return seconds to the target over the period, with the rules as levels."""
+    cells = [cell for cell in one.sweep if math.isfinite(cell.seconds)]
+    periods = [cell.every or 1 for cell in cells]
+    marks: list[Line | Level] = [Line("fixed period", periods, [cell.seconds for cell in cells], marker="circle")]
+    for number, cell in enumerate(one.rules, start=1):
+        if math.isfinite(cell.seconds):
+            colour, _, dash = series(number)
+            marks.append(Level(cell.seconds, cell.policy, colour, "solid" if cell.policy == AUTO else dash))
+    return Panel(one.dataset, period_axis("period, rows", periods), Axis("time to target", "log", unit="s"), marks)
+
+
+def _periods(one: TuningSet) -> Panel:
+    """Return the period that was chosen over time, for every seed."""
+    cell = one.rule(AUTO)
+    lines = []
+    for number, row in enumerate([] if cell is None else cell.rows):
+        # Drawn to the end of the run, from the first millisecond part that shows.
+        end = row["curve"][-1]["seconds"]
+        steps = [*((record["seconds"], record["period"]) for record in row["periods"]), (end, None)]
+        x = [seconds for seconds, _ in steps]
+        y = [period for _, period in steps[:-1]]
+        lines.append(Line(f"seed {row['seed']}", x, [*y, y[-1]], series(number)[0], steps=True))
+    return Panel(one.dataset, Axis("time", unit="s"), Axis("period, rows", "log"), lines)
+
+
+def _doubts(rows: Sequence[Row]) -> list[str]:
+    """Return what makes figures of a study hard to compare."""
+    found = origin_doubts(rows)
+    cores, load = rows[-1]["machine"]["cores"], max(row["load_at_start"] or 0.0 for row in rows)
+    if rows[-1]["cluster"] == "local" and max(row["ranks"] for row in rows) > cores:
+        found.append(f"There are {cores} cores: more ranks take turns, and their times are longer for it.")
+    if load > 0.75 * cores:
+        found.append(
+            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
+            "too long and vary."
+        )
+    return found

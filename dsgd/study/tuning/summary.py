@@ -1,0 +1,277 @@
+"""Rows of a study of the period put together: seconds to the target, the best fixed period, the regret of each rule."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final
+
+from dsgd.report import Claim, Table, figure_text
+from dsgd.study.rows import Row
+from dsgd.study.tuning.grid import AUTO, SEQUENTIAL
+
+__all__ = [
+    "TuningCell",
+    "TuningSet",
+    "check_tuning_claims",
+    "regret_table",
+    "seconds_to",
+    "summarise_tuning",
+    "sweep_table",
+    "tuning_verdict",
+]
+
+_REGRET_OF_EACH: Final = 1.15
+_MEAN_REGRET: Final = 1.10
+_POINTS: Final = 0.003
+
+
+@dataclass(frozen=True)
+class TuningCell:
+    """The runs of a policy on a set that differ in nothing but the seed.
+
+    Parameters
+    ----------
+    policy : str
+        The period, or the name of the rule.
+    every : int or None
+        The period, where the study has fixed it.
+    rows : sequence of dict
+        The rows of its seeds.
+    seconds : float
+        Seconds to the target, the median over seeds; infinite where most have not come there.
+    """
+
+    policy: str
+    every: int | None
+    rows: Sequence[Row]
+    seconds: float
+
+    @property
+    def accuracy(self) -> float | None:
+        """The test accuracy in the end, the median over seeds; None where the runs were ended early."""
+        if not all(row["complete"] for row in self.rows):
+            return None
+        return float(statistics.median(row["test_accuracy"] for row in self.rows))
+
+    @property
+    def share(self) -> float:
+        """The share of wire and wait in the time of the ranks, the median over seeds."""
+        return float(statistics.median(row["share"] for row in self.rows))
+
+    @property
+    def period(self) -> int:
+        """The period in the end, the (lower) median over seeds."""
+        if self.every is not None:
+            return self.every
+        return int(statistics.median_low(row["periods"][-1]["period"] for row in self.rows))
+
+
+@dataclass(frozen=True)
+class TuningSet:
+    """The runs on one dataset.
+
+    Parameters
+    ----------
+    dataset : str
+        Its name.
+    target : float
+        The objective to reach, the median over seeds of the targets of each.
+    sweep : sequence of TuningCell
+        The fixed periods, rising.
+    rules : sequence of TuningCell
+        The rules.
+    """
+
+    dataset: str
+    target: float
+    sweep: Sequence[TuningCell]
+    rules: Sequence[TuningCell]
+
+    @property
+    def best(self) -> TuningCell:
+        """The fixed period that comes to the target first."""
+        return min(self.sweep, key=lambda cell: cell.seconds)
+
+    def regret(self, cell: TuningCell) -> float:
+        """Return the seconds to the target of a policy over those of the best fixed period."""
+        best = self.best.seconds
+        return cell.seconds / best if math.isfinite(best) else math.nan
+
+    def rule(self, name: str) -> TuningCell | None:
+        """Return the runs of a rule, or None if it has not been run."""
+        return next((cell for cell in self.rules if cell.policy == name), None)
+
+
+def seconds_to(row: Row, target: float) -> float:
+    """Return after how many seconds the objective of a run was `target`, between points of its curve by a line.
+
+    Parameters
+    ----------
+    row : dict
+        A row with a ``curve``.
+    target : float
+        The training objective to reach.
+
+    Returns
+    -------
+    float
+        Infinity if it never got there.
+    """
+    curve = row["curve"]
+    if curve[0]["objective"] <= target:
+        return float(curve[0]["seconds"])
+    for before, after in pairwise(curve):
+        if after["objective"] <= target:
+            part = (before["objective"] - target) / (before["objective"] - after["objective"])
+            return float(before["seconds"] + part * (after["seconds"] - before["seconds"]))
+    return math.inf
+
+
+def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
+    """Return the sets of a study, in its order.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Rows of one study.
+    """
+    groups: dict[str, dict[str, list[Row]]] = {}
+    for row in rows:
+        groups.setdefault(row["dataset"], {}).setdefault(row["policy"], []).append(row)
+    found = []
+    for dataset, policies in groups.items():
+        targets = {row["seed"]: row["curve"][-1]["objective"] for row in policies.pop(SEQUENTIAL, [])}
+        cells = []
+        for policy, runs in policies.items():
+            seconds = [seconds_to(run, targets[run["seed"]]) for run in runs if run["seed"] in targets]
+            if seconds:
+                cells.append(TuningCell(policy, runs[0]["every"], runs, statistics.median(seconds)))
+        sweep = sorted((cell for cell in cells if cell.every is not None), key=lambda cell: cell.every or 0)
+        if sweep:
+            rules = [cell for cell in cells if cell.every is None]
+            found.append(TuningSet(dataset, statistics.median(targets.values()), sweep, rules))
+    return found
+
+
+def regret_table(sets: Sequence[TuningSet]) -> Table:
+    """Return the regret of every rule on every set, the default first.
+
+    Parameters
+    ----------
+    sets : sequence of TuningSet
+        The sets.
+    """
+    names = list(dict.fromkeys(cell.policy for one in sets for cell in one.rules))
+    lines = []
+    for name in names:
+        regrets = [math.nan if (cell := one.rule(name)) is None else one.regret(cell) for one in sets]
+        lines.append((name, *map(_times, regrets), _times(statistics.fmean(regrets)), _times(max(regrets))))
+    best = [f"{one.best.period} in {1e3 * one.best.seconds:.2f} ms" for one in sets]
+    return Table(
+        "Regret: seconds to the target over those of the best fixed period",
+        ("rule", *(one.dataset for one in sets), "mean", "worst"),
+        lines,
+        note="Best fixed periods: " + "; ".join(f"{s.dataset} {b}" for s, b in zip(sets, best, strict=True)) + ".",
+    )
+
+
+def sweep_table(one: TuningSet) -> Table:
+    """Return all policies on a set.
+
+    Parameters
+    ----------
+    one : TuningSet
+        The set.
+    """
+    lines = []
+    for cell in (*one.sweep, *one.rules):
+        accuracy = cell.accuracy
+        lines.append(
+            (
+                cell.policy,
+                f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
+                _times(one.regret(cell)),
+                f"{1e3 * statistics.median(row['curve'][0]['seconds'] for row in cell.rows):.2f}",
+                f"{100 * cell.share:.1f}",
+                str(cell.period),
+                "-" if accuracy is None else f"{100 * accuracy:.2f}",
+            )
+        )
+    return Table(
+        f"{one.dataset}: every policy",
+        ("policy", "ms to target", "regret", "ms of first epoch", "communication %", "period in the end", "accuracy %"),
+        lines,
+        note=f"Target: an objective of {figure_text(one.target)}. Runs without an accuracy were far behind after their "
+        "first epoch and ended there.",
+    )
+
+
+def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
+    """Return what is claimed of ``sync="auto"``, held against the study.
+
+    Parameters
+    ----------
+    sets : sequence of TuningSet
+        The sets.
+    """
+    regrets, claims = [], []
+    for one in sets:
+        cell = one.rule(AUTO)
+        if cell is None:
+            continue
+        regret, best = one.regret(cell), one.best
+        regrets.append(regret)
+        note = f"the best fixed period is {best.period}"
+        claims.append(
+            Claim(
+                "auto reaches the target as fast as the best period", one.dataset, f"at most {_REGRET_OF_EACH}x",
+                _times(regret), regret <= _REGRET_OF_EACH, note,
+            )
+        )  # fmt: skip
+        mine, other = cell.accuracy, best.accuracy
+        known = mine is not None and other is not None
+        points = 100 * ((mine or 0.0) - (other or 0.0))
+        claims.append(
+            Claim(
+                "auto ends as accurate as the best period", one.dataset, f"at most {100 * _POINTS:.1f} points less",
+                f"{points:+.2f} points" if known else "not run", points >= -100 * _POINTS if known else None, note,
+            )
+        )  # fmt: skip
+    if regrets:
+        mean = statistics.fmean(regrets)
+        note = f"the mean over {len(regrets)} sets"
+        claims.append(
+            Claim(
+                "auto reaches the target as fast as the best period", "all sets", f"at most {_MEAN_REGRET:.2f}x",
+                _times(mean), mean <= _MEAN_REGRET, note,
+            )
+        )  # fmt: skip
+    return claims
+
+
+def tuning_verdict(sets: Sequence[TuningSet]) -> str:
+    """Return the answer of the study in a sentence or two.
+
+    Parameters
+    ----------
+    sets : sequence of TuningSet
+        The sets.
+    """
+    regrets = {one.dataset: one.regret(cell) for one in sets if (cell := one.rule(AUTO)) is not None}
+    if not regrets:
+        return 'The study has not run sync="auto" on any set.'
+    worst = max(regrets, key=lambda name: regrets[name])
+    periods = ", ".join(f"{one.best.period} on {one.dataset}" for one in sets)
+    return (
+        f'sync="auto" takes {_times(statistics.fmean(regrets.values()))} as long to the target as the best of the '
+        f"fixed periods in the mean, and {_times(regrets[worst])} at worst (on {worst}). Nobody knows the best ones "
+        f"beforehand: {periods}."
+    )
+
+
+def _times(value: float) -> str:
+    return f"{value:.2f}x" if math.isfinite(value) else "-"

@@ -1,0 +1,137 @@
+"""The study of the period: rows that are resumed, regret and claims from rows alone, the page, the command."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from distributed import LocalCluster
+
+from dsgd.__main__ import main
+from dsgd.errors import DsgdError, InvalidParameterError
+from dsgd.study import DataSource, read_rows
+from dsgd.study.tuning import (
+    RULES,
+    TuningStudy,
+    check_tuning_claims,
+    demo_tuning_study,
+    regret_table,
+    run_tuning_study,
+    summarise_tuning,
+    sweep_table,
+    tuning_verdict,
+    write_tuning_report,
+)
+from dsgd.study.tuning.summary import seconds_to
+from gang_cluster import start_cluster
+from web_page import check_page
+
+STUDY = TuningStudy(
+    data=(DataSource("ijcnn1-like", 400, 200),), every=(8, 64), rules=("auto",), seeds=(0,), epochs=3, repeats=1
+)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[LocalCluster]:
+    """Give two workers, threads of this process: what they take is not what these tests are about."""
+    with start_cluster(2, processes=False) as cluster:
+        yield cluster
+
+
+def made_rows(seconds: dict[str, float], accuracy: dict[str, float] | None = None) -> list[dict[str, Any]]:
+    """Return rows of policies that reach the target after two epochs of so many seconds."""
+    every = tuple(int(name) for name in seconds if name.isdigit())
+    rules = tuple(name for name in seconds if not name.isdigit())
+    study = TuningStudy(data=STUDY.data, every=every, rules=rules, seeds=(0, 1, 2), epochs=3)
+    rows = []
+    for spec in study.runs("made", 400, 200):
+        # Seeds are as far apart as rules are: only the medians must count.
+        step = (1.0 + spec.seed) / 2.0 * seconds.get(spec.policy, 1.0)
+        curve = [{"epoch": e, "seconds": e * step, "objective": 1.0 / e} for e in (1, 2, 3)]
+        rows.append(
+            {
+                "key": spec.key, **spec.settings(), "source": "<made>", "features": 22, "density": 0.5,
+                "curve": curve[1:2] if spec.policy == "sequential" else curve, "complete": step < 100.0,
+                "test_accuracy": (accuracy or {}).get(spec.policy, 0.9), "share": 0.1, "rounds": 3,
+                "periods": [] if spec.every else [{"rows": 0, "seconds": 0.0, "period": 64, "why": "start"}],
+                "when": "2026-01-01T00:00:00+00:00", "versions": {"dsgd": "0"}, "load_at_start": 0.1, "commit": None,
+                "command": "dsgd study", "cluster": "local",
+                "machine": {"cpu": "<one>", "cores": 2, "memory_gib": 8, "system": "Linux"},
+            }
+        )  # fmt: skip
+    return rows
+
+
+def test_regret_is_against_the_best_period() -> None:
+    """Regret is the median time to the target over that of the fixed period with the lowest median."""
+    (found,) = summarise_tuning(made_rows({"1": 200.0, "64": 2.0, "4096": 3.0, "auto": 2.2, "qsr": 5.0}))
+    assert found.best.period == 64
+    assert found.best.seconds == pytest.approx(4.0)
+    assert [round(found.regret(cell), 9) for cell in found.rules] == [1.1, 2.5]
+    assert found.sweep[0].accuracy is None
+    assert [line[1] for line in regret_table([found]).rows] == ["1.10x", "2.50x"]
+    assert len(sweep_table(found).rows) == 5
+
+
+@pytest.mark.parametrize(
+    ("auto", "accuracy", "verdicts"),
+    [(2.2, 0.898, [True, True, True]), (2.26, 0.9, [True, True, False]), (2.4, 0.896, [False, False, False])],
+)
+def test_claims_are_decided_by_the_rows(auto: float, accuracy: float, verdicts: list[bool]) -> None:
+    """At most 1.15 on a set, 1.10 in the mean, and 0.3 points of accuracy less: each holds or does not."""
+    sets = summarise_tuning(made_rows({"64": 2.0, "512": 9.0, "auto": auto}, {"auto": accuracy}))
+    assert [claim.holds for claim in check_tuning_claims(sets)] == verdicts
+    assert "64 on made" in tuning_verdict(sets)
+
+
+def test_time_to_target_is_read_between_two_points() -> None:
+    """Seconds go along the line between two looks; the first look is not extrapolated; a miss takes for ever."""
+    row = {"curve": [{"seconds": 1.0, "objective": 0.8}, {"seconds": 3.0, "objective": 0.4}]}
+    assert seconds_to(row, 0.6) == pytest.approx(2.0)
+    assert seconds_to(row, 0.9) == 1.0
+    assert seconds_to(row, 0.3) == math.inf
+
+
+def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
+    """The report has its figures, needs no network, and is refused where there is nothing to report."""
+    rows = made_rows({"16": 4.0, "64": 2.0, "auto": 2.2})
+    page = write_tuning_report(STUDY, rows, tmp_path)
+    check_page(page.read_text(encoding="utf-8"))
+    assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {"tuning_seconds", "tuning_periods"}
+    with pytest.raises(DsgdError, match="nothing to report"):
+        write_tuning_report(STUDY, rows[:1], tmp_path)
+
+
+def test_the_command_resumes_and_reports(tmp_path: Any, cluster: LocalCluster, capsys: Any) -> None:
+    """Rows that are there are not made again; the command prints tables, or one JSON object."""
+    runs = run_tuning_study(STUDY, tmp_path, scheduler=cluster.scheduler_address)
+    begun = [next(runs) for _ in range(2)]
+    runs.close()
+    every = list(run_tuning_study(STUDY, tmp_path, scheduler=cluster.scheduler_address))
+    assert [run.resumed for run in every] == [True, True, False, False]
+    assert [run.row for run in every[:2]] == [run.row for run in begun]
+    assert [run.row for run in every] == read_rows(tmp_path / "rows.jsonl")
+    assert len(every) == STUDY.count()
+    assert every[-1].row["periods"][0]["why"] == "start"
+    options = ["-d", "ijcnn1-like", "--rows", "400", "--every", "8,64", "-r", "auto", "--seeds", "1", "--epochs", "3"]
+    command = ["study", "tuning", *options, "--out", str(tmp_path / "again"), "--json"]
+    assert main([*command, "--scheduler", cluster.scheduler_address]) == 0
+    facts = json.loads(capsys.readouterr().out.splitlines()[-1])
+    assert facts["n_runs"] == 4
+    assert set(facts["sets"][0]["regret"]) == {"auto"}
+
+
+@pytest.mark.parametrize("values", [{"every": ()}, {"rules": ("guess",)}, {"ranks": 1}, {"loss": "l"}, {"data": ()}])
+def test_what_cannot_be_studied_is_refused(values: dict[str, Any]) -> None:
+    """A study with a value out of its domain is refused when it is made."""
+    with pytest.raises(InvalidParameterError, match="TuningStudy"):
+        TuningStudy(**values)
+
+
+def test_the_demo_has_the_default_rule() -> None:
+    """The demo compares ``sync="auto"``, and every rule of the library has a name in the study."""
+    assert "auto" in demo_tuning_study().rules
+    assert len(set(map(type, RULES.values()))) == len(RULES) == 8
