@@ -49,7 +49,7 @@ def fit(
     sync: Annotated[
         str,
         typer.Option(
-            help="How often ranks average their models: every N samples (larger is rarer), epoch, one-shot, or "
+            help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
             "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock.",
             rich_help_panel=_TRAINING,
         ),
