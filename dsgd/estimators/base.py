@@ -180,13 +180,14 @@ class AbstractSGD(AbstractClusterEstimator):
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
         dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
         early = self.early_stopping and max_iter is None
+        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         packer = Packer(
             classes=self._classes(),
             n_features=d,
             dtype=dtype,
             sparse=sparse,
             shuffle=bool(self.shuffle),
-            seed=int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max)),
+            seed=seed,
             validation_fraction=float(self.validation_fraction) if early else 0.0,
             out_of_core=self.out_of_core,
         )
