@@ -20,8 +20,10 @@ from dsgd.cli import (
     simulate,
     study,
     study_collectives,
+    study_dnn,
     study_elimination,
     study_gtopk,
+    study_scaling,
     study_strategies,
     study_tuning,
 )
@@ -58,8 +60,10 @@ app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
 study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
+study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)
 study.app.command("gtopk", epilog=study_gtopk.EXAMPLES)(study_gtopk.gtopk)
+study.app.command("scaling", epilog=study_scaling.EXAMPLES)(study_scaling.scaling)
 study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategies.strategies)
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")

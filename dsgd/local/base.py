@@ -69,9 +69,13 @@ class AbstractState(ABC):
     ----------
     counters : array of float64, shape (COUNTERS,)
         What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch and n_seen read and write; see `new_counters`.
+    on_gradient : callable or None
+        Told from which place on a gradient is final, while it comes about from its end to its front. Whoever computes
+        it in one go need not call it.
     """
 
     counters: FloatVector
+    on_gradient: Callable[[int], None] | None = None
 
     t = _Counter(kernels.T, "Step that comes next, from 1.")
     eta_scale = _Counter(kernels.ETA_SCALE, "Factor of the rate of the adaptive schedule, 1 at first.")
@@ -144,6 +148,8 @@ class Steps:
         Whether gradients of earlier steps play a part.
     is_plain : bool, default True
         Whether what a step changes, over its rate, is the mean gradient.
+    may_overflow : bool, default False
+        Whether a gradient that is not finite is a step to be left out, and no error.
     """
 
     name: str
@@ -152,6 +158,7 @@ class Steps:
     rows_given: bool = False
     remembers: bool = False
     is_plain: bool = True
+    may_overflow: bool = False
 
 
 RowsT = TypeVar("RowsT", bound=AbstractRows)
@@ -191,7 +198,10 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
 
     @abstractmethod
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: StateT) -> None:
-        """Take one step along the mean gradient of `n_rows` rows (of all ranks), penalty included; none if no rows."""
+        """Take one step along the mean gradient of `n_rows` rows (of all ranks), penalty included; none if no rows.
+
+        Nor where the gradient is not finite and `Steps.may_overflow` says that this is no error.
+        """
 
     @abstractmethod
     def rate_sum(self, t_start: float, state: StateT) -> float:

@@ -46,6 +46,7 @@ from dsgd.sync import (
 )
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractUnderWay
+from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
 from dsgd.sync.server import AbstractServerStrategy
 from dsgd.types import FloatVector
@@ -90,8 +91,9 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             error.add_note(text)
         raise
     finally:
-        if trainer.delayed is not None:
-            trainer.delayed.close()
+        for beside in (trainer.delayed, trainer.buckets):
+            if beside is not None:
+                beside.close()
 
 
 def entries_per_call(n_params: int) -> int:
@@ -161,8 +163,9 @@ class _Trainer:
         if isinstance(job.strategy, AbstractAdaptation) and rank.size > 1:
             self.adaptation = Adaptation(rank, job.strategy, self.shard, self.rows, job.optimizer, job.max_iter)
         self.n_rounds = 0  # of the epoch so far; not all strategies can plan them
-        overlaps = job.strategy.overlap and cut.rounds > 1
+        overlaps = job.strategy.overlap and job.strategy.exchanges == "model" and cut.rounds > 1
         self.delayed = DelayedMean(rank.group, self.params, self.weight) if overlaps else None
+        self.buckets = buckets_for(rank.group, job.strategy)
         # Long rounds gain nothing by it, and are cut into several calls; rows in a file wait for the disk in any case.
         longest = max(self.rows) * (self.params.size + 16 * n_outputs)
         self.least_fused = longest / entries if self.fused is not None and self.residency is None else math.inf
@@ -347,29 +350,44 @@ class _Trainer:
 
     def _gradient_round(self, number: int, start: int, stop: int, begin: float) -> None:
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
-        ledger, n_local = self.ledger, stop - start
-        self.job.optimizer.gradient(self.params, self.shard, start, stop, self.gradient, self.state)
-        if self.residency is not None:
-            self.residency.at(stop)
-        if n_local:
-            self.gradient /= n_local
-        self._charge(self.shard, start, stop)
+        ledger, n_local, optimizer = self.ledger, stop - start, self.job.optimizer
         cut = self.at.cut
         spans = (cut.span(rank, n, number, number) for rank, n in enumerate(self.rows))
         n_round = sum(high - low for low, high in spans)
+        weight = n_local / n_round if n_round else 0.0
+        if self.buckets is not None:
+            self.buckets.begin(self.gradient, n_local, weight)
+            self.state.on_gradient = self.buckets.ready
+        optimizer.gradient(self.params, self.shard, start, stop, self.gradient, self.state)
+        if self.residency is not None:
+            self.residency.at(stop)
+        if n_local and self.buckets is None:
+            self.gradient /= n_local
+        self._charge(self.shard, start, stop)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
-        weight = n_local / n_round if n_round else 0.0
-        self.job.strategy.sync(self.rank.group, self.gradient, weight, self.at.strategy)
+        if self.buckets is not None:
+            self.buckets.finish()
+        elif optimizer.steps.may_overflow and self._has_overflowed():
+            # No rank takes this step, and nothing that is not finite comes into what a compressor remembers.
+            self.gradient.fill(np.nan)
+        else:
+            self.job.strategy.sync(self.rank.group, self.gradient, weight, self.at.strategy)
         if self.job.strategy.n_servers:
             # A server has taken the step, and this is its model.
             self.params[:] = self.gradient
             return
         begin = ledger.clock() if ledger.timing else 0.0
-        self.job.optimizer.step(self.params, self.gradient, n_round, self.state)
+        optimizer.step(self.params, self.gradient, n_round, self.state)
         self.rank.worked(params=self.params.size)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
+
+    def _has_overflowed(self) -> bool:
+        """Return whether the gradient of any rank is not finite."""
+        flag = np.array([float(not is_finite(self.gradient))])
+        self.rank.group.allreduce(flag)
+        return bool(flag[0])
 
     def _end_epoch(self, keeping: StateKeeping, account: ProgressAccount) -> bool:
         """Sum the control message of an epoch over the ranks and take in what it says; return whether training ends."""

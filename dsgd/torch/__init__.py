@@ -14,8 +14,12 @@ except ImportError as _error:
 
 from dsgd.torch.classifier import TorchClassifier
 from dsgd.torch.flat import FlatModule
+from dsgd.torch.lars import LARS
+from dsgd.torch.measure import measure_node
+from dsgd.torch.passes import Passes
 from dsgd.torch.regressor import TorchRegressor
+from dsgd.torch.trace import trace
 
-__all__ = ["FlatModule", "TorchClassifier", "TorchRegressor"]
+__all__ = ["LARS", "FlatModule", "Passes", "TorchClassifier", "TorchRegressor", "measure_node", "trace"]
 
 del _torch

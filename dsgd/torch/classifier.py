@@ -20,6 +20,7 @@ from dsgd.inputs import BlockSummary, lazy
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.torch.estimator import AbstractTorchEstimator
+from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
 from dsgd.types import AnyArray
 
@@ -62,6 +63,8 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         map-style dataset of torch whose targets are codes. `classes` must be given.
     classes : sequence or None, default None
         The classes, where `fit` does not see all of them.
+    passes : Passes or None, default None
+        Precision, accumulation and clipping of gradients; None is float32, whole batches, no limit.
     device : str, default "cpu"
         Where the module is; ``"cuda"`` gives each rank of a host a device of its own.
     n_jobs : int or None, default None
@@ -145,6 +148,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         batch_norm: BatchNormPolicy = "average",
         dataset: Callable[[int, int], Any] | None = None,
         classes: Sequence[Any] | None = None,
+        passes: Passes | None = None,
         device: str = "cpu",
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -173,6 +177,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         self.batch_norm = batch_norm
         self.dataset = dataset
         self.classes = classes
+        self.passes = passes
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state

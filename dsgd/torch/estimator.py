@@ -34,6 +34,7 @@ from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, build_module, predictions
 from dsgd.torch.packing import TensorPacker, cut
+from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.types import AnyArray
@@ -69,6 +70,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     compressor: AbstractCompressor[Any] | str | None
     batch_norm: BatchNormPolicy
     dataset: Any
+    passes: Passes | None
     device: str
     n_jobs: int | None
     random_state: Any
@@ -208,6 +210,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             batch_norm=self.batch_norm,
             device=self.device,
             is_classification=self._is_classification,
+            passes=self.passes or Passes(),
         )
         given = self.checkpoint
         job = TrainJob(
@@ -232,6 +235,11 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             strategy: AbstractStrategy[Any] = MinibatchSGD(self.batch_size or DEFAULT_BATCH)
         else:
             strategy = resolve(self.sync)
+        if self.passes is not None and self.passes.may_overflow and strategy.talks == "by post":
+            raise IncompatiblePartsError(
+                f"Passes(precision='float16') does not go with sync={strategy!r}: ranks must leave out a step "
+                "together, and these do not wait for each other. Use precision='bfloat16'."
+            )
         if self.compressor is None:
             return strategy
         given: Any = strategy
@@ -305,6 +313,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         for flag in ("shuffle", "early_stopping"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
+        if self.passes is not None and not isinstance(self.passes, Passes):
+            raise InvalidParameterError(f"{name}(passes=...) must be a dsgd.torch.Passes or None. Got {self.passes!r}.")
         if not callable(self.module):
             raise InvalidParameterError(
                 f"{name}(module=...) must be a torch.nn.Module, or what makes one. Got {self.module!r}."

@@ -171,6 +171,10 @@ class FlatModule:
         for parameter, grad in zip(self.parameters, self._hold_gradient(gradient).tensors, strict=True):
             parameter.grad = grad
 
+    def gradient_views(self, out: FloatVector) -> list[torch.Tensor]:
+        """Return the parts of a vector of the host, shape (n_params,), in the shapes of the parameters; on the CPU."""
+        return self._hold_gradient(out).tensors
+
     def gather_gradient(self, out: FloatVector) -> None:
         """Write ``.grad`` of all parameters into a vector of the host, shape (n_params,); what has none is zero."""
         flat = self._hold_gradient(out)

@@ -24,12 +24,14 @@ from torch import nn
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import sgd as places
-from dsgd.local import AbstractLocalOptimizer, AbstractState, Evaluation, Steps, new_counters, split
+from dsgd.local import AbstractLocalOptimizer, AbstractState, Evaluation, Steps, is_finite, new_counters, split
 from dsgd.torch.fingerprint import check_same, fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.memory import OptimizerMemory
+from dsgd.torch.passes import LossScale, Passes
 from dsgd.torch.rows import TensorRows
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
+from dsgd.torch.streaming import streamed_gradient
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["DEFAULT_BATCH", "ModuleOptimizer", "ModuleState", "build_module", "predictions"]
@@ -62,8 +64,10 @@ class ModuleState(AbstractState):
         What the module has beside its parameters.
     draws : bool
         Whether the module draws random numbers (dropout).
+    loss_scale : LossScale or None
+        The scale of the loss, where gradients may overflow.
     rates : list of float
-        The rates of the steps of the last call.
+        The rates of the steps of the last call; 0 for one that was skipped.
     order : tuple of (int, array or None)
         An epoch, and the order in which it walks the rows.
     """
@@ -75,6 +79,7 @@ class ModuleState(AbstractState):
     remembered: OptimizerMemory
     buffers: ModuleStatistics
     draws: bool
+    loss_scale: LossScale | None = None
     rates: list[float] = field(default_factory=list)
     order: tuple[int, AnyArray | None] = (-1, None)
 
@@ -88,8 +93,13 @@ class ModuleState(AbstractState):
         return self.remembered.vectors()
 
     def vectors(self) -> dict[str, AnyArray]:
-        """Return nothing more."""
-        return {}
+        """Return the scale of the loss, where there is one."""
+        return {} if self.loss_scale is None else {"loss_scale": self.loss_scale.vector}
+
+    @property
+    def scale(self) -> float:
+        """What losses are multiplied by, and gradients divided."""
+        return 1.0 if self.loss_scale is None else self.loss_scale.value
 
     def statistics(self) -> dict[str, AnyArray]:
         """Return the buffers of the module."""
@@ -127,6 +137,8 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         Where the module is; ``"cuda"`` gives each rank of a host a device of its own.
     is_classification : bool, default True
         Whether targets are classes, which is how a model is scored.
+    passes : Passes
+        Precision, accumulation and clipping.
 
     Raises
     ------
@@ -148,13 +160,15 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
     batch_norm: BatchNormPolicy = "average"
     device: str = "cpu"
     is_classification: bool = True
+    passes: Passes = field(default_factory=Passes)
 
     @property
     def steps(self) -> Steps:
         """A step per minibatch."""
         # Of the optimisers of torch only plain SGD has no memory.
         momentum = self.optimizer_options.get("momentum", 0.0)
-        is_plain = self.optimizer is torch.optim.SGD and momentum == 0.0
+        is_sgd = isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.SGD)
+        is_plain = is_sgd and momentum == 0.0
         options = ", ".join(f"{name}={value!r}" for name, value in self.optimizer_options.items())
         name = f"optimizer={getattr(self.optimizer, '__name__', repr(self.optimizer))}({options})"
         return Steps(
@@ -164,6 +178,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             rows_given=self.batch is not None,
             remembers=not is_plain,
             is_plain=is_plain,
+            may_overflow=self.passes.may_overflow,
         )
 
     @property
@@ -190,6 +205,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             OptimizerMemory(optimizer, module, self._make_optimizer),
             ModuleStatistics(module, flat.device),
             draws=any(_draws(part) for part in module.modules()),
+            loss_scale=self.passes.new_scale() if self.passes.may_overflow else None,
         )
 
     def bind(self, params: FloatVector, rows: TensorRows, state: ModuleState) -> Callable[[int, int], None]:
@@ -206,7 +222,8 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
                 low, high = split(stop - start, n_batches, k)
                 state.flat.drop_gradient()
                 self._backward(rows, order, start + low, start + high, state, 1.0)
-                self._step(state)
+                if _unscale(state):
+                    self._step(state)
             state.flat.to_host()
 
         return walk
@@ -220,16 +237,22 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             return
         _take_up(state, params)
         state.flat.drop_gradient()
-        self._backward(rows, _order(rows, state), start, stop, state, float(stop - start))
-        state.flat.gather_gradient(out)
+        streams = state.on_gradient is not None and state.flat.device.type == "cpu"
+        self._backward(rows, _order(rows, state), start, stop, state, float(stop - start), out if streams else None)
+        if not streams:
+            state.flat.gather_gradient(out)
+            if state.scale != 1.0:
+                out /= state.scale
 
     def step(self, params: FloatVector, mean_gradient: FloatVector, n_rows: int, state: ModuleState) -> None:
         """Take one step along a mean gradient; see `AbstractLocalOptimizer.step`."""
         if n_rows <= 0:
             return
+        state.rates.clear()
+        if state.loss_scale is not None and not _take_in(state, is_finite=is_finite(mean_gradient)):
+            return
         state.flat.bind(params)
         state.flat.bind_gradient(mean_gradient)
-        state.rates.clear()
         self._step(state)
         state.flat.to_host()
 
@@ -257,23 +280,51 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         return state.buffers.running()
 
     def _backward(
+        self,
+        rows: TensorRows,
+        order: AnyArray | None,
+        start: int,
+        stop: int,
+        state: ModuleState,
+        factor: float,
+        out: FloatVector | None = None,
+    ) -> None:
+        """Add `factor` times the gradient of the mean loss of some rows to ``.grad``, scaled; to `out` as it comes."""
+        n_rows = stop - start
+        n_parts = -(-n_rows // (self.passes.rows or n_rows))
+        for k in range(n_parts):
+            low, high = split(n_rows, n_parts, k)
+            share = factor * state.scale * (high - low) / n_rows
+            # Only when the last part adds to it is a gradient final.
+            is_streamed = out is not None and state.on_gradient is not None and k == n_parts - 1
+            with (
+                streamed_gradient(state.flat, out, state.scale, state.on_gradient)  # type: ignore[arg-type]
+                if is_streamed
+                else contextlib.nullcontext()
+            ):
+                self._pass(rows, order, start + low, start + high, state, share)
+
+    def _pass(
         self, rows: TensorRows, order: AnyArray | None, start: int, stop: int, state: ModuleState, factor: float
     ) -> None:
-        """Add `factor` times the gradient of the mean loss of some rows to ``.grad``."""
+        """Add `factor` times the gradient of the mean loss of some rows that go through the module together."""
         inputs, targets = (part.to(state.flat.device) for part in rows.batch(order, start, stop))
         module = state.flat.module
         module.train()
-        with _repeatable(rows.seed, state):
-            output = _output(module(inputs))
-        loss = state.criterion(output, _fitting(targets, output))
+        with self.passes.autocast(state.flat.device):
+            with _repeatable(rows.seed, state):
+                output = _output(module(inputs))
+            loss = state.criterion(output, _fitting(targets, output))
         value = float(loss.detach())
-        if not np.isfinite(value):
+        is_finite_loss = bool(np.isfinite(value))
+        # With a scale above one it may have been the scale; the step is left out, and the next scale is smaller.
+        if not is_finite_loss and state.scale == 1.0:
             raise InvalidDataError(
                 f"the loss of rows {start} to {stop} is {value} in epoch {state.epoch}: training has diverged, or the "
                 "rows hold values that are not finite. A smaller lr might help; so might scaling the inputs."
             )
         (loss * factor if factor != 1.0 else loss).backward()
-        state.loss_sum += value * (stop - start)
+        state.loss_sum += value * (stop - start) if is_finite_loss else 0.0
         state.counters[places.N_SEEN] += stop - start
 
     def _step(self, state: ModuleState) -> None:
@@ -281,6 +332,8 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         for group in state.optimizer.param_groups:
             group["lr"] = group["dsgd_lr"] * state.rate_factor
         state.rates.append(float(state.optimizer.param_groups[0]["lr"]))
+        if self.passes.clip is not None:
+            torch.nn.utils.clip_grad_norm_(state.flat.parameters, self.passes.clip)
         state.optimizer.step()
         state.remembered.after_step()
         state.t += 1.0
@@ -313,6 +366,26 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             place = rows.place if isinstance(rows, TensorRows) else 0
             device = torch.device("cuda", place % max(1, torch.cuda.device_count()))
         return device
+
+
+def _unscale(state: ModuleState) -> bool:
+    """Divide ``.grad`` by the scale of the loss; return whether a step may be taken along it."""
+    if state.loss_scale is None:
+        return True
+    gradients = [parameter.grad for parameter in state.flat.parameters if parameter.grad is not None]
+    for gradient in gradients:
+        gradient.div_(state.scale)
+    return _take_in(state, is_finite=all(bool(torch.isfinite(gradient).all()) for gradient in gradients))
+
+
+def _take_in(state: ModuleState, *, is_finite: bool) -> bool:
+    """Tell the scale of the loss of a step; return whether it is to be taken. One that is skipped counts as a step."""
+    assert state.loss_scale is not None  # without one, what is not finite is an error
+    state.loss_scale.update(is_finite=is_finite)
+    if not is_finite:
+        state.rates.append(0.0)
+        state.t += 1.0
+    return is_finite
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:

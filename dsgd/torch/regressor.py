@@ -18,6 +18,7 @@ from dsgd.inputs import BlockSummary, lazy
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.torch.estimator import AbstractTorchEstimator
+from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy
 from dsgd.types import AnyArray
 
@@ -35,9 +36,9 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
         Makes the module from the options ``module__*``, or is one. It returns a value per row, or a row of values.
     criterion : type or torch.nn.Module, default torch.nn.MSELoss
         The loss; the mean over rows. Options are ``criterion__*``.
-    optimizer, lr, batch_size, max_epochs, sync, compressor, batch_norm, dataset, device, n_jobs, random_state, shuffle
+    optimizer, lr, batch_size, max_epochs, sync, compressor, batch_norm, dataset, passes, device, n_jobs, random_state
         See `TorchClassifier`.
-    tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
+    shuffle, tol, early_stopping, validation_fraction, n_iter_no_change, callbacks, verbose, client, transport
         See `TorchClassifier`; rows that are held out are scored by R2.
     on_failure, checkpoint, resume_from
         See `TorchClassifier`.
@@ -63,6 +64,7 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
         compressor: AbstractCompressor[Any] | str | None = None,
         batch_norm: BatchNormPolicy = "average",
         dataset: Callable[[int, int], Any] | None = None,
+        passes: Passes | None = None,
         device: str = "cpu",
         n_jobs: int | None = None,
         random_state: Any = None,
@@ -90,6 +92,7 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
         self.compressor = compressor
         self.batch_norm = batch_norm
         self.dataset = dataset
+        self.passes = passes
         self.device = device
         self.n_jobs = n_jobs
         self.random_state = random_state

@@ -10,7 +10,8 @@ Source: Das et al. 2016, "Distributed deep learning using synchronous stochastic
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from dsgd.errors import InvalidParameterError
@@ -130,6 +131,9 @@ class Node:
         Seconds that a pass over a layer takes beside its work.
     step_s : float, default 0
         Seconds that a step takes beside its layers: fetching rows, the loss, the optimiser's bookkeeping.
+    measured : mapping of str to (float, float), optional
+        For layers whose time was measured, by name: seconds of a pass, and seconds of it for each sample. Such a layer
+        takes that, whatever its shape.
     source : str, default ""
         Where the numbers are from.
 
@@ -146,6 +150,7 @@ class Node:
     linear_efficiency: float = 1.0
     layer_s: float = 0.0
     step_s: float = 0.0
+    measured: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     source: str = ""
 
     def __post_init__(self) -> None:
@@ -178,6 +183,9 @@ class Node:
         itemsize : int, default 4
             Bytes of an element.
         """
+        if layer.name in self.measured:
+            call_s, row_s = self.measured[layer.name]
+            return call_s + rows * row_s / parts
         arithmetic_s = layer.forward_flop * rows / parts / self.flop_rate(layer.kind)
         moved = layer.n_params / parts + rows * (layer.n_inputs + layer.n_outputs / parts)
         return self.layer_s + max(arithmetic_s, moved * itemsize / self.memory_bytes_per_s)
@@ -190,4 +198,5 @@ class Node:
             memory_bytes_per_s=self.memory_bytes_per_s / factor,
             layer_s=self.layer_s * factor,
             step_s=self.step_s * factor,
+            measured={name: (call_s * factor, row_s * factor) for name, (call_s, row_s) in self.measured.items()},
         )

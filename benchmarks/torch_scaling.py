@@ -1,0 +1,108 @@
+"""Step times of a convolutional network on 1, 2 and 4 processes, beside what the scaling analysis predicts.
+
+The layers of the network are traced and timed one by one on this machine, alone and with a second thread at the same
+work; what a step takes beside them (fetching rows, the loss, the optimiser) is the rest of a short training on one
+process with half the rows a step. From that, and from what a message costs between two processes here, the step of 1, 2
+and 4 processes is predicted; four take turns on fewer cores. Nothing of what is predicted was measured before.
+
+    python benchmarks/torch_scaling.py [--out rows.jsonl]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import statistics
+import sys
+from typing import Any
+
+import numpy as np
+import torch
+from distributed import Client, LocalCluster
+
+from dsgd.collectives import LINKS
+from dsgd.report import origin
+from dsgd.sim.scaling import Node, predict_step
+from dsgd.study.dnn.modules import CNN
+from dsgd.sync import MinibatchSGD
+from dsgd.torch import TorchClassifier, measure_node, trace
+
+BATCH = 64
+STEPS = 120
+SHAPE = (1, 28, 28)
+REPEATS = 3
+
+
+def main() -> None:
+    """Measure, predict, print a table, and append rows."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--out", help="File to append rows to.")
+    parser.add_argument("--ranks", default="1,2,4", help="Numbers of processes.")
+    options = parser.parse_args()
+    os.environ["OMP_NUM_THREADS"] = "1"
+    torch.set_num_threads(1)
+    cores = len(os.sched_getaffinity(0))
+    alone, beside = (calibrate(others) for others in (0, 1))
+    rows = [measure(ranks, alone if ranks == 1 else beside, cores) for ranks in map(int, options.ranks.split(","))]
+    print(f"CNN, {BATCH} rows of a process in a step; {cores} cores")
+    print(f"{'processes':>9} {'measured ms':>12} {'predicted ms':>13} {'predicted / measured':>21} {'waited ms':>10}")
+    for row in rows:
+        ratio = row["predicted_s"] / row["measured_s"]
+        print(
+            f"{row['ranks']:>9} {1e3 * row['measured_s']:>12.2f} {1e3 * row['predicted_s']:>13.2f} {ratio:>21.2f} "
+            f"{1e3 * row['exposed_s']:>10.2f}"
+        )
+    if options.out:
+        with open(options.out, "a", encoding="utf-8") as file:
+            for row in rows:
+                file.write(json.dumps(row) + "\n")
+
+
+def calibrate(others: int) -> Node:
+    """Return what layers take with so many other threads at work; without, and so what else a step takes."""
+    node = measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=40, beside=others)
+    layers = trace(CNN(), SHAPE)
+    passes_s = predict_step(layers, 1, BATCH // 2, node, LINKS["shm"]).seconds
+    step_s = max(0.0, training_step_s(1, BATCH // 2) - passes_s) if not others else 0.0
+    return node if others else Node(**{**vars(node), "step_s": step_s})
+
+
+def measure(ranks: int, node: Node, cores: int) -> dict[str, Any]:
+    """Return a row: the measured and the predicted step."""
+    layers = trace(CNN(), SHAPE)
+    turns = max(1.0, ranks / cores)
+    step = predict_step(layers, ranks, ranks * BATCH, node.slower(turns), LINKS["shm"], sharing="data", overlaps=False)
+    return {
+        "ranks": ranks,
+        "batch": BATCH,
+        "measured_s": training_step_s(ranks, BATCH),
+        "predicted_s": step.seconds,
+        "exposed_s": step.exposed_s,
+        **origin(),
+    }
+
+
+def training_step_s(ranks: int, batch: int) -> float:
+    """Return the median seconds of a step of synchronous SGD on so many worker processes."""
+    rng = np.random.default_rng(0)
+    n_rows = ranks * batch * STEPS
+    X, y = rng.standard_normal((n_rows, *SHAPE)).astype(np.float32), rng.integers(0, 10, n_rows)
+    with (
+        LocalCluster(
+            n_workers=ranks, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=40
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        model = TorchClassifier(
+            CNN, optimizer__momentum=0.9, lr=0.001, max_epochs=1 + REPEATS, sync=MinibatchSGD(ranks * batch),
+            client=client, random_state=0,
+        )  # fmt: skip
+        model.fit(X, y)
+    seconds = [epoch["seconds"] for epoch in model.fit_report_["epochs"]]
+    # The first epoch loads what has not been used yet.
+    return statistics.median(np.diff(seconds)) / STEPS
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,67 @@
+"""The figures of a study of neural networks."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+from dsgd.report import Axis, Figure, Line, Panel
+from dsgd.report.figures import series
+from dsgd.report.theme import MUTED
+from dsgd.study.dnn.summary import DnnGang
+
+__all__ = ["curves_figure", "pareto_figure"]
+
+_SENT: Final = Axis("sent by all ranks", "log", "B")
+_SECONDS: Final = Axis("seconds", "log", "s")
+_ERROR: Final = Axis("test error", "log", "%")
+
+
+def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
+    """Return test error against bytes and against seconds at the end of training.
+
+    Parameters
+    ----------
+    gangs : sequence of DnnGang
+        The study; a line of two panels each.
+    """
+    panels = []
+    for gang in gangs:
+        for cost, axis in (("bytes_sent", _SENT), ("train_s", _SECONDS)):
+            front = gang.front(cost)
+            points = {cell.name: (cell.median(cost), 1.0 - cell.median("test_accuracy")) for cell in gang.cells}
+            edge = [points[name] for name in front]
+            x, y = [point[0] for point in edge], [point[1] for point in edge]
+            marks = [Line("no other is better in both", x, y, MUTED, width=1.2, steps=True)]
+            for number, (name, (at, error)) in enumerate(points.items()):
+                colour, marker, _ = series(number)
+                marks.append(Line("", [at], [error], colour, marker, width=0, size=8, names=[name], written=[name]))
+            panels.append(Panel(gang.name, axis, _ERROR, marks))
+    caption = (
+        "Test error of the model that training returns, against what all ranks have sent and against the time it took. "
+        "Along the line lie those that no other beats in both."
+    )
+    return Figure("pareto", "Accuracy for bytes and for seconds", caption, panels, columns=2, height=330)
+
+
+def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
+    """Return test error against bytes and seconds after some epochs and at the end.
+
+    Parameters
+    ----------
+    gangs : sequence of DnnGang
+        The study; a line of two panels each.
+    """
+    panels = []
+    for gang in gangs:
+        for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
+            marks = []
+            for number, cell in enumerate(gang.cells):
+                colour, marker, dash = series(number)
+                curve = cell.curve()
+                names = [f"{cell.name} after {point['epoch']:g} epochs" for point in curve]
+                x, y = [point[cost] for point in curve], [1.0 - point["accuracy"] for point in curve]
+                marks.append(Line(cell.name, x, y, colour, marker, dash, names=names))
+            panels.append(Panel(gang.name, axis, _ERROR, marks))
+    caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
+    return Figure("curves", "Test error while training goes on", caption, panels, columns=2, height=330)

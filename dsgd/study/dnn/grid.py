@@ -1,0 +1,237 @@
+"""What a study of neural networks runs: networks, ways of talking, ranks and seeds, on workers or simulated."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from types import MappingProxyType
+from typing import Any, Final
+
+from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, PowerSGD
+from dsgd.errors import InvalidParameterError
+from dsgd.sim.network import network_for
+from dsgd.sync import (
+    DPSGD,
+    EASGD,
+    SGP,
+    AbstractStrategy,
+    DiLoCo,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    PostLocalSGD,
+)
+
+__all__ = ["MODELS", "SYNCHRONOUS", "WAYS", "DnnRun", "DnnStudy", "Way", "demo_dnn_study"]
+
+#: The networks of the study.
+MODELS: Final = ("mlp", "cnn")
+#: What the others are held against.
+SYNCHRONOUS: Final = "synchronous"
+# Batches of a rank between two exchanges of those that do not exchange after every batch.
+_RARE: Final = 16
+
+
+@dataclass(frozen=True)
+class Way:
+    """A way of talking with the settings that go with it.
+
+    Parameters
+    ----------
+    sync : AbstractStrategy
+        The strategy.
+    momentum : float
+        Momentum of the optimiser; 0 where the strategy or its compressor has one of its own.
+    """
+
+    sync: AbstractStrategy[Any]
+    momentum: float
+
+
+def _gradients(study: DnnStudy, ranks: int, compressor: Any = None) -> MinibatchSGD:
+    # The rate is meant for the batch of two ranks; with more it grows in proportion, over the first half of an epoch.
+    base = 2 * study.batch
+    warmup = 0.5 if ranks > 2 else 0.0
+    return MinibatchSGD(batch=ranks * study.batch, base_batch=base, warmup=warmup, compressor=compressor)
+
+
+#: Every way by its name: what makes it for a study and a number of ranks.
+WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
+    {
+        SYNCHRONOUS: lambda study, ranks: Way(_gradients(study, ranks), study.momentum),
+        "local": lambda study, ranks: Way(LocalSGD(_RARE * study.batch), study.momentum),
+        "post-local": lambda study, ranks: Way(PostLocalSGD(_RARE * study.batch, study.batch), study.momentum),
+        "easgd": lambda study, ranks: Way(EASGD(_RARE * study.batch), study.momentum),
+        "leader": lambda study, ranks: Way(LeaderSGD(_RARE * study.batch), study.momentum),
+        "sgp": lambda study, ranks: Way(SGP(study.batch), study.momentum),
+        "dpsgd": lambda study, ranks: Way(DPSGD(study.batch), study.momentum),
+        "gtopk": lambda study, ranks: Way(_gradients(study, ranks, GTopK(study.density)), study.momentum),
+        "dgc": lambda study, ranks: Way(_gradients(study, ranks, DGC(study.density, study.momentum)), 0.0),
+        "powersgd": lambda study, ranks: Way(_gradients(study, ranks, ErrorFeedback(PowerSGD(2))), study.momentum),
+        "qsgd": lambda study, ranks: Way(_gradients(study, ranks, QSGD()), study.momentum),
+        "diloco": lambda study, ranks: Way(DiLoCo(_RARE * study.batch, 0.7, 0.5), study.momentum),
+    }
+)
+
+
+@dataclass(frozen=True)
+class DnnStudy:
+    """A grid of training runs of neural networks that differ in how ranks talk.
+
+    Parameters
+    ----------
+    models : sequence of {"mlp", "cnn"}
+        The networks.
+    ways : sequence of str
+        Names in `WAYS`; the synchronous run is always part of a study.
+    ranks : sequence of int
+        Numbers of ranks, 2 or more.
+    network : str, optional
+        Ranks are simulated, over the network of this name. By default they are worker processes.
+    rows, test_rows : int, optional
+        Rows of the digits; all by default.
+    looks : sequence of int
+        After how many epochs a run is looked at, rising; each is trained by itself from the same start.
+    batch : int
+        Rows of a rank in a step.
+    lr : float
+        The learning rate, for a batch of two ranks where gradients are exchanged; it falls in a straight line to
+        nothing at the end of training.
+    momentum : float
+        Momentum of the optimiser.
+    density : float
+        Share of the entries that gTop-k and DGC send.
+    seeds : sequence of int
+        Seeds of the start and of the walk over the rows.
+
+    Raises
+    ------
+    InvalidParameterError
+        A value is outside its domain.
+    """
+
+    models: Sequence[str] = MODELS
+    ways: Sequence[str] = tuple(WAYS)
+    ranks: Sequence[int] = (2, 4)
+    network: str | None = None
+    rows: int | None = None
+    test_rows: int | None = None
+    looks: Sequence[int] = (1, 5)
+    batch: int = 32
+    lr: float = 0.02
+    momentum: float = 0.9
+    density: float = 0.01
+    seeds: Sequence[int] = (0,)
+
+    def __post_init__(self) -> None:
+        for name, values, known in (("models", self.models, MODELS), ("ways", self.ways, tuple(WAYS))):
+            unknown = [value for value in values if value not in known]
+            if unknown or not values:
+                raise InvalidParameterError(
+                    f"DnnStudy({name}=...) must name at least one of {', '.join(known)}. Got {list(values)}."
+                )
+        for name, numbers, least in (("ranks", self.ranks, 2), ("seeds", self.seeds, 0), ("looks", self.looks, 1)):
+            if not numbers or min(numbers) < least or list(numbers) != sorted(set(numbers)):
+                raise InvalidParameterError(
+                    f"DnnStudy({name}=...) must be rising numbers from {least} on. Got {list(numbers)}."
+                )
+        if self.batch < 1:
+            raise InvalidParameterError(f"DnnStudy(batch={self.batch}) must be a positive number of rows.")
+        for name, number in (("lr", self.lr), ("density", self.density)):
+            if not number > 0:
+                raise InvalidParameterError(f"DnnStudy({name}={number}) must be above 0.")
+        if not 0 <= self.momentum < 1:
+            raise InvalidParameterError(f"DnnStudy(momentum={self.momentum}) must lie in [0, 1).")
+        if self.network is not None:
+            network_for(self.network)
+
+    def names(self) -> list[str]:
+        """Return the ways that are run, the synchronous one first."""
+        return [SYNCHRONOUS, *(name for name in self.ways if name != SYNCHRONOUS)]
+
+    def count(self) -> int:
+        """Return the number of runs."""
+        return len(self.models) * len(self.ranks) * len(self.seeds) * len(self.names())
+
+    def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[DnnRun]:
+        """Return the runs on one number of ranks.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the data at hand.
+        rows, test_rows : int
+            Its rows to train and to test on.
+        ranks : int
+            How many.
+        """
+        return [
+            DnnRun(self, dataset, rows, test_rows, ranks, model, name, seed)
+            for model in self.models
+            for seed in self.seeds
+            for name in self.names()
+        ]
+
+
+@dataclass(frozen=True)
+class DnnRun:
+    """One run of a study of neural networks.
+
+    Parameters
+    ----------
+    study : DnnStudy
+        The settings shared by all runs.
+    dataset : str
+        Name of the data at hand.
+    rows, test_rows : int
+        Its rows to train and to test on.
+    ranks : int
+        How many.
+    model, name : str
+        The network, and the way of talking.
+    seed : int
+        Seed of the start and of the walk over the rows.
+    """
+
+    study: DnnStudy
+    dataset: str
+    rows: int
+    test_rows: int
+    ranks: int
+    model: str
+    name: str
+    seed: int
+
+    @property
+    def way(self) -> Way:
+        """The way of talking."""
+        return WAYS[self.name](self.study, self.ranks)
+
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what is run, as plain values."""
+        study, way = self.study, self.way
+        return {
+            "dataset": self.dataset,
+            "rows": self.rows,
+            "test_rows": self.test_rows,
+            "model": self.model,
+            "ranks": self.ranks,
+            "strategy": self.name,
+            "sync": repr(way.sync),
+            "network": study.network,
+            "seed": self.seed,
+            "looks": list(study.looks),
+            "batch": study.batch,
+            "lr": study.lr,
+            "momentum": way.momentum,
+        }
+
+    @property
+    def key(self) -> str:
+        """The run's name in the file of rows; equal settings give equal keys."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def demo_dnn_study() -> DnnStudy:
+    """Return a study of all ways on 16 simulated ranks, for one core and a minute."""
+    return DnnStudy(models=("mlp",), ranks=(16,), network="10GbE", rows=8_000, test_rows=1_000, looks=(1, 3), batch=16)

@@ -1,0 +1,226 @@
+"""Running a study of neural networks: one row per network, way of talking, number of ranks and seed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path, PurePath
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+
+from dsgd.datasets import load
+from dsgd.errors import DatasetError, DsgdError, InvalidDataError
+from dsgd.report import origin
+from dsgd.sim import SimulatedCluster
+from dsgd.study.dnn.grid import DnnRun, DnnStudy
+from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
+from dsgd.study.workers import cluster_of
+from dsgd.types import AnyArray
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Images", "load_images", "run_dnn_study"]
+
+# Mean and standard deviation of the pixels of MNIST over 255, by which everybody scales them.
+_MEAN: Final = 0.1307
+_DEVIATION: Final = 0.3081
+
+
+@dataclass(frozen=True, eq=False)
+class Images:
+    """Digits to train and to test on.
+
+    Parameters
+    ----------
+    name, source : str
+        The set, and the names of its files.
+    X, X_test : array of float32, shape (n, 1, side, side)
+        Images, of mean about zero.
+    y, y_test : array of int64, shape (n,)
+        What they show.
+    """
+
+    name: str
+    source: str
+    X: AnyArray = field(repr=False)
+    y: AnyArray = field(repr=False)
+    X_test: AnyArray = field(repr=False)
+    y_test: AnyArray = field(repr=False)
+
+    @property
+    def side(self) -> int:
+        """Width and height of an image."""
+        return int(self.X.shape[-1])
+
+
+def load_images(rows: int | None = None, test_rows: int | None = None) -> Images:
+    """Return MNIST if it is on this machine, else the 1,797 digits of 8 by 8 pixels that scikit-learn brings along.
+
+    Parameters
+    ----------
+    rows, test_rows : int, optional
+        At most so many; all by default.
+    """
+    try:
+        train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
+    except DatasetError:
+        return _small_digits(rows, test_rows)
+    source = ", ".join(PurePath(path).name for path in train.source.split(" and "))
+    return Images(
+        "mnist", source, _images(train.X, rows), _labels(train.y, rows), _images(test.X, test_rows),
+        _labels(test.y, test_rows),
+    )  # fmt: skip
+
+
+def _small_digits(rows: int | None, test_rows: int | None) -> Images:
+    from sklearn.datasets import load_digits
+
+    X, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(y))
+    X, y = X[order].astype(np.float32).reshape(-1, 1, 8, 8) / 16.0 - 0.3, y[order].astype(np.int64)
+    n_test = 360
+    return Images(
+        "digits", "scikit-learn", X[n_test:][:rows], y[n_test:][:rows], X[:n_test][:test_rows], y[:n_test][:test_rows]
+    )
+
+
+def _images(X: Any, rows: int | None) -> AnyArray:
+    dense = np.asarray(X[:rows].toarray() if hasattr(X, "toarray") else X[:rows], dtype=np.float32)
+    side = round(dense.shape[1] ** 0.5)
+    scaled = (dense / (255.0 if dense.max() > 1.0 else 1.0) - _MEAN) / _DEVIATION
+    images: AnyArray = np.ascontiguousarray(scaled.reshape(-1, 1, side, side), dtype=np.float32)
+    return images
+
+
+def _labels(y: Any, rows: int | None) -> AnyArray:
+    labels: AnyArray = np.asarray(y[:rows]).astype(np.int64)
+    return labels
+
+
+def run_dnn_study(
+    study: DnnStudy,
+    out: str | os.PathLike[str],
+    *,
+    scheduler: str | None = None,
+    force: bool = False,
+    command: str | None = None,
+) -> Iterator[StudyRun]:
+    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+
+    What training returns after so many epochs is trained by itself for each look, from the same start and with the same
+    seed: what ranks have in the middle of a run is not what training returns.
+
+    Parameters
+    ----------
+    study : DnnStudy
+        What to run.
+    out : str or path-like
+        Folder of the study; rows go to ``rows.jsonl`` in it.
+    scheduler : str, optional
+        Address of a cluster that is there already, where ranks are not simulated.
+    force : bool, default False
+        Run everything anew.
+    command : str, optional
+        What rows say they were made by; the command line of this process by default.
+
+    Yields
+    ------
+    StudyRun
+        In the order of ranks, networks, seeds, ways.
+
+    Raises
+    ------
+    ClusterUnreachableError
+        No scheduler answers at the address.
+    DsgdError
+        A run diverges.
+    """
+    rows = RowFile(Path(out) / ROWS_FILE, force=force)
+    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
+    context = {**origin(command), "cluster": cluster}
+    images = load_images(study.rows, study.test_rows)
+    for ranks in study.ranks:
+        specs = study.runs(images.name, len(images.y), len(images.y_test), ranks)
+        # Workers are not started where all of their runs are there already.
+        idle = study.network is not None or all(spec.key in rows for spec in specs)
+        opened: AbstractContextManager[Client | None] = nullcontext() if idle else cluster_of(ranks, scheduler)
+        with opened as client:
+            yield from _run_gang(client, images, specs, rows, context)
+
+
+def _run_gang(
+    client: Client | None, images: Images, specs: Sequence[DnnRun], rows: RowFile, context: dict[str, Any]
+) -> Iterator[StudyRun]:
+    warm = set()
+    for spec in specs:
+        if spec.key in rows:
+            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+            continue
+        if client is not None and spec.model not in warm:
+            # Loading torch and compiled code on the workers is in no timing.
+            _fit(client, images, spec, 1, 4 * spec.ranks * spec.study.batch)
+            warm.add(spec.model)
+        found = _measure(client, images, spec)
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        about = {"source": images.source, "shape": list(images.X.shape[1:])}
+        rows.append({"key": spec.key, **spec.settings(), **about, **found, "when": when, **context})
+        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+
+
+def _measure(client: Client | None, images: Images, spec: DnnRun) -> dict[str, Any]:
+    """Train a way of talking for each point of its curve; return what the row says of it."""
+    curve = []
+    for epochs in spec.study.looks:
+        model = _fit(client, images, spec, epochs)
+        curve.append(
+            {
+                "epoch": epochs,
+                # From the first sample to the end of the last epoch, on the first rank.
+                "seconds": model.fit_report_["epochs"][-1]["seconds"],
+                "bytes_sent": int(model.ledger_.totals()["bytes_sent"]),
+                "accuracy": model.score(images.X_test, images.y_test),
+                "train_loss": model.history_[-1]["train_loss"],
+            }
+        )
+    totals = model.ledger_.totals()
+    return {
+        "test_accuracy": curve[-1]["accuracy"],
+        "train_s": curve[-1]["seconds"],
+        # The ledger has the sums over ranks.
+        **{name: totals[name] / spec.ranks for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
+        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+        "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),
+        "curve": curve,
+    }
+
+
+def _fit(client: Client | None, images: Images, spec: DnnRun, epochs: int, rows: int | None = None) -> Any:
+    """Return a fitted estimator."""
+    from dsgd.study.dnn.modules import CNN, MLP, AnnealedSGD
+    from dsgd.torch import TorchClassifier
+
+    study, way, cluster = spec.study, spec.way, client
+    if client is None:
+        cluster = SimulatedCluster(spec.ranks, study.network or "10GbE", seed=spec.seed)
+    model = TorchClassifier(
+        CNN if spec.model == "cnn" else MLP,
+        module__side=images.side,
+        optimizer=AnnealedSGD,
+        optimizer__momentum=way.momentum,
+        optimizer__steps=epochs * -(-len(images.y[:rows]) // (spec.ranks * study.batch)),
+        lr=study.lr,
+        batch_size=None if way.sync.exchanges == "gradient" else study.batch,
+        max_epochs=epochs,
+        sync=way.sync,
+        client=cluster,
+        random_state=spec.seed,
+    )
+    try:
+        return model.fit(images.X[:rows], images.y[:rows])
+    except InvalidDataError as error:
+        raise DsgdError(f"{spec.name} on {spec.ranks} ranks: {error} Leave it out, or lower --lr.") from error

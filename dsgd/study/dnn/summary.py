@@ -1,0 +1,231 @@
+"""Rows of a study of neural networks put together: tables, claims and the answer."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from dsgd.report import Claim, Table, byte_text, figure_text
+from dsgd.study.dnn.grid import SYNCHRONOUS
+
+__all__ = ["DnnCell", "DnnGang", "check_dnn_claims", "dnn_answer", "dnn_data_table", "dnn_table", "summarise_dnn"]
+
+# What is promised on the digits of MNIST, all of them, with two worker processes: accuracy of the convolutional
+# network, and bytes as a share of those of the synchronous run.
+_ACCURACY: Final = 0.985
+_ACCURATE: Final = (SYNCHRONOUS, "local", "gtopk", "diloco")
+_SHARES: Final = {"local": 15, "gtopk": 30}
+
+
+@dataclass(frozen=True)
+class DnnCell:
+    """The runs of a way of talking that differ in nothing but the seed.
+
+    Parameters
+    ----------
+    name : str
+        The way.
+    rows : sequence of dict
+        The rows of its seeds.
+    """
+
+    name: str
+    rows: Sequence[dict[str, Any]]
+
+    def median(self, name: str) -> float:
+        """Return the median of a column over the seeds."""
+        return float(statistics.median(row[name] for row in self.rows))
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return epochs, seconds, bytes and accuracy at every look, medians over the seeds."""
+        points = zip(*(row["curve"] for row in self.rows), strict=True)
+        return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
+
+
+@dataclass(frozen=True)
+class DnnGang:
+    """All ways of talking with one network and one number of ranks.
+
+    Parameters
+    ----------
+    dataset, model : str
+        The data and the network.
+    ranks : int
+        How many.
+    network : str or None
+        What simulated ranks talk over; None for worker processes.
+    cells : sequence of DnnCell
+        The ways, in the order of the study.
+    """
+
+    dataset: str
+    model: str
+    ranks: int
+    network: str | None
+    cells: Sequence[DnnCell]
+
+    @property
+    def name(self) -> str:
+        """What it is called in tables and figures."""
+        kind = "worker processes" if self.network is None else f"simulated ranks, {self.network}"
+        return f"{self.model.upper()} on {self.dataset}, {self.ranks} {kind}"
+
+    @property
+    def synchronous(self) -> DnnCell:
+        """The synchronous run."""
+        return next(cell for cell in self.cells if cell.name == SYNCHRONOUS)
+
+    def share(self, cell: DnnCell) -> float:
+        """Return how many times as many bytes the synchronous run has sent."""
+        return self.synchronous.median("bytes_sent") / max(1.0, cell.median("bytes_sent"))
+
+    def front(self, cost: str) -> list[str]:
+        """Return the ways that no other beats in both accuracy and `cost`, cheapest first.
+
+        Parameters
+        ----------
+        cost : {"bytes_sent", "train_s"}
+            What is to be small.
+        """
+        points = {cell.name: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells}
+
+        def is_beaten(own: tuple[float, float]) -> bool:
+            return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())
+
+        return sorted((name for name, point in points.items() if not is_beaten(point)), key=lambda name: points[name])
+
+
+def summarise_dnn(rows: Iterable[dict[str, Any]]) -> list[DnnGang]:
+    """Return what `rows` are of: one entry per network and number of ranks that has a synchronous run.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        Rows of one study.
+    """
+    groups: dict[tuple[str, str, int, str | None], dict[str, list[dict[str, Any]]]] = {}
+    for row in rows:
+        where = (row["dataset"], row["model"], row["ranks"], row["network"])
+        groups.setdefault(where, {}).setdefault(row["strategy"], []).append(row)
+    return [
+        DnnGang(*where, [DnnCell(name, seeds) for name, seeds in by_name.items()])
+        for where, by_name in groups.items()
+        if SYNCHRONOUS in by_name
+    ]
+
+
+def dnn_table(gang: DnnGang) -> Table:
+    """Return one row per way of talking, the synchronous one first.
+
+    Parameters
+    ----------
+    gang : DnnGang
+        What was run.
+    """
+    fronts = {"bytes_sent": gang.front("bytes_sent"), "train_s": gang.front("train_s")}
+    base = gang.synchronous.median("test_accuracy")
+    rows = []
+    for cell in gang.cells:
+        stars = " *" * (cell.name in fronts["bytes_sent"]) + " +" * (cell.name in fronts["train_s"])
+        accuracy, share = cell.median("test_accuracy"), gang.share(cell)
+        rows.append(
+            (
+                cell.name + stars,
+                f"{accuracy:.2%}",
+                f"{100 * (accuracy - base):+.2f}",
+                figure_text(cell.median("train_s")),
+                figure_text(cell.median("wire_s") + cell.median("wait_s")),
+                figure_text(cell.median("encode_s")),
+                byte_text(cell.median("bytes_sent")),
+                "1" if cell.name == SYNCHRONOUS else f"1/{share:.1f}" if share >= 1 else f"{1 / share:.2f}",
+                f"{cell.median('rounds'):,.0f}",
+                f"{cell.median('messages'):,.0f}",
+            )
+        )
+    first = gang.cells[0].rows[0]
+    columns = (
+        "way", "accuracy", "- synchronous", "s", "wire + wait s", "encode s", "sent", "sent / synchronous", "rounds",
+        "messages",
+    )  # fmt: skip
+    note = (
+        f"{first['n_params']:,} parameters, {first['looks'][-1]} epochs over {first['rows']:,} rows; accuracy on "
+        f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together. "
+        "No other way is better in accuracy and bytes (*), in accuracy and seconds (+)."
+    )
+    return Table(gang.name, columns, rows, note)
+
+
+def dnn_data_table(rows: Sequence[dict[str, Any]]) -> Table:
+    """Return what was trained on.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of one study.
+    """
+    first: dict[str, dict[str, Any]] = {}
+    for row in rows:
+        first.setdefault(row["dataset"], row)
+    cells = [
+        (name, row["source"], f"{row['rows']:,}", f"{row['test_rows']:,}", " x ".join(map(str, row["shape"])))
+        for name, row in first.items()
+    ]
+    return Table("Data", ("data", "source", "train rows", "test rows", "a row"), cells, n_text=2)
+
+
+def check_dnn_claims(gangs: Sequence[DnnGang]) -> list[Claim]:
+    """Return what this library promises of neural networks, and whether it holds here.
+
+    Parameters
+    ----------
+    gangs : sequence of DnnGang
+        The study.
+    """
+    claims = []
+    for gang in gangs:
+        cells = {cell.name: cell for cell in gang.cells}
+        whole = gang.dataset == "mnist" and gang.cells[0].rows[0]["rows"] >= 60_000
+        for name in _ACCURATE:
+            if name in cells and whole and gang.model == "cnn" and gang.ranks == 2 and gang.network is None:
+                found = cells[name].median("test_accuracy")
+                claims.append(
+                    Claim(
+                        f"The convolutional network reaches {_ACCURACY:.1%} under {name}", gang.name,
+                        f"{_ACCURACY:.1%} or better", f"{found:.2%}", found >= _ACCURACY, cells[name].rows[0]["sync"],
+                    )
+                )  # fmt: skip
+        for name, least in _SHARES.items():
+            if name in cells and gang.ranks == 2:
+                share = gang.share(cells[name])
+                claims.append(
+                    Claim(
+                        f"{name} sends at most 1/{least} of the bytes of the synchronous run", gang.name,
+                        f"1/{least} or less", f"1/{share:.1f}", share >= least, cells[name].rows[0]["sync"],
+                    )
+                )  # fmt: skip
+    return claims
+
+
+def dnn_answer(gangs: Sequence[DnnGang]) -> str:
+    """Return the answer of the study, a sentence per network and number of ranks.
+
+    Parameters
+    ----------
+    gangs : sequence of DnnGang
+        The study.
+    """
+    return " ".join(map(_answer, gangs)) or "No synchronous run has been finished yet, and so nothing to compare with."
+
+
+def _answer(gang: DnnGang) -> str:
+    base = gang.synchronous.median("test_accuracy")
+    close = [cell for cell in gang.cells if cell.median("test_accuracy") >= base - 0.003]
+    least = min(close, key=lambda cell: cell.median("bytes_sent"))
+    soonest = min(close, key=lambda cell: cell.median("train_s"))
+    return (
+        f"{gang.name}: {len(close)} of {len(gang.cells)} ways come within 0.3 points of the synchronous {base:.2%}; of "
+        f"them {least.name} sends least, {byte_text(least.median('bytes_sent'))} (1/{gang.share(least):.0f}), and "
+        f"{soonest.name} is done soonest, in {figure_text(soonest.median('train_s'))} s."
+    )

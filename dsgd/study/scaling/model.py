@@ -1,0 +1,141 @@
+"""What the scaling study computes: the published points predicted, and how far that depends on what is assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Final
+
+from dsgd.sim.network import Link, Network
+from dsgd.sim.scaling import Layer, Node, ScalingPoint, Sharing, Step, predict_step, speedup_curve
+from dsgd.study.scaling.published import PublishedPoint
+
+__all__ = ["VARIATIONS", "Curve", "Predicted", "curves", "node_counts", "predict_point", "vary"]
+
+#: What is assumed otherwise to see how far a prediction depends on it.
+VARIATIONS: Final = ("as assumed", "half the bandwidth", "10x the latency", "nodes twice as fast", "no overlap")
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """A published point and what the model says of it.
+
+    Parameters
+    ----------
+    point : PublishedPoint
+        What was published.
+    alone_s : float
+        Seconds of the whole batch on one node.
+    data, hybrid : ScalingPoint
+        All layers shared by samples; each layer as is best for it.
+    """
+
+    point: PublishedPoint
+    alone_s: float
+    data: ScalingPoint
+    hybrid: ScalingPoint
+
+    @property
+    def ratio(self) -> float:
+        """The predicted speed-up over the published one."""
+        return self.hybrid.speedup / self.point.speedup
+
+    @property
+    def unexplained_s(self) -> float:
+        """How much longer the published step is than the predicted one, on the assumed machine."""
+        return self.alone_s / self.point.speedup - self.hybrid.step.seconds
+
+    @property
+    def is_between(self) -> bool:
+        """Whether the published speed-up lies between data parallel training alone and the best sharing."""
+        return self.data.speedup <= self.point.speedup <= self.hybrid.speedup
+
+
+@dataclass(frozen=True)
+class Curve:
+    """Speed-ups of one way of sharing.
+
+    Parameters
+    ----------
+    sharing : {"data", "model", "hybrid"}
+        How layers are shared.
+    points : sequence of ScalingPoint
+        One for each number of nodes.
+    """
+
+    sharing: Sharing
+    points: Sequence[ScalingPoint]
+
+
+def predict_point(point: PublishedPoint) -> Predicted:
+    """Return what the model says of a published point."""
+    settings = point.layers, [point.nodes], point.batch, point.machine, point.wire
+    data, hybrid = (speedup_curve(*settings, sharing=sharing)[0] for sharing in ("data", "hybrid"))
+    alone = _step(point.layers, 1, point.batch, point.machine, point.wire)
+    return Predicted(point, alone.seconds, data, hybrid)
+
+
+def curves(layers: Sequence[Layer], nodes: Sequence[int], batch: int, node: Node, network: Network) -> list[Curve]:
+    """Return the speed-up against nodes, data parallel and hybrid.
+
+    Parameters
+    ----------
+    layers : sequence of Layer
+        The network.
+    nodes : sequence of int
+        Numbers of nodes.
+    batch : int
+        Samples of a step over all nodes.
+    node : Node
+        The machine.
+    network : Network
+        The wire.
+    """
+    settings = layers, nodes, batch, node, network
+    return [
+        Curve("data", speedup_curve(*settings, sharing="data")),
+        Curve("hybrid", speedup_curve(*settings, sharing="hybrid")),
+    ]
+
+
+def node_counts(most: int) -> list[int]:
+    """Return the powers of two up to `most`, and `most` itself.
+
+    Examples
+    --------
+    >>> node_counts(12)
+    [1, 2, 4, 8, 12]
+    """
+    return sorted({2**level for level in range(most.bit_length())} | {most})
+
+
+def vary(point: PublishedPoint) -> list[float]:
+    """Return the predicted speed-up under each of `VARIATIONS`."""
+    node, wire = point.machine, point.wire
+    link = wire.between
+    fast = replace(
+        node,
+        flop_per_s=2 * node.flop_per_s,
+        memory_bytes_per_s=2 * node.memory_bytes_per_s,
+        layer_s=node.layer_s / 2,
+    )
+    cases = (
+        (node, wire, True),
+        (node, replace(wire, between=replace(link, byte_s=2 * link.byte_s)), True),
+        (node, replace(wire, between=Link(link.byte_s, 10 * link.overhead_s, 10 * link.latency_s)), True),
+        (fast, wire, True),
+        (node, wire, False),
+    )
+    found = []
+    for machine, network, overlaps in cases:
+        alone, many = (
+            _step(point.layers, nodes, point.batch, machine, network, overlaps=overlaps) for nodes in (1, point.nodes)
+        )
+        found.append(alone.seconds / many.seconds)
+    return found
+
+
+def _step(
+    layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, *, overlaps: bool = True
+) -> Step:
+    return predict_step(layers, nodes, batch, node, network, overlaps=overlaps)

@@ -1,0 +1,78 @@
+"""The published speed-ups that the scaling study is held against, and what is assumed about each of them.
+
+Das et al., "Distributed deep learning using synchronous stochastic gradient descent" (2016, arXiv 1602.06709). The
+speed-ups, batches and numbers of nodes are those of its abstract. Machines and wires are those it describes, by their
+nominal rates; what the abstract leaves open is said with each point.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from dsgd.sim.network import Network
+from dsgd.sim.scaling import INTERCONNECTS, MODELS, NODES, Layer, Node
+
+__all__ = ["PUBLISHED", "PublishedPoint"]
+
+
+@dataclass(frozen=True)
+class PublishedPoint:
+    """A published speed-up of a training step on a fixed batch.
+
+    Parameters
+    ----------
+    model : str
+        The network, a name in `dsgd.sim.scaling.MODELS`.
+    nodes, batch : int
+        Nodes, and samples of a step over all of them.
+    speedup : float
+        Over one node.
+    node, network : str
+        The machine and the wire that are assumed.
+    assumed : str
+        What the source leaves open.
+    """
+
+    model: str
+    nodes: int
+    batch: int
+    speedup: float
+    node: str
+    network: str
+    assumed: str
+
+    @property
+    def name(self) -> str:
+        """What tables and figures call it."""
+        return f"{self.model}, {self.nodes} nodes, {self.network}"
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        """The layers of the network."""
+        return MODELS[self.model]
+
+    @property
+    def machine(self) -> Node:
+        """The machine."""
+        return NODES[self.node]
+
+    @property
+    def wire(self) -> Network:
+        """The network between machines."""
+        return INTERCONNECTS[self.network]
+
+
+_CORI: Final = "Machine and wire of a Cray XC40 (Cori, phase 1)."
+
+#: The five points.
+PUBLISHED: Final = (
+    PublishedPoint("VGG-A", 128, 512, 90.0, "2x Xeon E5-2698v3", "Aries", _CORI),
+    PublishedPoint("VGG-A", 64, 256, 53.0, "2x Xeon E5-2698v3", "Aries", _CORI),
+    PublishedPoint("OverFeat-FAST", 64, 256, 42.0, "2x Xeon E5-2698v3", "Aries", _CORI),
+    PublishedPoint(
+        "ASR DNN", 16, 1024, 6.5, "2x Xeon E5-2697v3", "FDR",
+        "A batch of 1,024 frames; 7 hidden layers of 2,048, 429 inputs, 9,304 outputs.",
+    ),
+    PublishedPoint("VGG-A", 16, 256, 14.0, "c4.8xlarge", "10GbE", "VGG-A with a batch of 256; the figure is about 14."),
+)  # fmt: skip

@@ -1,0 +1,73 @@
+"""A gradient that is heard of while it comes about: the backward pass begins with the last layer.
+
+The parameters lie in the flat vector in the order of the module, which is about that of the forward pass; so their
+gradients come about from the end of the vector to its front. Whoever sums buckets of it beside the pass
+(`dsgd.sync.buckets`) is told how far that has got.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dsgd.torch.flat import FlatModule
+from dsgd.types import FloatVector
+
+__all__ = ["streamed_gradient"]
+
+
+@contextmanager
+def streamed_gradient(flat: FlatModule, out: FloatVector, scale: float, ready: Callable[[int], None]) -> Iterator[None]:
+    """Write gradients into a vector as the backward pass inside makes them.
+
+    Parameters
+    ----------
+    flat : FlatModule
+        A module on the CPU.
+    out : array, shape (n_params,)
+        The vector; what has no gradient in the end is zero.
+    scale : float
+        What gradients are divided by.
+    ready : callable
+        Told from which place on the vector is final, every time that this is another place.
+    """
+    views, starts = flat.gradient_views(out), [flat.slices[name].start for name in flat.names]
+    is_there = [False] * len(views)
+    first = len(views)
+
+    def hook(number: int) -> Callable[[torch.Tensor], None]:
+        def arrived(parameter: torch.Tensor) -> None:
+            nonlocal first
+            assert parameter.grad is not None  # it has just been accumulated
+            _write(views[number], parameter.grad, scale)
+            is_there[number] = True
+            before = first
+            # Inside a layer, and between branches, gradients come in any order.
+            while first and is_there[first - 1]:
+                first -= 1
+            if first < before:
+                ready(starts[first])
+
+        return arrived
+
+    handles = [p.register_post_accumulate_grad_hook(hook(k)) for k, p in enumerate(flat.parameters)]
+    try:
+        yield
+        for view, parameter, known in zip(views, flat.parameters, is_there, strict=True):
+            if not known:
+                _write(view, parameter.grad, scale)
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _write(view: torch.Tensor, gradient: torch.Tensor | None, scale: float) -> None:
+    with torch.no_grad():
+        if gradient is None:
+            view.zero_()
+            return
+        view.copy_(gradient)
+        if scale != 1.0:
+            view.div_(scale)

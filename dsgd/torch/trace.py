@@ -1,0 +1,125 @@
+"""Layers from a module: what each part of it computes, stores and passes on, found by one forward pass.
+
+A layer is a module without children, in the order in which the forward pass calls them. What a module does with its
+children's weights by itself (attention in one piece, say) is not seen; such parameters make a last layer of their own,
+so that what is sent in a step is complete.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.sim.scaling import Layer, other_layer
+
+__all__ = ["UNSEEN", "calls_of", "trace"]
+
+#: The layer of what the forward pass does not call by itself.
+UNSEEN = "(unseen)"
+_CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
+_TRANSPOSED = (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d)
+
+
+def trace(module: nn.Module, input_shape: Sequence[int]) -> tuple[Layer, ...]:
+    """Return the layers of a module, for the scaling analysis.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module. It is run once, without gradients, in evaluation mode.
+    input_shape : sequence of int
+        Shape of a sample, without the batch.
+
+    Returns
+    -------
+    tuple of Layer
+        In the order of the forward pass. A module that is called twice is two layers; its parameters count once.
+
+    Raises
+    ------
+    InvalidParameterError
+        `input_shape` is empty or has a size that is not positive.
+    InvalidDataError
+        The module cannot be run on such a sample.
+
+    Examples
+    --------
+    >>> from torch import nn
+    >>> from dsgd.torch import trace
+    >>> [layer.forward_flop for layer in trace(nn.Sequential(nn.Linear(4, 8), nn.ReLU()), [4])]
+    [64.0, 8.0]
+    """
+    layers: list[Layer] = []
+    seen: set[int] = set()
+    for name, part, given, result in calls_of(module, input_shape):
+        own = [parameter for parameter in part.parameters() if id(parameter) not in seen]
+        seen.update(map(id, own))
+        layers.append(_layer(name, part, sum(parameter.numel() for parameter in own), given, result))
+    unseen = sum(parameter.numel() for parameter in module.parameters() if id(parameter) not in seen)
+    return (*layers, other_layer(UNSEEN, 0, 0, unseen)) if unseen else tuple(layers)
+
+
+def calls_of(module: nn.Module, input_shape: Sequence[int]) -> list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]]:
+    """Return name, module, input and output of every call of a module without children, for a batch of one sample.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        The module.
+    input_shape : sequence of int
+        Shape of a sample, without the batch.
+    """
+    shape = tuple(input_shape)
+    if not shape or min(shape) < 1:
+        raise InvalidParameterError(f"trace(input_shape=...) must be positive sizes. Got {shape}.")
+    calls: list[tuple[str, nn.Module, torch.Tensor, torch.Tensor]] = []
+    parameter = next(module.parameters(), torch.empty(0))
+    was_training, hooks = module.training, []
+
+    def note(name: str) -> Any:
+        def hook(part: nn.Module, given: tuple[Any, ...], result: Any) -> None:
+            first = result[0] if isinstance(result, tuple) else result
+            if given and isinstance(given[0], torch.Tensor) and isinstance(first, torch.Tensor):
+                calls.append((name, part, given[0], first))
+
+        return hook
+
+    for name, part in module.named_modules():
+        if not any(True for _ in part.children()):
+            hooks.append(part.register_forward_hook(note(name or type(part).__name__)))
+    try:
+        module.eval()
+        with torch.no_grad():
+            module(torch.zeros(1, *shape, dtype=parameter.dtype, device=parameter.device))
+    except (RuntimeError, IndexError, TypeError, ValueError) as error:
+        raise InvalidDataError(
+            f"trace(...) cannot run {type(module).__name__} on a sample of {shape}: {error}"
+        ) from error
+    finally:
+        for hook in hooks:
+            hook.remove()
+        module.train(was_training)
+    return calls
+
+
+def _layer(name: str, part: nn.Module, n_params: int, given: torch.Tensor, result: torch.Tensor) -> Layer:
+    n_inputs, n_outputs = given.numel(), result.numel()
+    weight = getattr(part, "weight", None)
+    if isinstance(part, _CONVOLUTIONS) and isinstance(weight, torch.Tensor):
+        return Layer(name, "conv", n_params, 2.0 * weight.numel() * math.prod(result.shape[2:]), n_inputs, n_outputs)
+    if isinstance(part, _TRANSPOSED) and isinstance(weight, torch.Tensor):
+        return Layer(name, "conv", n_params, 2.0 * weight.numel() * math.prod(given.shape[2:]), n_inputs, n_outputs)
+    if isinstance(part, nn.Linear):
+        return Layer(
+            name, "linear", n_params, 2.0 * part.weight.numel() * n_inputs / part.in_features, n_inputs, n_outputs
+        )
+    if isinstance(part, nn.RNNBase):
+        steps = n_inputs / part.input_size
+        n_weights = sum(parameter.numel() for parameter in part.parameters() if parameter.ndim > 1)
+        return Layer(name, "linear", n_params, 2.0 * n_weights * steps, n_inputs, n_outputs)
+    return other_layer(name, n_inputs, n_outputs, n_params)

@@ -1,0 +1,105 @@
+"""The scaling study: published points beside predictions, tables, figures, and the command."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from dsgd.cli import app
+from dsgd.sim.scaling import MODELS
+from dsgd.study.scaling import (
+    PUBLISHED,
+    Predicted,
+    node_counts,
+    points_table,
+    predict_point,
+    scaling_answer,
+    scaling_page,
+)
+from dsgd.study.scaling.figures import groups_figure, ratio_figure, speedup_figure, step_figure
+from dsgd.study.scaling.model import VARIATIONS, vary
+from dsgd.study.scaling.tables import layers_table, scaling_claims
+
+
+@pytest.fixture(scope="module")
+def predicted() -> list[Predicted]:
+    """What the model says of all published points."""
+    return [predict_point(point) for point in PUBLISHED]
+
+
+def test_the_published_points_are_those_of_the_abstract() -> None:
+    """90x on 128 nodes, 53x and 42x on 64, 6.5x on 16, and about 14x on 16 over Ethernet."""
+    assert [(point.nodes, point.speedup) for point in PUBLISHED] == [
+        (128, 90.0), (64, 53.0), (64, 42.0), (16, 6.5), (16, 14.0),
+    ]  # fmt: skip
+
+
+def test_published_speedups_lie_between_the_two_ways_of_sharing(predicted: list[Predicted]) -> None:
+    """Data parallel training alone would reach less than was published, the best sharing of each layer more."""
+    for found in predicted:
+        assert found.is_between
+        assert found.unexplained_s > 0
+    answer = scaling_answer(predicted)
+    assert "5 lie between" in answer
+    # Where they differ is said by name.
+    far = [claim for claim in scaling_claims(predicted) if not claim.holds]
+    assert far
+    assert all(claim.dataset in answer for claim in far)
+
+
+def test_predictions_move_the_way_assumptions_do() -> None:
+    """Half the bandwidth, a longer latency, faster nodes or no overlap: each makes the speed-up smaller."""
+    for point in PUBLISHED:
+        base, *others = vary(point)
+        assert len(others) == len(VARIATIONS) - 1
+        assert max(others) < base
+
+
+def test_tables_say_how_layers_are_shared(predicted: list[Predicted]) -> None:
+    """One row per published point, one per layer with parameters, and the balance in the note."""
+    assert len(points_table(predicted).rows) == len(PUBLISHED)
+    assert [row["published"] for row in scaling_page(predicted).rows] == [point.speedup for point in PUBLISHED]
+    point = PUBLISHED[4]
+    table = layers_table(point.layers, point.nodes, point.batch, point.machine, point.wire, "VGG-A")
+    assert len(table.rows) == 11
+    assert dict(row[:2] for row in table.rows)["fc6"] == "model"
+    assert "1336" in table.note
+
+
+def test_figures_show_what_they_say(predicted: list[Predicted]) -> None:
+    """The published point is in every panel, the balance in each panel of ratios, and two steps on one scale."""
+    assert all({"published", "hybrid"} <= {m.label for m in p.marks} for p in speedup_figure(predicted).panels)  # type: ignore[union-attr]
+    assert len(ratio_figure(PUBLISHED).panels) == len(PUBLISHED)
+    point = PUBLISHED[0]
+    step = step_figure(point.layers, point.nodes, point.batch, point.machine, point.wire, point.name)
+    assert set(step.legend()) == {"forward", "backward", "sum of gradients", "exchange of activations"}
+    assert len({panel.title for panel in groups_figure([("a", MODELS["ASR DNN"][1], 16, 64)]).panels}) == 1
+
+
+def test_the_command_writes_a_report(tmp_path: Path) -> None:
+    """``dsgd study scaling`` prints both speed-ups of every point and leaves a page and its figures."""
+    options = ["--model", "OverFeat-FAST", "--nodes", "1,4", "--batch", "64", "--network", "100GbE"]
+    done = CliRunner().invoke(app, ["study", "scaling", "--out", str(tmp_path), *options])
+    assert done.exit_code == 0, done.output
+    for text in ("90x", "53x", "42x", "6.5x", "14x", "What is assumed", "OverFeat-FAST, batch 64"):
+        assert text in done.output
+    assert "How far does synchronous SGD scale?" in (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert {path.stem for path in (tmp_path / "figures").iterdir()} == {
+        "groups", "own-speedup", "ratio", "speedup", "step",
+    }  # fmt: skip
+
+
+def test_the_command_refuses_what_it_cannot_trace(tmp_path: Path) -> None:
+    """A model that is neither a preset nor a path, and a path without the shape of a sample."""
+    for options, text in ((["--model", "VGG-Z"], "package.module:name"), (["--model", "os:sep"], "--input")):
+        refused = CliRunner().invoke(app, ["study", "scaling", "--out", str(tmp_path), *options])
+        assert refused.exit_code != 0
+        assert text in str(refused.exception)
+
+
+def test_node_counts_end_at_the_last() -> None:
+    """Powers of two, and a number that is none."""
+    assert node_counts(12) == [1, 2, 4, 8, 12]
+    assert node_counts(16) == [1, 2, 4, 8, 16]
