@@ -22,7 +22,7 @@ from dsgd.collectives import (
 )
 from dsgd.collectives.model import ALGORITHMS as FLAT
 from dsgd.comm.wire import DTYPE_CODES, HEADER_BYTES
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import InvalidParameterError, ProtocolError
 from gangs import SHARED, TRANSPORTS, run_gang
 from reference import collectives as reference
 
@@ -286,6 +286,17 @@ def test_what_cannot_be_sent_is_refused_before_anything_is() -> None:
         with pytest.raises(InvalidParameterError, match="hosts"):
             Group(group.transport, hosts=[0, 1, 2])
         group.barrier()
+
+    run_gang("inproc", 2, program)
+
+
+def test_lengths_that_ranks_do_not_agree_on_are_an_error() -> None:
+    """Who is sent more or less than the lengths it knows hears of it, and nobody gets half a vector."""
+
+    def program(group: Group) -> None:
+        mine = np.zeros(3 - group.rank)
+        with pytest.raises(ProtocolError, match="not at the same point"):
+            group.allgatherv(mine, [3, 1] if group.rank == 0 else [4, 2])
 
     run_gang("inproc", 2, program)
 

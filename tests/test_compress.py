@@ -306,6 +306,20 @@ def test_random_rounding_is_unbiased(compressor: Compressor, variance: Any) -> N
         assert spread == pytest.approx(formula, rel=0.05)
 
 
+def test_ternary_rounding_is_unbiased_about_what_it_clips_to() -> None:
+    """With clipping the mean over many draws is the clipped vector, and not the vector."""
+    vector = np.append(0.1 * np.random.default_rng(2).standard_normal(63), 3.0)
+    compressor = TernGrad(clip=2.5)
+    memory = compressor.init(64, np.float64, 7)
+    draws = np.array([sent(compressor, vector, memory) for _ in range(4000)])
+    limit = 2.5 * vector.std()
+    errors = draws - np.clip(vector, -limit, limit)
+    scores = errors.mean(axis=0) / (errors.std(axis=0) / np.sqrt(len(draws)) + 1e-300)
+    assert limit < 1.5
+    assert np.abs(scores[:-1]).max() < 4.5
+    np.testing.assert_allclose(draws[:, -1], limit)
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_every_compressor_equals_its_twin(dtype: Any) -> None:
     """What arrives is what the plain-numpy twin computes, fed the same random numbers."""

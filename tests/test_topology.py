@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.comm.matching import exchange_steps, matchings
+from dsgd.comm.mixing import mixing_matrix, shares, spectral_gap
 from dsgd.comm.topology import (
     AbstractTopology,
     Bipartite,
@@ -20,9 +21,6 @@ from dsgd.comm.topology import (
     RandomRegular,
     Ring,
     Star,
-    mixing_matrix,
-    shares,
-    spectral_gap,
 )
 from dsgd.errors import InvalidParameterError
 

@@ -5,7 +5,7 @@ number of ranks. A rank that only talks to a few peers pays for those alone.
 
 Update, for the graph of round k:
 
-- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.weights`. Where W is doubly
+- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.mixing.weights`. Where W is doubly
   stochastic the mean over ranks stays and everybody converges to it.
 - `push_sum`: every rank cuts its mass (w z, w), a vector and a weight, into equal parts, keeps one, sends one to each
   of its out-peers and adds what comes in. The sums of both over ranks stay whatever the graph is, so that the ratio z
@@ -30,7 +30,8 @@ import numpy as np
 from dsgd.collectives.cost import Cost
 from dsgd.collectives.group import Group
 from dsgd.comm.matching import Step, exchange_steps
-from dsgd.comm.topology import AbstractTopology, shares, weights
+from dsgd.comm.mixing import shares, weights
+from dsgd.comm.topology import AbstractTopology
 from dsgd.comm.wire import HEADER_BYTES, OP_GOSSIP
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector

@@ -42,6 +42,8 @@ DGX_1V.flags.writeable = False
 
 _CLOSE: Final = 0.95
 _FINEST: Final = 8
+# Nodes of the search for few trees: a limit by the clock would make the packing depend on what else the machine does.
+_MOST_NODES: Final = 1000
 _FLOW_UNITS: Final = 2**20
 
 
@@ -218,7 +220,7 @@ def _select(trees: Sequence[Parents], capacities: FloatMatrix, unit: float) -> P
         integrality=np.ones(2 * n),
         bounds=Bounds(0.0, np.concatenate([most, np.ones(n)])),
         constraints=[within, used],
-        options={"time_limit": 10.0},
+        options={"node_limit": _MOST_NODES},
     )
     if found.x is None:
         return Packing(tuple(trees), (0.0,) * n)

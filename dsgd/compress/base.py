@@ -74,7 +74,8 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     Attributes
     ----------
     unbiased : bool
-        Whether the mean over the random numbers of what `decode` returns is the vector.
+        Whether the mean over the random numbers of what `decode` returns is the vector; where a compressor clips it
+        first, the clipped vector.
     sparse : bool
         Whether a payload holds entries and their places, so that decoding it passes over these alone.
     linear : bool

@@ -9,7 +9,8 @@ rank sums a part of the entries and sends the sums on (`dsgd.collectives.compres
 Cost: 1.6 bits an entry towards the rank that sums it, ``ceil(log2(2 P + 1))`` bits back, and an all-reduce of one
 number for the scale.
 
-Source: Wen et al. 2017, with clipping at 2.5 standard deviations as theirs (their section 4), which makes it biased.
+Source: Wen et al. 2017, with clipping at 2.5 standard deviations as theirs (their section 4), after which the mean is
+the clipped vector.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class TernGrad(AbstractCompressor[StreamMemory]):
     ----------
     clip : float or None, default None
         Magnitudes beyond so many standard deviations of the vector count as that. The published value is 2.5; None
-        clips nothing and leaves the mean unbiased.
+        clips nothing; otherwise the mean over the random numbers is the clipped vector.
 
     Raises
     ------

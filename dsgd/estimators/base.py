@@ -136,13 +136,14 @@ class AbstractSGD(AbstractClusterEstimator):
     ) -> tuple[GangResult, bool]:
         block = self._check_rows(X, y, sample_weight, first=first)
         summaries = [summarise(block, classification=self._is_classification)]
-        packer, job = self._plan(summaries, start, first=first, max_iter=max_iter)
+        packer, job = self._plan(summaries, start, self._draw_seed(), first=first, max_iter=max_iter)
         shares = packer([block], 0).cut(count_threads(self.n_jobs))
         return run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job)), packer.sparse
 
     def _train_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
+        seed = self._draw_seed()
         with self._open_blocks(
             X,
             y,
@@ -153,8 +154,9 @@ class AbstractSGD(AbstractClusterEstimator):
             first=first,
             pieces=_ELASTIC_PIECES if self.elastic else 1,
             out_of_core=self.out_of_core,
+            deal_seed=seed if self.shuffle else None,
         ) as blocks:
-            packer, job = self._plan(blocks.summaries, start, first=first, max_iter=max_iter)
+            packer, job = self._plan(blocks.summaries, start, seed, first=first, max_iter=max_iter)
             gang = blocks.run(
                 train,
                 packer,
@@ -170,8 +172,12 @@ class AbstractSGD(AbstractClusterEstimator):
             )
         return gang, packer.sparse
 
+    def _draw_seed(self) -> int:
+        """Return the seed of this training."""
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
     def _plan(
-        self, summaries: Sequence[BlockSummary], start: _Start, *, first: bool, max_iter: int | None
+        self, summaries: Sequence[BlockSummary], start: _Start, seed: int, *, first: bool, max_iter: int | None
     ) -> tuple[Packer, TrainJob]:
         """Return what packs the rows and what trains on them."""
         check_summaries(summaries)
@@ -180,7 +186,6 @@ class AbstractSGD(AbstractClusterEstimator):
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
         dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
         early = self.early_stopping and max_iter is None
-        seed = int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
         packer = Packer(
             classes=self._classes(),
             n_features=d,

@@ -63,7 +63,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Stop once the training loss, or with `early_stopping` the validation score, has not improved by `tol` for
         `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
     shuffle : bool, default True
-        Walk the rows in an order drawn once from `random_state`; False keeps the order given.
+        Deal the rows of arrays of this process to ranks at random, and walk those of a rank in an order drawn once
+        from `random_state`; False keeps the order given. Rows that were made on a cluster stay with the workers that
+        have them: where their order means something, shuffle them first.
     verbose : int, default 0
         Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
     epsilon : float, default 0.1

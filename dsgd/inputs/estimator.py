@@ -197,6 +197,7 @@ class AbstractClusterEstimator(BaseEstimator):
         pieces: int = 1,
         out_of_core: bool = False,
         any_shape: bool = False,
+        deal_seed: int | None = None,
     ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
@@ -219,6 +220,9 @@ class AbstractClusterEstimator(BaseEstimator):
             Whether blocks lie on the disks of the workers, and not in their memory.
         any_shape : bool, default False
             Whether rows may have any shape, see `summarise`.
+        deal_seed : int or None, default None
+            Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.dealing`; None leaves
+            neighbours together, as they are in blocks that were made on the cluster.
 
         Raises
         ------
@@ -241,6 +245,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 classification=classification,
                 supervised=supervised,
                 any_shape=any_shape,
+                seed=deal_seed,
             )
             return
         from dsgd.runtime import client_for
@@ -257,18 +262,18 @@ class AbstractClusterEstimator(BaseEstimator):
                 futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised, build=build))
             else:
                 rows = check()
-                futures = scatter_rows(
+                futures, deal = scatter_rows(
                     client,
                     *rows,
                     n_ranks=n_ranks,
                     ranks_per_worker=ranks_per_worker,
                     pieces=pieces,
                     on_disk=out_of_core,
+                    seed=deal_seed,
                 )
-                n_blocks = len(futures)
 
                 def send_again(k: int) -> Future:
-                    held.append(scatter_block(client, *rows, n_blocks, k, on_disk=out_of_core))
+                    held.append(scatter_block(client, *rows, deal, k, on_disk=out_of_core))
                     return held[-1]
 
                 resend = send_again
@@ -282,7 +287,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 self._check_width(summaries, feature_names(X), first=first)
             yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker, resend)
 
-    def _simulated(self, X: Any, check: Callable[[], Block], n_ranks: int | None, **options: bool) -> SimulatedBlocks:
+    def _simulated(self, X: Any, check: Callable[[], Block], n_ranks: int | None, **options: Any) -> SimulatedBlocks:
         """Return the rows as blocks of a simulated cluster."""
         if is_distributed(X):
             raise InvalidDataError(

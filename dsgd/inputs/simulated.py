@@ -8,7 +8,7 @@ from typing import Any
 
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, summarise
-from dsgd.local import split
+from dsgd.inputs.dealing import Deal
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster
 
@@ -85,6 +85,7 @@ def cut_rows(
     classification: bool,
     supervised: bool,
     any_shape: bool = False,
+    seed: int | None = None,
 ) -> SimulatedBlocks:
     """Cut arrays into one block per rank, as they would be sent to workers, and look at each.
 
@@ -100,6 +101,8 @@ def cut_rows(
         Whether rows should lie on disk.
     classification, supervised, any_shape : bool
         See `summarise`.
+    seed : int or None, default None
+        Deals rows to ranks at random; None leaves neighbours together.
 
     Raises
     ------
@@ -113,8 +116,8 @@ def cut_rows(
     if out_of_core:
         raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
     X, y, weights = rows
-    n = X.shape[0]
-    cuts = [slice(*split(n, cluster.ranks, k)) for k in range(cluster.ranks)]
+    deal = Deal(X.shape[0], cluster.ranks, seed=seed)
+    cuts = [deal.rows(k) for k in range(cluster.ranks)]
     blocks = [(X[c], None if y is None else y[c], None if weights is None else weights[c]) for c in cuts]
     asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
     looks = [summarise(block, **asked) for block in blocks]

@@ -17,6 +17,7 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.blocks import make_block
+from dsgd.inputs.dealing import Deal
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
 
@@ -157,7 +158,8 @@ def scatter_rows(
     ranks_per_worker: int | None = None,
     pieces: int = 1,
     on_disk: bool = False,
-) -> list[Any]:
+    seed: int | None = None,
+) -> tuple[list[Any], Deal]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or `pieces` of them, and those of the ranks of a worker are neighbours.
@@ -176,25 +178,31 @@ def scatter_rows(
         Blocks per rank.
     on_disk : bool, default False
         Whether workers put them on disk; blocks are then small, and one is in memory at a time.
+    seed : int or None, default None
+        Deals rows to ranks at random; None leaves neighbours together.
 
     Returns
     -------
     list of Future
-        Blocks in row order.
+        The blocks.
+    Deal
+        Which rows are in which.
     """
     threads = sorted(client.nthreads().items())
     places = [address for address, n in threads for _ in range(min(n, ranks_per_worker or n))]
     n_ranks = n_ranks or len(places)
     if on_disk:
         pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
-    n_blocks = pieces * n_ranks
-    futures: list[Any] = []
-    for k in range(n_blocks):
-        workers = [places[k * len(places) // n_blocks]]
-        futures.append(scatter_block(client, X, y, sample_weight, n_blocks, k, workers, on_disk=on_disk))
+    deal = Deal(X.shape[0], n_ranks, pieces, seed)
+    futures: list[Any] = [None] * deal.n_blocks
+    last: list[Any] = []
+    for k in deal.reading_order():
+        workers = [places[k * len(places) // deal.n_blocks]]
+        futures[k] = scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=on_disk)
         if on_disk:
-            settle(client, futures[-2:-1])
-    return futures
+            settle(client, last)
+            last = [futures[k]]
+    return futures, deal
 
 
 def scatter_block(
@@ -202,20 +210,20 @@ def scatter_block(
     X: Any,
     y: Any,
     sample_weight: Any,
-    n_blocks: int,
+    deal: Deal,
     k: int,
     workers: list[str] | None = None,
     *,
     on_disk: bool = False,
 ) -> Any:
-    """Send block k of `n_blocks` to one of `workers` (any by default); see `scatter_rows`.
+    """Send block k of a deal to one of `workers` (any by default); see `scatter_rows`.
 
     Returns
     -------
     Future
         The block.
     """
-    rows = slice(X.shape[0] * k // n_blocks, X.shape[0] * (k + 1) // n_blocks)
+    rows = deal.rows(k)
     block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
     [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future

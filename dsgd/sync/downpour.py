@@ -7,7 +7,10 @@ or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d
 for the answer, the model of the server, and goes on from there. One worker alone takes plain SGD steps.
 
 With ``s = 1``, as in the source, the server adds up what P workers do, so their rates add up too, and must be P times
-smaller where one rank's are near to what is stable. The default, ``s = 1 / P``, needs no other rates than one rank.
+smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 letters old when it
+comes, and where the steps of a round go all the way to what the worker takes for the minimum, the server follows
+``x <- x - s x_old``, which swings, and makes noise louder, for s above ``(1 - 1 / P)^(P - 1) / P``. That is the
+default, which needs no other rates than one rank: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many.
 
 Cost per round and worker: a letter to the server and, every `fetch_every` rounds, one back, `letter_bytes` each. The
 worker keeps one more vector.
@@ -29,7 +32,7 @@ from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
-__all__ = ["Downpour", "DownpourState"]
+__all__ = ["Downpour", "DownpourState", "steady_share"]
 
 
 @dataclass
@@ -59,7 +62,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     fetch_every : int, default 1
         Letters after which a worker gets the model of the server.
     share : float or None, default None
-        s, in (0, 1]; None is one over the number of workers.
+        s, in (0, 1]; None is `steady_share` of the number of workers.
 
     Raises
     ------
@@ -108,7 +111,21 @@ class Downpour(AbstractServerStrategy[DownpourState]):
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what adds changes up."""
-        return _Desk(model, 1.0 / model.n_workers if self.share is None else self.share)
+        return _Desk(model, steady_share(model.n_workers) if self.share is None else self.share)
+
+
+def steady_share(n_workers: int) -> float:
+    """Return the largest s for which ``x_(k + 1) = x_k - s x_(k - d)`` does not swing, with d = P - 1.
+
+    Its roots are those of ``z^(d + 1) - z^d + s``, real up to ``s = d^d / (d + 1)^(d + 1)``, where two of them meet.
+
+    Parameters
+    ----------
+    n_workers : int
+        P.
+    """
+    delay = n_workers - 1
+    return float((delay / n_workers) ** delay / n_workers)
 
 
 @final

@@ -25,7 +25,8 @@ from typing import ClassVar
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.comm.topology import AbstractTopology, Exponential, shares
+from dsgd.comm.mixing import shares
+from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.comm.wire import OP_GOSSIP
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk

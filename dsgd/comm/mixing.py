@@ -1,0 +1,127 @@
+"""With which weights ranks take in what their peers have, as pure functions of a graph.
+
+Problem: repeated averaging with neighbours must leave the mean over all ranks alone, whatever the graph.
+
+Update: with ``W[i, j]`` the weight with which rank i takes in what rank j has, one round of mixing is ``x <- W x``. Two
+weightings make the mean survive it:
+
+- Metropolis, for graphs in which every edge goes both ways: ``W[i, j] = 1 / (1 + max(d_i, d_j))`` between neighbours of
+  degrees d, and the rest of each row on the diagonal. W is symmetric and doubly stochastic whatever the degrees are.
+- uniform: rank j cuts what it has into ``1 + d_j`` equal parts, keeps one and sends the others. W is column stochastic:
+  the sum over ranks survives, and doubly stochastic where all ranks send and receive equally much.
+
+How fast ranks agree is set by the spectral gap, 1 - abs(lambda_2): of order P^-2 on a ring of P ranks, P^-1 on a square
+grid, independent of P on random regular graphs, and 1, all at once, if everybody talks to everybody.
+
+Source: Xiao and Boyd 2004 (Metropolis weights); Kempe, Dobra and Gehrke 2003 (sums that survive uniform ones).
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Literal
+
+import numpy as np
+
+from dsgd.comm.topology import AbstractTopology
+from dsgd.errors import InvalidParameterError
+from dsgd.types import FloatMatrix
+
+__all__ = ["Weighting", "mixing_matrix", "shares", "spectral_gap", "weights"]
+
+Weighting = Literal["metropolis", "uniform"]
+
+
+def shares(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> float:
+    """Return which part of what it has `rank` keeps, and sends to each of its out-peers, under uniform weights."""
+    return 1.0 / (1 + len(topology.out_peers(rank, size, round_number)))
+
+
+def weights(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> tuple[float, dict[int, float]]:
+    """Return the weights of one round of averaging with neighbours.
+
+    Metropolis weights where every edge goes both ways, uniform ones of the senders otherwise.
+
+    Parameters
+    ----------
+    topology : AbstractTopology
+        The graph.
+    rank, size, round_number : int
+        The rank, how many there are, and the round.
+
+    Returns
+    -------
+    own : float
+        Weight of what the rank has itself.
+    of : dict of int to float
+        Weight of what comes from each in-peer.
+    """
+    sources = topology.in_peers(rank, size, round_number)
+    if topology.symmetric:
+        degree = len(sources)
+        degrees = [len(topology.out_peers(source, size, round_number)) for source in sources]
+        of = {source: 1.0 / (1 + max(degree, d)) for source, d in zip(sources, degrees, strict=True)}
+        return 1.0 - math.fsum(of.values()), of
+    return (
+        shares(topology, rank, size, round_number),
+        {source: shares(topology, source, size, round_number) for source in sources},
+    )
+
+
+def mixing_matrix(
+    topology: AbstractTopology, size: int, round_number: int = 0, weighting: Weighting | None = None
+) -> FloatMatrix:
+    """Return W, with ``x <- W x`` one round of mixing.
+
+    Parameters
+    ----------
+    topology : AbstractTopology
+        The graph.
+    size : int
+        How many ranks.
+    round_number : int, default 0
+        The round.
+    weighting : {"metropolis", "uniform"}, optional
+        See the module. By default Metropolis where every edge goes both ways, else uniform: what `weights` returns.
+
+    Returns
+    -------
+    array, shape (size, size), float64
+        Row i holds the weights of rank i's new value; columns add up to one, and under Metropolis weights rows do too.
+
+    Raises
+    ------
+    InvalidParameterError
+        Metropolis weights are asked for where edges go one way.
+    """
+    if weighting == "metropolis" and not topology.symmetric:
+        raise InvalidParameterError(
+            f"mixing_matrix(weighting='metropolis') needs edges that go both ways; those of {topology} do not. "
+            "Take weighting='uniform'."
+        )
+    matrix = np.zeros((size, size))
+    for rank in range(size):
+        if weighting == "uniform":
+            share = shares(topology, rank, size, round_number)
+            matrix[[rank, *topology.out_peers(rank, size, round_number)], rank] = share
+        else:
+            own, of = weights(topology, rank, size, round_number)
+            matrix[rank, rank] = own
+            matrix[rank, list(of)] = list(of.values())
+    return matrix
+
+
+def spectral_gap(matrix: FloatMatrix) -> float:
+    """Return 1 - abs(lambda_2), lambda_2 the second largest eigenvalue of a mixing matrix by modulus; 1 for one rank.
+
+    Parameters
+    ----------
+    matrix : array, shape (size, size)
+        Column stochastic. Of a graph that changes, the product of the matrices of a period.
+    """
+    if matrix.shape[0] == 1:
+        return 1.0
+    symmetric = np.array_equal(matrix, matrix.T)
+    values = np.abs(np.linalg.eigvalsh(matrix) if symmetric else np.linalg.eigvals(matrix))
+    # Rounding may leave the modulus a little above one.
+    return max(0.0, 1.0 - float(np.sort(values)[-2]))
