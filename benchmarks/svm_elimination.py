@@ -1,10 +1,17 @@
 """Elimination under cache pressure: every preset of `dsgd.svm.SVC` on sets whose kernel does not fit into the cache.
 
-The cache holds the same share of the kernel matrix on all sets, a hundredth unless ``--share`` says otherwise. Each fit
-runs in a process of its own, so that its peak memory can be told; presets of one set take turns. One line per preset:
-kernel values computed, in units of n² and against ``none``; median seconds and processor seconds; steps; samples left
-out, and those that wrongly were and came back; reconstructions; how far the objective lies from that of ``none``; and
-by how much resident memory rose above what the data, the program and the cache take.
+The cache holds the same share of the kernel matrix on all sets, a hundredth unless ``--share`` or ``--megabytes`` say
+otherwise. Each fit runs in a process of its own, so that its peak memory can be told; presets of one set take turns.
+One line per preset: kernel values computed, in units of n² and against ``none``; median seconds and processor seconds;
+steps; samples left out, and those that wrongly were and came back; reconstructions; how far the objective lies from
+that of ``none``; and by how much resident memory rose above what the data, the program and the cache take.
+
+The line of a set tells two numbers of kernel values to hold these against. *Least*: what any run must compute that
+proves the gap over all samples by their sums. *Oracle*: what this solver takes if it is told which samples end as
+support vectors, the same cache given; it solves these alone and then needs the rest of their rows.
+
+``--slower`` compares ``auto`` with ``none`` only, with caches of 1 and 10 per cent and of 200 and 400 megabytes, and
+says where it takes more time.
 
     DSGD_DATA=... python benchmarks/svm_elimination.py --out rows.jsonl
 """
@@ -19,6 +26,7 @@ import sys
 import time
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -70,9 +78,23 @@ CASES: dict[str, tuple[Callable[[int], tuple[Any, Any]], int, dict[str, float]]]
 }
 SHARE = 0.01
 QUICK_ROWS = 4000
+#: Caches of ``--slower``: shares of the kernel matrix, and megabytes.
+SHARES, MEGABYTES = (0.01, 0.1), (200.0, 400.0)
 
 
-def measure(name: str, preset: str, share: float, quick: bool) -> dict[str, Any]:
+@dataclass(frozen=True)
+class Cache:
+    """A cache: megabytes, or a share of the kernel matrix."""
+
+    megabytes: float | None = None
+    share: float = SHARE
+
+    def of(self, n: int) -> float:
+        """Return the megabytes for n samples."""
+        return self.megabytes or self.share * 4 * n**2 / 2**20
+
+
+def measure(name: str, preset: str, cache: Cache, quick: bool) -> dict[str, Any]:
     """Fit once in this process and return what it took."""
     from dsgd.runtime.threads import peak_rss_bytes
     from dsgd.svm import SVC
@@ -81,7 +103,7 @@ def measure(name: str, preset: str, share: float, quick: bool) -> dict[str, Any]
     X, y = read(n)
     if quick:
         X, y = X[:QUICK_ROWS], y[:QUICK_ROWS]
-    cache_mb = share * 4 * X.shape[0] ** 2 / 2**20
+    cache_mb = cache.of(X.shape[0])
     some = np.argsort(y, kind="stable")[:: max(1, len(y) // 3000)]
     SVC(cache_size=0.1, elimination="aggressive").fit(X[some], y[some])  # load compiled code
     before = peak_rss_bytes()
@@ -90,12 +112,14 @@ def measure(name: str, preset: str, share: float, quick: bool) -> dict[str, Any]
         warnings.simplefilter("ignore")
         model = SVC(cache_size=cache_mb, elimination=preset, **options).fit(X, y)
     seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
+    peak = peak_rss_bytes() - before
+    n_told = oracle_values(X, y, model, cache_mb, options) if preset == "none" else None
     (history,) = model.elimination_history_
     active = [record.n_active for record in history]
     return {
         "n": X.shape[0],
         "d": X.shape[1],
-        "share": share,
+        "share": cache_mb * 2**20 / (4 * X.shape[0] ** 2),
         "cache_mb": cache_mb,
         "seconds": seconds,
         "cpu_seconds": cpu,
@@ -108,7 +132,8 @@ def measure(name: str, preset: str, share: float, quick: bool) -> dict[str, Any]
         "least_active": min(active),
         "objective": model.dual_objective_,
         "gap": model.gap_,
-        "peak_rise_bytes": peak_rss_bytes() - before,
+        "peak_rise_bytes": peak,
+        "oracle_evaluations": n_told,
         "data_bytes": int(X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sp.issparse(X) else X.nbytes),
     }
 
@@ -121,9 +146,20 @@ def least_values(n: int, n_support: int) -> int:
     return n_support * n - n_support * (n_support - 1) // 2
 
 
-def in_own_process(name: str, preset: str, share: float, quick: bool) -> dict[str, Any]:
+def oracle_values(X: Any, y: Any, model: Any, cache_mb: float, options: dict[str, float]) -> int:
+    """Return the kernel values of a run on the support vectors alone, and those between them and the other samples."""
+    from dsgd.svm import SVC
+
+    told = SVC(cache_size=cache_mb, elimination="none", **{"gamma": model._gamma, **options})
+    n_support = len(model.support_)
+    told.fit(X[model.support_], y[model.support_])
+    return int(told.n_kernel_evaluations_) + n_support * (X.shape[0] - n_support)
+
+
+def in_own_process(name: str, preset: str, cache: Cache, quick: bool) -> dict[str, Any]:
     """Run `measure` in a fresh process."""
-    command = [sys.executable, __file__, "--measure", name, preset, str(share), *(["--quick"] if quick else [])]
+    size = ["--megabytes", str(cache.megabytes)] if cache.megabytes else ["--share", str(cache.share)]
+    command = [sys.executable, __file__, "--measure", name, preset, *size, *(["--quick"] if quick else [])]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise RuntimeError(done.stderr)
@@ -131,20 +167,22 @@ def in_own_process(name: str, preset: str, share: float, quick: bool) -> dict[st
     return result
 
 
-def compare(name: str, presets: list[str], share: float, repeats: int, quick: bool, rows: Rows) -> None:
-    """Fit one set with all presets in turn and print their lines."""
+def compare(name: str, presets: list[str], cache: Cache, repeats: int, quick: bool, rows: Rows) -> float:
+    """Fit one set with all presets in turn, print their lines and return the time of the last against that of none."""
     runs: dict[str, list[dict[str, Any]]] = {preset: [] for preset in presets}
     for _ in range(repeats):
         for preset in presets:
-            runs[preset].append(in_own_process(name, preset, share, quick))
+            runs[preset].append(in_own_process(name, preset, cache, quick))
     none = runs["none"][0]
     times = {p: statistics.median(run["seconds"] for run in runs[p]) for p in presets}
     cpus = {p: statistics.median(run["cpu_seconds"] for run in runs[p]) for p in presets}
     pairs = none["n"] ** 2
     least = least_values(none["n"], none["n_support"])
+    told = none["oracle_evaluations"]
     print(
-        f"{name}: n={none['n']}, cache {none['cache_mb']:.3g} MB, {share:.3g} of the kernel; at least "
-        f"{least / pairs:.3f} n² values: {none['kernel_evaluations'] / least:.2f}x fewer is the limit"
+        f"{name}: n={none['n']}, cache {none['cache_mb']:.3g} MB, {none['share']:.3g} of the kernel; least "
+        f"{least / pairs:.3f} n² values ({none['kernel_evaluations'] / least:.2f}x fewer), oracle {told / pairs:.3f} "
+        f"({none['kernel_evaluations'] / told:.2f}x fewer)"
     )
     for preset in presets:
         run = runs[preset][-1]
@@ -168,6 +206,7 @@ def compare(name: str, presets: list[str], share: float, repeats: int, quick: bo
             f"{extra:+.0f} MB",
             flush=True,
         )
+    return times[presets[-1]] / times["none"]
 
 
 def main() -> None:
@@ -179,21 +218,31 @@ def main() -> None:
     parser.add_argument("--case", action="append", choices=list(CASES), help="only this set; can be repeated")
     parser.add_argument("--preset", action="append", choices=PRESETS, help="only this preset, besides none")
     parser.add_argument("--share", action="append", type=float, help="cache as a share of the kernel; can be repeated")
-    parser.add_argument("--measure", nargs=3, metavar=("CASE", "PRESET", "SHARE"), help="fit once here; print JSON")
+    parser.add_argument("--megabytes", action="append", type=float, help="cache in megabytes; can be repeated")
+    parser.add_argument("--slower", action="store_true", help="auto against none with several caches, times only")
+    parser.add_argument("--measure", nargs=2, metavar=("CASE", "PRESET"), help="fit once here; print JSON")
     arguments = parser.parse_args()
+    caches = [Cache(megabytes) for megabytes in arguments.megabytes or []]
+    caches += [Cache(share=share) for share in arguments.share or []]
     if arguments.measure:
-        name, preset, share = arguments.measure
-        print(json.dumps(measure(name, preset, float(share), arguments.quick)))
+        print(json.dumps(measure(*arguments.measure, (caches or [Cache()])[0], arguments.quick)))
         return
     rows = Rows("svm_elimination", arguments.out)
     presets = ["none", *(p for p in arguments.preset or PRESETS if p != "none")]
+    if arguments.slower:
+        presets = ["none", "auto"]
+        caches = caches or [*(Cache(share=share) for share in SHARES), *map(Cache, MEGABYTES)]
     repeats = 1 if arguments.quick else arguments.repeats
+    found: list[tuple[float, str, Cache]] = []
     for name in arguments.case or CASES:
-        for share in arguments.share or [SHARE]:
+        for cache in caches or [Cache()]:
             try:
-                compare(name, presets, share, repeats, arguments.quick, rows)
+                found.append((compare(name, presets, cache, repeats, arguments.quick, rows), name, cache))
             except (RuntimeError, DatasetError) as error:
                 print(f"{name} skipped: {str(error).strip().splitlines()[-1]}")
+    if arguments.slower and found:
+        ratio, name, cache = max(found, key=lambda each: each[0])
+        print(f"auto takes {ratio:.2f} of the time of none at most: {name}, {cache}")
 
 
 if __name__ == "__main__":

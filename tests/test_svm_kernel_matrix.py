@@ -16,7 +16,7 @@ from dsgd.svm.block import solve
 from dsgd.svm.cache import RowCache
 from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
-from dsgd.svm.kernel_functions import Kernel, scale_gamma
+from dsgd.svm.kernel_functions import Kernel, block_values, prepare, scale_gamma, take_rows
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out, merge_rows
 from dsgd.svm.smo import solve_block
@@ -98,6 +98,24 @@ def test_products_and_blocks(sparse):
     np.testing.assert_allclose(
         matrix.block(matrix.pick(np.array([103, 170, 111]))), rbf_kernel(X[[103, 170, 111]], gamma=GAMMA), atol=1e-5
     )
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("wide", [np.int32, np.int64])
+def test_csr_rows_are_taken_in_any_order(dtype, wide):
+    """Rows of CSR made ready are those of the matrix, empty and repeated ones too, whatever type its indices have."""
+    X = _sparse(60, 90, 1)
+    X.data[X.indptr[7] : X.indptr[8]] = 0.0
+    X.eliminate_zeros()
+    X.indices, X.indptr = X.indices.astype(wide), X.indptr.astype(wide)
+    kernel = Kernel("rbf", GAMMA)
+    for index in (np.array([7, 3, 59, 3, 0]), np.empty(0, dtype=np.int64), np.arange(60)[::-1]):
+        rows = prepare(kernel, X, dtype, sparse=True, index=index)
+        again = take_rows(prepare(kernel, X, dtype, sparse=True), index)
+        expected = rbf_kernel(X[index], X, gamma=GAMMA) if len(index) else np.empty((0, 60))
+        every = prepare(kernel, X, dtype, sparse=True)
+        for part in (rows, again):
+            np.testing.assert_allclose(block_values(kernel, part, every, dtype), expected, rtol=1e-5)
 
 
 def test_cache_never_holds_more_than_it_may():
