@@ -390,10 +390,10 @@ class KernelMatrix:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
 
-    def hold(self, samples: IntVector) -> Held:
-        """Return rows of samples that lie here, in float64: ready from now on if they are few bytes, else made anew."""
-        per_row = self.X.nnz // max(1, self.X.shape[0]) * 12 if self._sparse else 8 * (self._n_columns + 2)
-        if self.kernel.name != "precomputed" and len(samples) * per_row <= _HELD_BYTES:
+    def hold(self, samples: IntVector, n_most: int) -> Held:
+        """Return rows of samples that lie here, in float64: kept ready where `n_most` are few bytes, else made anew."""
+        per_row = 12 * self.X.nnz / max(1, self.X.shape[0]) if self._sparse else 8 * (self._n_columns + 2)
+        if self.kernel.name != "precomputed" and n_most * per_row <= _HELD_BYTES:
             rows = self._prepared(samples, np.float64)
             return Held(samples, lambda start, stop: span(rows, start, stop))
         return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))

@@ -125,13 +125,14 @@ class ExactSums:
         if not self._is_aside[ids].all():  # a proof has looked at them since
             return self.renew(ids, beta), added
         sources, chosen = np.flatnonzero(beta), np.zeros(self._matrix.n)
-        columns = [self._matrix.hold(sources)]
+        n_most = len(sources) + len(ids)
+        columns = [self._matrix.hold(sources, n_most)]
         bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
         start = 0
         while start < len(ids):
             part = ids[start : start + max(64, min(_PART, _PART_BYTES // (8 * max(1, len(sources)))))]
             stop = start + len(part)
-            values = self._matrix.values(self._matrix.hold(part), columns)
+            values = self._matrix.values(self._matrix.hold(part, len(part)), columns)
             u[start:stop] = values @ beta[sources]
             added[part] = values @ chosen[sources]
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
@@ -143,7 +144,7 @@ class ExactSums:
                 added[others] += self._matrix.product(others, given, coefs, np.float64)
                 chosen[given] = coefs
                 sources = np.concatenate([sources, given])
-                columns.append(self._matrix.hold(given))
+                columns.append(self._matrix.hold(given, n_most))
             start = stop
         given = np.flatnonzero(chosen)
         if len(given):  # all at once, as each time the rows of the bystanders have to be made ready
