@@ -26,6 +26,7 @@ from dsgd.cli import (
     study_scaling,
     study_strategies,
     study_tuning,
+    tune,
 )
 
 __all__ = ["app"]
@@ -68,6 +69,7 @@ study.app.command("strategies", epilog=study_strategies.EXAMPLES)(study_strategi
 study.app.command("tuning", epilog=study_tuning.EXAMPLES)(study_tuning.tuning)
 app.add_typer(study.app, name="study")
 app.add_typer(datasets.app, name="datasets", help="List, fetch and make data sets.")
+app.command("tune", epilog=tune.EXAMPLES)(tune.tune)
 app.command("calibrate", epilog=calibrate.EXAMPLES)(calibrate.calibrate)
 app.command("simulate", epilog=simulate.EXAMPLES)(simulate.simulate)
 app.command("info", epilog=info.EXAMPLES)(info.info)

@@ -29,14 +29,27 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from statistics import NormalDist
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, get_args
 
-from dsgd.collectives.model import LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
+from dsgd.sim.compute import Compute
+from dsgd.sim.network import Link, Network
 from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
+from dsgd.sync.base import Exchange
 
-__all__ = ["CostModel", "EpochCost", "Layout", "RowCost", "Workload", "interpolate", "kind_of", "spread"]
+__all__ = [
+    "CostModel",
+    "EpochCost",
+    "Layout",
+    "RowCost",
+    "Workload",
+    "estimated_costs",
+    "interpolate",
+    "kind_of",
+    "spread",
+]
 
 Layout = Literal["dense", "sparse"]
 
@@ -258,6 +271,36 @@ class CostModel:
             for ranks in (size, self.calibration.ranks)
         )
         return there - here
+
+
+def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
+    """Return a model of a gang that nobody has measured: estimates for cores of a server that share memory.
+
+    Parameters
+    ----------
+    ranks : int
+        How many.
+    strategies : sequence
+        Strategies that it is to know beside `LocalSGD`, as estimators take them.
+    """
+    compute = Compute()
+    way = Link(DEFAULT_LINK.byte_s, DEFAULT_LINK.latency_s)
+    twin = Calibration(ranks, Network("estimated", way, way, source=compute.source), compute)
+    row = RowCost(compute.row_s, compute.entry_s)
+    rows = {
+        f"{layout} {dtype} {exchanges}": row
+        for layout in get_args(Layout)
+        for dtype in ("float64", "float32")
+        for exchanges in get_args(Exchange)
+    }
+
+    def round_s(n_bytes: int) -> float:
+        wire_s = allreduce_seconds(choose_algorithm(n_bytes, ranks), n_bytes, ranks, DEFAULT_LINK)
+        return compute.call_s + n_bytes / 8 * compute.param_s + wire_s
+
+    points = tuple((float(n_bytes), round_s(n_bytes)) for n_bytes in (8, 1 << 14, 1 << 20))
+    rounds = {kind_of(sync): points for sync in (LocalSGD(), *strategies)}
+    return CostModel(twin, rows, rounds, end_s=2 * round_s(_CONTROL_BYTES), transport="estimated")
 
 
 def kind_of(sync: Any) -> str:

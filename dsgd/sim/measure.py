@@ -17,10 +17,13 @@ Cost: some ten seconds on two processes.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, Final
+
+import numpy as np
 
 from dsgd.collectives.calibrate import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
@@ -74,6 +77,7 @@ def measure_costs(
     dtypes: Sequence[str] = ("float64",),
     ranks: int | None = None,
     transport: TransportName = "auto",
+    limit_s: float = 60.0,
 ) -> CostModel:
     """Measure what rows, rounds and waiting cost on a gang.
 
@@ -91,6 +95,8 @@ def measure_costs(
         How many ranks; None takes one per thread of the workers, or two threads of this process.
     transport : str, default "auto"
         What they talk over; see `dsgd.runtime.run_on_cluster`.
+    limit_s : float, default 60
+        No further turn begins after so many seconds. One turn is always made.
 
     Returns
     -------
@@ -114,7 +120,7 @@ def measure_costs(
         has_period = {"every", "batch"} & set(vars(strategy))
         kinds[kind_of(strategy)] = strategy if has_period else LocalSGD(compressor=strategy.compressor)
     plan = {**_base_plan(layouts, dtypes), **_round_plan(kinds)}
-    gang = run_measurement(_measure, (plan, _N_TURNS), client=client, ranks=ranks, transport=transport)
+    gang = run_measurement(_measure, (plan, _N_TURNS, limit_s), client=client, ranks=ranks, transport=transport)
     found: _Found = gang.value
     size, wire = len(gang.stats), str(gang.stats[0]["transport"])
     twin = calibration_of(found.link, found.rounds_s, LocalSGD(), size, wire)
@@ -152,16 +158,25 @@ def _round_plan(kinds: dict[str, AbstractStrategy[Any]]) -> dict[Key, tuple[Any,
     return plan
 
 
-def _measure(rank: Rank, data: Any, plan: dict[Key, tuple[Any, RoundKind]], n_turns: int) -> _Found:
+def _measure(rank: Rank, data: Any, plan: dict[Key, tuple[Any, RoundKind]], n_turns: int, limit_s: float) -> _Found:
     """Return what rank 0 has measured; a rank program."""
+    begin = time.perf_counter()
     link = calibrate_link(rank.group)
-    rounds_s = measure_rounds(rank, data, LocalSGD(), n_turns)
     made = {
         key: MadeRounds(rank, strategy, kind, _FEW_EPOCHS if kind.rounds > _LEAST_ROUNDS else _MANY_EPOCHS)
         for key, (strategy, kind) in plan.items()
     }
-    turns = [{key: rounds.epoch_s() for key, rounds in made.items()} for _ in range(n_turns)]
-    return _Found(link, rounds_s, {key: median(turn[key] for turn in turns) for key in plan})
+    turns: list[dict[Key, float]] = []
+    rounds_s: list[list[float]] = []
+    taken = np.zeros(1)
+    while not turns or (len(turns) < n_turns and taken[0] < limit_s):
+        rounds_s.append(measure_rounds(rank, data, LocalSGD(), 1))
+        turns.append({key: rounds.epoch_s() for key, rounds in made.items()})
+        # All ranks must think the same of the time.
+        taken[0] = time.perf_counter() - begin
+        rank.group.allreduce(taken, "max")
+    medians = [float(median(column)) for column in zip(*rounds_s, strict=True)]
+    return _Found(link, medians, {key: median(turn[key] for turn in turns) for key in plan})
 
 
 def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[Any]]) -> CostModel:

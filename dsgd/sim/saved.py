@@ -77,12 +77,13 @@ def known_costs(
     transport: TransportName = "auto",
     folder: str | os.PathLike[str] | None = None,
     renew: bool = False,
+    limit_s: float = 60.0,
 ) -> SavedCosts:
     """Return the cost model of a gang: from its file, or measured and written there.
 
     Parameters
     ----------
-    client, strategies, layouts, dtypes, ranks, transport
+    client, strategies, layouts, dtypes, ranks, transport, limit_s
         See `dsgd.sim.measure_costs`. What the file lacks of strategies and rows is measured and added.
     folder : path or None, default None
         Where files are; None takes ``calibrations`` in the cache folder, see `dsgd.datasets.cache_folder`.
@@ -105,7 +106,13 @@ def known_costs(
         strategies = missing
     begin = time.perf_counter()
     model = measure_costs(
-        client, strategies=strategies, layouts=layouts, dtypes=dtypes, ranks=ranks, transport=transport
+        client,
+        strategies=strategies,
+        layouts=layouts,
+        dtypes=dtypes,
+        ranks=ranks,
+        transport=transport,
+        limit_s=limit_s,
     )
     seconds = time.perf_counter() - begin
     measured_at = datetime.now(UTC)

@@ -1,0 +1,207 @@
+"""``dsgd tune``: find the synchronisation and the step size that reach a target soonest on this machine."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
+
+import typer
+
+from dsgd.cli.cluster import connected
+from dsgd.cli.files import is_svmlight, read_rows
+from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.errors import InvalidParameterError
+
+if TYPE_CHECKING:
+    from dsgd.tuning import TuningResult
+
+__all__ = ["EXAMPLES", "tune"]
+
+EXAMPLES: Final = """\
+Examples:
+
+  dsgd tune --dataset a9a --workers 2
+
+  dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html
+
+  dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json
+"""
+_MODEL: Final = "The objective"
+_SEARCH: Final = "The search"
+_PLACE: Final = "Where it runs"
+_SHOWN: Final = 8
+
+
+def tune(
+    data: Annotated[
+        list[str] | None,
+        typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
+    ] = None,
+    more: Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")] = None,
+    task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
+    loss: Annotated[
+        str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=_MODEL)
+    ] = None,
+    penalty: Annotated[str, typer.Option(help="l2, l1, elasticnet or none.", rich_help_panel=_MODEL)] = "l2",
+    alpha: Annotated[float, typer.Option(help="Weight of the penalty.", rich_help_panel=_MODEL)] = 1e-4,
+    budget: Annotated[
+        float, typer.Option(help="Seconds until the answer, all included.", rich_help_panel=_SEARCH)
+    ] = 60.0,
+    margin: Annotated[
+        float, typer.Option(help="The target is the best score reached, less this.", rich_help_panel=_SEARCH)
+    ] = 0.003,
+    strategy: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--strategy",
+            "-s",
+            help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
+            "local and minibatch by default.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    compress: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always "
+            "tried.",
+            rich_help_panel=_SEARCH,
+        ),
+    ] = None,
+    seed: Annotated[int, typer.Option(help="Seed of rows held out, and of their order.", rich_help_panel=_SEARCH)] = 0,
+    workers: Annotated[int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)] = 0,
+    scheduler: Annotated[
+        str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=_PLACE)
+    ] = None,
+    jobs: Annotated[
+        int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=_PLACE)
+    ] = -1,
+    transport: Annotated[
+        str, typer.Option(help="What ranks on a cluster talk over, as in dsgd fit.", rich_help_panel=_PLACE)
+    ] = "auto",
+    report: Annotated[
+        Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the line to paste and nothing else.")] = False,
+) -> None:
+    """How should this model be trained here? Try periods, strategies and step sizes for a minute; print the best.
+
+    The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
+    by successive halving, scored on rows held out. What is printed can be pasted.
+    """
+    from dsgd.tuning import tune as search
+
+    X, y, paths = _rows(data or [], more or [], dataset)
+    if report is not None:
+        _check_report(report)
+    parameters: dict[str, Any] = {
+        "penalty": None if penalty == "none" else penalty,
+        "alpha": alpha,
+        "n_jobs": None if workers or scheduler else jobs,
+        "transport": transport,
+    }
+    with connected(workers, scheduler) as client:
+        estimator = make_estimator(task, loss, {**parameters, "client": client})
+        if paths and client is not None and is_svmlight(paths[0]):
+            X, y = paths, None
+        elif paths:
+            X, y = read_rows(paths)
+        with _shown(wanted=not (quiet or as_json)) as say:
+            result = search(
+                estimator, X, y, budget=budget, margin=margin, random_state=seed, on_progress=say,
+                strategies=[parse_sync(text) for text in strategy or ("local", "minibatch")],
+                compressors=None if compress is None else [None, *map(_compressor, compress)],
+            )  # fmt: skip
+    if report is not None:
+        from dsgd.tuning.report import write_tuning_report
+
+        write_tuning_report(result, report)
+    if as_json:
+        typer.echo(json.dumps(result.as_mapping()))
+    elif quiet:
+        typer.echo(result.line)
+    else:
+        _show(result, report)
+
+
+def _rows(data: list[str], more: list[str], dataset: str | None) -> tuple[Any, Any, list[str]]:
+    """Return the rows of a dataset, or the paths of files that are there."""
+    paths = [*data, *more]
+    if bool(paths) == (dataset is not None):
+        raise InvalidParameterError("dsgd tune needs rows: give --data FILES or --dataset NAME, one of the two")
+    if dataset is not None:
+        from dsgd.datasets import load_or_generate
+
+        found = load_or_generate(dataset)
+        return found.X, found.y, []
+    for path in paths:
+        if "://" not in path and not Path(path).exists():
+            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
+    return None, None, paths
+
+
+def _check_report(path: Path) -> None:
+    """Find out that a report cannot be written before a minute of work, not after."""
+    from dsgd.report import check_extras
+
+    check_extras()
+    if path.is_dir():
+        raise InvalidParameterError(f"--report {path} is a folder: name a file, such as {path / 'tuning.html'}")
+
+
+def _compressor(text: str) -> Any:
+    from dsgd.compress import parse_compressor
+
+    return parse_compressor(text)
+
+
+@contextmanager
+def _shown(*, wanted: bool) -> Iterator[Callable[[str], None] | None]:
+    """Give what shows a line of progress: a live one on a terminal, lines elsewhere."""
+    from rich.console import Console
+
+    console = Console(stderr=True, highlight=False)
+    if not wanted:
+        yield None
+        return
+    if not console.is_terminal:
+        yield lambda text: console.print(text, markup=False, soft_wrap=True)
+        return
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (SpinnerColumn(), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
+    with Progress(*columns, console=console, transient=True) as progress:
+        task = progress.add_task("placing rows", total=None)
+        yield lambda text: progress.update(task, description=text)
+
+
+def _show(result: TuningResult, report: Path | None) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    console = Console(highlight=False)
+    table = Table(box=None, pad_edge=False)
+    for name in ("candidate", "rung", "epoch, predicted", "measured", "to target", result.metric):
+        table.add_column(name, justify="left" if name == "candidate" else "right")
+    rows: list[Mapping[str, Any]] = [trial.as_row() for trial in result.table]
+    for row in rows[:_SHOWN]:
+        cells = [_seconds(row[name]) for name in ("predicted_epoch_s", "measured_epoch_s", "measured_s")]
+        score = "-" if row["best_score"] is None else f"{row['best_score']:.4f}"
+        table.add_row(row["candidate"], str(row["rung"]), *cells, score)
+    console.print(table)
+    if len(rows) > _SHOWN:
+        console.print(f"and {len(rows) - _SHOWN} more")
+    console.print(f"\n{result.answer}", markup=False, soft_wrap=True)
+    console.print(f"{result.seconds:.1f} s of {result.budget:g} s were used. To paste:\n", markup=False)
+    console.print(result.code, markup=False, soft_wrap=True)
+    if report is not None:
+        console.print(f"\nreport written to {report}", markup=False, soft_wrap=True)
+
+
+def _seconds(value: float | None) -> str:
+    return "-" if value is None else f"{value:.3g} s" if value >= 1.0 else f"{1e3 * value:.3g} ms"

@@ -1,0 +1,141 @@
+"""Successive halving under a budget in seconds: who runs next, for how long, and who is better.
+
+Problem: many candidates, little time. Most of them show early that they are no good.
+
+Method: all candidates run for an equal slice of a rung's time; the best third goes on to the next rung, whose slices
+are three times as long, until two or three are left. All rungs get an equal share of what is left of the budget when
+they begin, so that a rung that took too long shortens the later ones and not the answer.
+
+Candidates are compared by the seconds of training until their held-out score has reached the target, which is the best
+score that any of them has reached, less a margin; those that never reach it come after those that do, by score.
+
+Source: Jamieson and Talwalkar 2016 (successive halving); Karnin, Koren and Somekh 2013.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Final, NamedTuple
+
+__all__ = [
+    "FACTOR",
+    "Point",
+    "Standing",
+    "best_score",
+    "epochs_within",
+    "rung_sizes",
+    "seconds_to",
+    "slice_s",
+    "standing",
+]
+
+#: Of how many candidates one survives a rung.
+FACTOR: Final = 3
+_FINALISTS: Final = 3
+
+
+class Point(NamedTuple):
+    """What a fit had reached at the end of an epoch.
+
+    Parameters
+    ----------
+    seconds : float
+        Of training.
+    score : float
+        On the rows held out.
+    """
+
+    seconds: float
+    score: float
+
+
+class Standing(NamedTuple):
+    """What candidates are sorted by: seconds to the target, then score; less is better.
+
+    Parameters
+    ----------
+    seconds : float
+        To the target; infinite if it was not reached.
+    loss : float
+        The best score, negated.
+    """
+
+    seconds: float
+    loss: float
+
+
+def rung_sizes(n: int) -> list[int]:
+    """Return how many candidates each rung has: n, and a third of those before until three or fewer are left.
+
+    Examples
+    --------
+    >>> rung_sizes(40)
+    [40, 14, 5, 2]
+    """
+    sizes = [n] if n else []
+    while sizes and sizes[-1] > _FINALISTS:
+        sizes.append(-(-sizes[-1] // FACTOR))
+    return sizes
+
+
+def slice_s(left_s: float, sizes: Sequence[int]) -> float:
+    """Return the seconds that each candidate of the next rung may take.
+
+    Parameters
+    ----------
+    left_s : float
+        Seconds that are left for all rungs to come.
+    sizes : sequence of int
+        Candidates of these rungs, the next one first.
+    """
+    return max(0.0, left_s) / len(sizes) / sizes[0]
+
+
+def epochs_within(seconds: float, overhead_s: float, epoch_s: float, most: int) -> int:
+    """Return how many epochs fit into some seconds, beside what a fit costs without any; 0 if none does.
+
+    Parameters
+    ----------
+    seconds : float
+        What there is.
+    overhead_s, epoch_s : float
+        What a fit takes besides its epochs, and what an epoch takes.
+    most : int
+        Epochs at most.
+    """
+    if epoch_s <= 0.0:
+        return most
+    return max(0, min(most, math.floor((seconds - overhead_s) / epoch_s)))
+
+
+def best_score(curve: Sequence[Point]) -> float:
+    """Return the best score of a curve; minus infinity if there is none."""
+    return max((point.score for point in curve if not math.isnan(point.score)), default=-math.inf)
+
+
+def seconds_to(curve: Sequence[Point], target: float) -> float:
+    """Return the seconds after which a curve has reached a target for good; infinite if it never does.
+
+    For good means that the scores from there on are not below it in the mean: of a curve that jumps up and down, one
+    lucky epoch does not count.
+
+    Parameters
+    ----------
+    curve : sequence of Point
+        In the order of time.
+    target : float
+        The score.
+    """
+    rest, reached = 0.0, math.inf
+    for n, point in enumerate(reversed(curve), 1):
+        rest += point.score
+        # A score that is not a number makes the sum one for all epochs before.
+        if point.score >= target and rest / n >= target:
+            reached = point.seconds
+    return reached
+
+
+def standing(curve: Sequence[Point], target: float) -> Standing:
+    """Return what a curve is sorted by among others."""
+    return Standing(seconds_to(curve, target), -best_score(curve))

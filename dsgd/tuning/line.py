@@ -1,0 +1,83 @@
+"""An estimator as the line that makes it: what a user pastes."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import MISSING, fields, is_dataclass
+from typing import Any, Final
+
+import numpy as np
+
+__all__ = ["call_text", "estimator_line", "import_lines"]
+
+# Objects of this process: a cluster, or random numbers that go on from where they are.
+_LEFT_OUT: Final = ("client", "random_state")
+
+
+def call_text(part: Any) -> str:
+    """Return the call that makes a strategy, rule or compressor, without what is at its default.
+
+    Examples
+    --------
+    >>> from dsgd.sync import LocalSGD
+    >>> call_text(LocalSGD(every=256))
+    'LocalSGD(every=256)'
+    """
+    if not is_dataclass(part) or isinstance(part, type):
+        return repr(_plain(part))
+    values = ((f, getattr(part, f.name)) for f in fields(part) if f.init)
+    given = [f"{f.name}={call_text(value)}" for f, value in values if f.default is MISSING or value != f.default]
+    return f"{type(part).__name__}({', '.join(given)})"
+
+
+def estimator_line(estimator: Any) -> str:
+    """Return the call that makes an estimator, without what is at its default.
+
+    A client is left out, as is a generator of random numbers: they are objects of this process.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Fitted or not.
+    """
+    defaults = {name: p.default for name, p in inspect.signature(type(estimator)).parameters.items()}
+    given = []
+    for name, value in estimator.get_params(deep=False).items():
+        if name in _LEFT_OUT and not isinstance(value, (int, np.integer)):
+            continue
+        default = defaults[name]
+        if type(value) is type(default) and value == default:
+            continue
+        given.append(f"{name}={call_text(value)}")
+    # What was tuned is what is looked for.
+    given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
+    return f"{type(estimator).__name__}({', '.join(given)})"
+
+
+def import_lines(estimator: Any) -> list[str]:
+    """Return the imports without which the line of an estimator does not run, one per module.
+
+    Parameters
+    ----------
+    estimator : estimator
+        The one of the line.
+    """
+    names: dict[str, set[str]] = {"dsgd": {type(estimator).__name__}}
+    parts = [value for value in estimator.get_params(deep=False).values() if is_dataclass(value)]
+    while parts:
+        part = parts.pop()
+        package = ".".join(type(part).__module__.split(".")[:2])
+        if package == "dsgd.sim":
+            continue
+        names.setdefault(package, set()).add(type(part).__name__)
+        parts += [value for value in vars(part).values() if is_dataclass(value)]
+    return [f"from {package} import {', '.join(sorted(found))}" for package, found in sorted(names.items())]
+
+
+def _plain(value: Any) -> Any:
+    """Return a value whose text can be read without numpy."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        return {_plain(key): _plain(item) for key, item in value.items()}
+    return value

@@ -1,0 +1,401 @@
+"""Tuning: the period, the strategy, the compressor and the step size that reach a target soonest, within a budget.
+
+Problem: how often ranks should synchronise depends on the set, on the machine and on the step size, and trying all of
+it takes longer than training.
+
+Method: the cost model of the cluster (`dsgd.sim.known_costs`) says what an epoch of each candidate takes, and
+leaves out what cannot win (`dsgd.tuning.space`). The others run for real by successive halving
+(`dsgd.tuning.halving`). A part of the rows is held out once, by seed, and every candidate is scored on it after each
+epoch, by the ranks themselves.
+
+Budget: a fit gets as many epochs as fit into its slice, by the seconds that its epochs took before, or are predicted
+to take, and a callback ends it after the epoch in which the slice is over. Where an epoch of all rows is too long for
+a slice, fewer rows are used. What was promised is the whole call: measuring the cluster and placing rows count.
+
+Cost: the budget.
+
+Source: see `dsgd.tuning.halving`.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from statistics import median
+from typing import TYPE_CHECKING, Any, Final
+
+import numpy as np
+from sklearn.base import clone
+
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.estimators.base import AbstractSGD
+from dsgd.inputs import count_threads
+from dsgd.inputs.sources import is_distributed
+from dsgd.progress import Notice, ProgressEvent, StopTraining
+from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
+from dsgd.sim.cost import Layout, estimated_costs
+from dsgd.tuning.halving import Point, best_score, epochs_within, rung_sizes, slice_s, standing
+from dsgd.tuning.result import Trial, TuningResult
+from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
+from dsgd.tuning.space import Candidate, candidates, strategies_of
+from dsgd.validation import check_number
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["tune"]
+
+# Below this budget a cluster is not measured: it would take most of the time.
+_LEAST_TO_MEASURE_S: Final = 30.0
+# Share of the budget that is left for what comes after the last fit, and for a fit that ends late.
+_RESERVE: Final = 0.05
+# Share of the budget in which the cluster may be measured again and again.
+_MEASURING: Final = 0.15
+_MOST_CANDIDATES: Final = 48
+_LEAST_CANDIDATES: Final = 6
+_MOST_EPOCHS: Final = 1000
+# Epochs that a slice of the first rung should hold.
+_EPOCHS_OF_A_SLICE: Final = 3
+# Of models that are longer, compressors are tried.
+_LONG_MODEL: Final = 10_000
+# What a fit costs besides its epochs, until the first has told.
+_OVERHEAD_S: Final = {"threads": 0.02, "cluster": 0.15}
+# How much longer than expected an epoch may take before the budget is in danger.
+_CAUTION: Final = 1.25
+
+
+def tune(
+    estimator: Any,
+    X: Any,
+    y: Any = None,
+    client: Client | None = None,
+    *,
+    budget: float = 60.0,
+    margin: float = 0.003,
+    validation_fraction: float = 0.2,
+    strategies: Sequence[Any] = ("local", "minibatch"),
+    compressors: Sequence[Any] | None = None,
+    random_state: int = 0,
+    on_progress: Callable[[str], None] | None = None,
+) -> TuningResult:
+    """Find the synchronisation and the step size that reach a target soonest, within a budget in seconds.
+
+    Parameters
+    ----------
+    estimator : SGDClassifier or SGDRegressor
+        What is to be trained; parameters that are not searched are kept. It is not fitted.
+    X, y : object
+        Rows and targets, as ``fit`` takes them.
+    client : distributed.Client or None, default None
+        The cluster; None takes the estimator's. Without one, threads of this process train: `n_jobs` of the estimator,
+        or one per core where that is None. Dask collections and files without one are trained on a local cluster.
+    budget : float, default 60
+        Seconds that the whole call may take, measuring the cluster included.
+    margin : float, default 0.003
+        The target is the best held-out score that any candidate reaches, less this.
+    validation_fraction : float, default 0.2
+        Share of rows held out.
+    strategies : sequence, default ("local", "minibatch")
+        How ranks may talk, as estimators take it: short names of `dsgd.sync.STRATEGIES`, or strategies. Their `every`
+        or `batch` is searched. Strategies with servers cannot be priced.
+    compressors : sequence or None, default None
+        How what they say may travel: `AbstractCompressor`, ``"auto"`` or None (whole). None tries what sends changed
+        weights alone, the largest hundredth, and half precision, beside whole vectors, where models have 10,000 weights
+        or more.
+    random_state : int, default 0
+        Seeds what is held out, the order of rows, and which rows are used where not all are.
+    on_progress : callable, optional
+        Called with a line of text at every step.
+
+    Returns
+    -------
+    TuningResult
+        The best estimator, not fitted, and every candidate.
+
+    Raises
+    ------
+    InvalidParameterError
+        The estimator is another one, the cluster is simulated, or a number is out of range.
+    InvalidDataError
+        The rows cannot be trained on.
+    ClusterError, GangError
+        The cluster went away, or cannot train.
+    """
+    begin = time.perf_counter()
+    check_number("tune(budget=...)", budget, low=0, open_low=True)
+    check_number("tune(margin=...)", margin, low=0)
+    check_number("tune(validation_fraction=...)", validation_fraction, low=0, high=1, open_low=True, open_high=True)
+    if not isinstance(estimator, AbstractSGD) or isinstance(estimator, type):
+        raise InvalidParameterError(
+            f"tune(estimator=...) must be an SGDClassifier or SGDRegressor of dsgd. Got {estimator!r}."
+        )
+    if budget == math.inf:
+        raise InvalidParameterError("tune(budget=...) must be a number of seconds. Got inf.")
+    client = estimator.client if client is None else client
+    if isinstance(client, SimulatedCluster):
+        raise InvalidParameterError(
+            "tune(client=...) needs a real clock: a simulated cluster has none. Use dsgd.sim.CostModel for predictions."
+        )
+    say = on_progress or _say_nothing
+    with _connected(client, X) as client:
+        search = _Search(estimator, client, begin, float(budget), float(margin), validation_fraction, random_state, say)
+        return search.run(X, y, strategies, compressors)
+
+
+class _Deadline:
+    """Ends a fit with the epoch in which its time is over."""
+
+    def __init__(self, at: float) -> None:
+        self._at = at
+
+    def on_begin(self, estimator: Any) -> None:
+        """Do nothing."""
+
+    def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
+        """Stop where time is over."""
+        if isinstance(event, ProgressEvent) and time.perf_counter() > self._at:
+            raise StopTraining
+
+    def on_end(self, estimator: Any, error: BaseException | None) -> None:
+        """Do nothing."""
+
+
+class _Search:
+    """One call of `tune`: what is known so far."""
+
+    def __init__(
+        self,
+        estimator: AbstractSGD,
+        client: Any,
+        begin: float,
+        budget: float,
+        margin: float,
+        held_out: float,
+        seed: int,
+        say: Callable[[str], None],
+    ) -> None:
+        self._client, self._begin, self._budget, self._margin = client, begin, budget, margin
+        self._held_out, self._seed, self._say = held_out, int(seed), say
+        self._end = begin + budget * (1.0 - _RESERVE)
+        self._overheads = [_OVERHEAD_S["threads" if client is None else "cluster"]]
+        self._classifies = estimator._is_classification
+        self._estimator = clone(estimator).set_params(client=client)
+        if client is None:
+            self._ranks = count_threads(-1 if estimator.n_jobs is None else estimator.n_jobs)
+            self._estimator.set_params(n_jobs=self._ranks if self._ranks > 1 else estimator.n_jobs)
+        else:
+            threads = sum(client.nthreads().values())
+            wanted = estimator.n_jobs
+            self._ranks = wanted if wanted is not None and wanted > 0 else threads
+
+    def run(self, X: Any, y: Any, strategies: Sequence[Any], compressors: Sequence[Any] | None) -> TuningResult:
+        """Place the rows, price the candidates, run them, and return the best."""
+        rows = place_rows(self._client, X, y, n_ranks=self._n_jobs, classification=self._classifies, seed=self._seed)
+        try:
+            self._say(f"{rows.n_rows:,} rows of {rows.n_features:,} columns, {self._ranks} ranks")
+            if compressors is None:
+                compressors = _compressors(rows) if self._ranks > 1 else (None,)
+            # A rank that is alone has nobody to talk to.
+            ways = strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
+            saved, model = self._costs(ways, rows)
+            load = rows.workload(self._held_out)
+            chosen = candidates(self._estimator, ways, model, load, rows.row_norm)
+            self._warm_up(chosen, rows)
+            trials, used = self._fitting(chosen, rows)
+            try:
+                trials = self._halve(trials, used)
+            finally:
+                if used is not rows:
+                    used.release()
+            return self._result(trials, saved, rows, used)
+        finally:
+            rows.release()
+
+    @property
+    def _n_jobs(self) -> int | None:
+        wanted = self._estimator.n_jobs
+        return wanted if wanted is not None and wanted > 0 else None
+
+    def _left_s(self) -> float:
+        return self._end - time.perf_counter()
+
+    def _costs(self, ways: Sequence[Any], rows: TuningRows) -> tuple[SavedCosts | None, CostModel]:
+        """Return the cost model of this cluster: known, measured, or estimated where there is no time for it."""
+        if self._ranks < 2 or self._budget < _LEAST_TO_MEASURE_S:
+            return None, estimated_costs(self._ranks, ways)
+        layout: Layout = "sparse" if rows.sparse else "dense"
+        saved = known_costs(
+            self._client,
+            strategies=ways,
+            layouts=(layout,),
+            dtypes=(rows.dtype,),
+            ranks=self._ranks,
+            transport=self._estimator.transport,
+            limit_s=_MEASURING * self._budget,
+        )
+        how = f"read from {saved.path}" if saved.reused else f"measured in {saved.seconds:.1f} s"
+        self._say(f"cost of messages and rows {how}")
+        return saved, saved.model
+
+    def _warm_up(self, chosen: Sequence[Candidate], rows: TuningRows) -> None:
+        """Train for an epoch on few rows in each way to exchange: kernels are loaded, or compiled, before a timing."""
+        few = rows.thinned(LEAST_ROWS, self._seed)
+        try:
+            first = {candidate.sync.exchanges: candidate for candidate in reversed(chosen)}
+            for candidate in first.values():
+                if self._left_s() > 0.0:
+                    self._run(Trial(candidate), few, 0, 0.0, few.n_rows / rows.n_all)
+        finally:
+            if few is not rows:
+                few.release()
+        # A fit that has loaded kernels says little about the next one.
+        del self._overheads[1:]
+
+    def _fitting(self, chosen: Sequence[Candidate], rows: TuningRows) -> tuple[list[Trial], TuningRows]:
+        """Return the candidates for which there is time, and as many rows as there is time for."""
+        left_s, overhead_s = self._left_s(), self._overheads[0]
+        n = min(len(chosen), _MOST_CANDIDATES)
+
+        def slice_of(n: int) -> float:
+            return slice_s(left_s, rung_sizes(n)) / _CAUTION - overhead_s
+
+        def wanted_s(n: int) -> float:
+            return _EPOCHS_OF_A_SLICE * self._epoch_s(chosen[min(n, len(chosen)) // 2])
+
+        while n > _LEAST_CANDIDATES and slice_of(n) < wanted_s(n):
+            n -= 1
+        trials = [Trial(candidate) for candidate in chosen[:n]]
+        trials += [Trial(candidate, note="not run: its epochs are among the longest") for candidate in chosen[n:]]
+        share = max(slice_of(n), 0.0) / wanted_s(n) if trials else 1.0
+        if share < 1.0:
+            rows = rows.thinned(max(LEAST_ROWS, int(share * rows.n_rows)), self._seed)
+            self._say(f"an epoch of all rows is too long: {rows.n_rows:,} of {rows.n_all:,} rows are used")
+        return trials, rows
+
+    def _epoch_s(self, candidate: Candidate) -> float:
+        # A row that is held out is visited too, to be scored.
+        return candidate.predicted_s / (1.0 - self._held_out)
+
+    def _halve(self, trials: list[Trial], rows: TuningRows) -> list[Trial]:
+        """Run rung after rung; return all trials, the best first."""
+        running = [number for number, trial in enumerate(trials) if not trial.note]
+        share = rows.n_rows / rows.n_all
+        sizes = rung_sizes(len(running))
+        for rung, size in enumerate(sizes, 1):
+            running = running[:size]
+            for place, number in enumerate(running):
+                left = [size - place, *sizes[rung:]]
+                trials[number] = self._run(trials[number], rows, rung, slice_s(self._left_s(), left), share)
+            if not running:
+                break
+            target = max(best_score(trials[number].curve) for number in running) - self._margin
+            running.sort(key=lambda number: (bool(trials[number].note), standing(trials[number].curve, target)))
+            leader = trials[running[0]]
+            self._say(
+                f"rung {rung} of {len(sizes)}: {size} candidates, best {leader.candidate.label}, "
+                f"score {best_score(leader.curve):.4f}"
+            )
+            running = [number for number in running if trials[number].curve and not trials[number].note]
+        return trials
+
+    def _run(self, trial: Trial, rows: TuningRows, rung: int, seconds: float, share: float) -> Trial:
+        """Train a candidate for a slice of time; one whose slice is too short for an epoch stays as it was."""
+        overhead_s = median(self._overheads)
+        known = not math.isnan(trial.epoch_s)
+        epoch_s = trial.epoch_s if known else self._epoch_s(trial.candidate) * share
+        n_epochs = epochs_within(seconds, overhead_s, epoch_s, _MOST_EPOCHS)
+        fits = overhead_s + _CAUTION * epoch_s < self._left_s()
+        if not n_epochs and (known or not fits):
+            return trial if known else replace(trial, note="not run: no time for an epoch")
+        n_epochs = max(1, n_epochs)
+        if n_epochs <= len(trial.curve):
+            return replace(trial, rung=rung)
+        model = clone(self._estimator).set_params(
+            **trial.candidate.parameters,
+            max_iter=n_epochs,
+            tol=None,
+            early_stopping=True,
+            validation_fraction=self._held_out,
+            random_state=self._seed,
+            verbose=0,
+            warm_start=False,
+            checkpoint=None,
+            resume_from=None,
+        )
+        begin = time.perf_counter()
+        model.set_callbacks(_Deadline(begin + max(seconds, overhead_s)))
+        try:
+            model.fit(rows.X, rows.y)
+        except IncompatiblePartsError as error:
+            return replace(trial, note=f"cannot run: {error}")
+        except InvalidDataError as error:
+            if "under-/overflow" not in str(error):
+                raise
+            return replace(trial, rung=rung, note="diverged: the model left the range of numbers")
+        records = model.fit_report_["epochs"]
+        curve = [Point(record["seconds"], _score(record["validation_score"])) for record in records]
+        self._overheads.append(max(0.0, time.perf_counter() - begin - curve[-1].seconds))
+        steps = np.diff([0.0, *(point.seconds for point in curve)])
+        # The first epoch meets peers and loads what it needs.
+        epoch_s = float(median(steps[1:].tolist() or steps.tolist()))
+        return replace(trial, rung=rung, curve=curve, epoch_s=epoch_s)
+
+    def _result(
+        self, trials: list[Trial], saved: SavedCosts | None, rows: TuningRows, used: TuningRows
+    ) -> TuningResult:
+        target = max(best_score(trial.curve) for trial in trials) - self._margin
+        share = used.n_rows / rows.n_all
+        done = []
+        for trial in trials:
+            seconds, loss = standing(trial.curve, target)
+            # What is compared with seconds of fewer rows is predicted for these.
+            scaled = replace(trial.candidate, predicted_s=self._epoch_s(trial.candidate) * share)
+            done.append(replace(trial, candidate=scaled, seconds=seconds, best_score=-loss))
+        done.sort(key=lambda t: (bool(t.note), t.seconds, -t.best_score, t.candidate.predicted_s))
+        best = clone(self._estimator).set_params(**done[0].candidate.parameters)
+        return TuningResult(
+            estimator=best,
+            table=tuple(done),
+            metric="accuracy" if self._classifies else "r2",
+            target=target,
+            margin=self._margin,
+            ranks=self._ranks,
+            n_rows=used.n_rows,
+            n_all=rows.n_all,
+            validation_fraction=self._held_out,
+            calibration=saved,
+            seconds=time.perf_counter() - self._begin,
+            budget=self._budget,
+        )
+
+
+@contextmanager
+def _connected(client: Any, X: Any) -> Iterator[Any]:
+    """Give the client to use: that given, one for rows that are no arrays of this process, or none."""
+    if client is None and not is_distributed(X):
+        yield None
+        return
+    from dsgd.runtime import client_for
+
+    with client_for(client) as found:
+        yield found
+
+
+def _compressors(rows: TuningRows) -> tuple[Any, ...]:
+    """Return the compressors that are tried for models of this length."""
+    if rows.n_outputs * (rows.n_features + 1) < _LONG_MODEL:
+        return (None,)
+    from dsgd.compress import Half, TopK
+
+    return (None, "auto", TopK(density=0.01), Half())
+
+
+def _score(value: float) -> float:
+    return -math.inf if math.isnan(value) else float(value)
+
+
+def _say_nothing(text: str) -> None:
+    """Drop a line of progress: nobody listens."""

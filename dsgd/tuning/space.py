@@ -1,0 +1,229 @@
+"""What is searched: periods, batches, strategies, compressors and step sizes, before any of them has run.
+
+Problem: of all combinations few are worth a run. The cost model knows what their epochs take, and that leaves out most
+of them.
+
+Rules:
+
+- A period is worth a run if no shorter one costs about as much (within 5 %: to synchronise more often for nothing can
+  only help), and if its epochs are at most eight times as long as the shortest.
+- Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
+  overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
+- Combinations are sorted by predicted seconds of an epoch, and in each step of that order all step sizes come first.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from typing import Any, Final
+
+from dsgd.errors import IncompatiblePartsError
+from dsgd.kernels import SCHEDULES
+from dsgd.local import AbstractRule, steps_of
+from dsgd.sim import CostModel, Workload
+from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, check_combination, resolve
+from dsgd.tuning.line import call_text
+
+__all__ = ["Candidate", "StepSize", "candidates", "strategies_of", "useful_periods"]
+
+# A period costs about as much as a shorter one, or much more than the cheapest.
+_SAME: Final = 0.05
+_MOST_TIMES: Final = 8.0
+_FACTOR: Final = 4
+#: Steps of constant and falling rates, in units of one over the mean squared length of a row.
+_STEPS: Final = (("constant", 0.03), ("constant", 0.3), ("invscaling", 0.3), ("invscaling", 3.0))
+
+
+@dataclass(frozen=True)
+class StepSize:
+    """How long steps are.
+
+    Parameters
+    ----------
+    learning_rate : str
+        The schedule.
+    eta0 : float
+        Its first rate, where it has one.
+    """
+
+    learning_rate: str
+    eta0: float
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """One choice of everything that is searched.
+
+    Parameters
+    ----------
+    sync : AbstractStrategy
+        How ranks talk.
+    steps : StepSize
+        How long steps are.
+    predicted_s : float
+        Seconds of an epoch, by the cost model.
+    optimizer : AbstractRule or None, default None
+        The local rule, with its batch.
+    """
+
+    sync: AbstractStrategy[Any]
+    steps: StepSize
+    predicted_s: float
+    optimizer: AbstractRule | None = None
+
+    @property
+    def parameters(self) -> dict[str, Any]:
+        """What is set on the estimator."""
+        rate: dict[str, Any] = {"learning_rate": self.steps.learning_rate}
+        if self.steps.learning_rate not in ("optimal", "pegasos", "per_epoch"):
+            rate["eta0"] = self.steps.eta0
+        return {"sync": self.sync, **rate, **({} if self.optimizer is None else {"optimizer": self.optimizer})}
+
+    @property
+    def label(self) -> str:
+        """The choice in short."""
+        return ", ".join(_text(value) for value in self.parameters.values())
+
+
+def useful_periods(n_rows: int, strategy: AbstractStrategy[Any], model: CostModel, load: Workload) -> list[int]:
+    """Return the periods (or batches) that are worth a run, ascending.
+
+    Parameters
+    ----------
+    n_rows : int
+        The longest: rows of a rank, or of all of them for a batch.
+    strategy : AbstractStrategy
+        Whose `every` or `batch` it is.
+    model : CostModel
+        Knows what epochs take.
+    load : Workload
+        The rows.
+    """
+    name = _period_name(strategy)
+    values, value = [], 1
+    while value < n_rows:
+        values.append(value)
+        value *= _FACTOR
+    values.append(n_rows)
+    policy: Any = strategy
+    seconds = {value: model.epoch(load, replace(policy, **{name: value})).seconds for value in values}
+    cheapest = min(seconds.values())
+    useful: list[int] = []
+    for value in values:
+        dear = seconds[value] > _MOST_TIMES * cheapest
+        no_gain = bool(useful) and seconds[value] > (1.0 - _SAME) * seconds[useful[-1]]
+        if not dear and not no_gain:
+            useful.append(value)
+    return useful
+
+
+def strategies_of(names: Sequence[Any], compressors: Sequence[Any]) -> list[AbstractStrategy[Any]]:
+    """Return the strategies that are meant, each with each compressor that it can take.
+
+    Parameters
+    ----------
+    names : sequence
+        As estimators take them.
+    compressors : sequence
+        `AbstractCompressor`, ``"auto"`` or None.
+
+    Raises
+    ------
+    InvalidParameterError
+        One of them is no strategy.
+    """
+    from dsgd.compress import ErrorFeedback
+
+    found: list[AbstractStrategy[Any]] = []
+    for given in names:
+        strategy: Any = resolve(given)
+        if "compressor" not in {f.name for f in fields(strategy)}:
+            found.append(strategy)
+            continue
+        for compressor in compressors:
+            feeds_back = strategy.exchanges == "gradient" and getattr(compressor, "needs_feedback", False)
+            found.append(replace(strategy, compressor=ErrorFeedback(compressor) if feeds_back else compressor))
+    return list(dict.fromkeys(found))
+
+
+def candidates(
+    estimator: Any, strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload, row_norm: float
+) -> list[Candidate]:
+    """Return what is worth a run, the most promising first.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Its schedule and penalty decide on step sizes, its `optimizer` on what it can be combined with.
+    strategies : sequence of AbstractStrategy
+        How ranks may talk; each is tried with all useful periods or batches.
+    model : CostModel
+        Knows what epochs take.
+    load : Workload
+        The rows.
+    row_norm : float
+        Mean squared length of a row.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        No strategy goes with the `optimizer`.
+    """
+    ranks = model.calibration.ranks
+    ways: list[tuple[float, AbstractStrategy[Any], AbstractRule | None]] = []
+    problem: IncompatiblePartsError | None = None
+    for strategy in strategies:
+        policy: Any = strategy
+        name = _period_name(strategy)
+        longest = load.n_rows if name == "batch" else -(-load.n_rows // ranks)
+        values = useful_periods(longest, strategy, model, load) if name and ranks > 1 else [None]
+        for optimizer in _optimizers(estimator.optimizer, strategy):
+            try:
+                check_combination(strategy, steps_of(optimizer))
+            except IncompatiblePartsError as error:
+                problem = error
+                continue
+            for value in values:
+                way = strategy if value is None else replace(policy, **{name: value})
+                if way == LocalSGD(every=longest):
+                    way = EpochAveraging()  # which stays that where there are more rows
+                ways.append((model.epoch(load, way).seconds, way, optimizer))
+    if not ways and problem is not None:
+        raise problem
+    ways.sort(key=lambda way: way[0])
+    return [
+        Candidate(way, steps, seconds, optimizer)
+        for seconds, way, optimizer in ways
+        for steps in _step_sizes(estimator, row_norm)
+    ]
+
+
+def _optimizers(given: AbstractRule | None, strategy: AbstractStrategy[Any]) -> list[AbstractRule | None]:
+    """Return a local rule with the batches that are tried; ranks that exchange gradients have a batch of their own."""
+    if given is None or strategy.exchanges == "gradient":
+        return [given]
+    rule: Any = given  # a dataclass, as all rules are
+    return [given, replace(rule, batch=_FACTOR * rule.batch)] if getattr(rule, "batch", None) else [given]
+
+
+def _step_sizes(estimator: Any, row_norm: float) -> list[StepSize]:
+    unit = 1.0 / max(row_norm, 1e-12)
+    found = [StepSize(estimator.learning_rate, float(estimator.eta0))]
+    if estimator.alpha > 0 and estimator.optimizer is None:
+        found.append(StepSize("optimal", float(estimator.eta0)))
+    found += [StepSize(name, float(f"{factor * unit:.3g}")) for name, factor in _STEPS]
+    # Rates that a schedule does not look at make no difference.
+    first: dict[tuple[str, float | None], StepSize] = {}
+    for s in found:
+        first.setdefault((s.learning_rate, None if SCHEDULES[s.learning_rate].needs_alpha else s.eta0), s)
+    return list(first.values())
+
+
+def _period_name(strategy: AbstractStrategy[Any]) -> str:
+    names = {f.name for f in fields(strategy)}  # type: ignore[arg-type]  # a dataclass, as all strategies are
+    return "every" if "every" in names else "batch" if "batch" in names else ""
+
+
+def _text(value: Any) -> str:
+    return f"{value:.3g}" if isinstance(value, float) else value if isinstance(value, str) else call_text(value)
