@@ -27,7 +27,7 @@ from dsgd.sim import Calibration, Compute, CostModel, Link, Network, RowCost, Sa
 from dsgd.sim.cost import estimated_costs
 from dsgd.sync import EASGD, EpochAveraging, LocalSGD, MinibatchSGD
 from dsgd.tuning import TuningResult, tune
-from dsgd.tuning.halving import Point, epochs_within, rung_sizes, seconds_to, slice_s, standing
+from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, seconds_to, slice_s, standing
 from dsgd.tuning.line import call_text, estimator_line, import_lines
 from dsgd.tuning.report import write_tuning_report
 from dsgd.tuning.rows import place_rows
@@ -36,7 +36,7 @@ from gang_cluster import start_cluster, wait_until
 from web_page import check_page
 
 WAY = Link(1e-9, 1e-5)
-BUDGET_S = 2.0
+BUDGET_S = 3.0
 
 
 def model_of(round_s: float, row_s: float) -> CostModel:
@@ -105,6 +105,16 @@ def test_a_target_is_reached_for_good_or_not_at_all():
     better, worse = [Point(2.0, 0.9)], [Point(1.0, 0.8)]
     assert standing(better, 0.85) < standing(worse, 0.85)
     assert standing(worse, 0.7) < standing(better, 0.7)
+
+
+@given(st.lists(st.floats(-1.0, 1.0), min_size=1, max_size=30))
+def test_the_best_score_is_one_that_is_reached(scores):
+    """The score that a curve holds is a target that it reaches, and no higher one is."""
+    curve = [Point(float(k), score) for k, score in enumerate(scores)]
+    held = held_score(curve)
+    assert math.isfinite(seconds_to(curve, held))
+    assert not math.isfinite(seconds_to(curve, np.nextafter(held, 2.0)))
+    assert scores[-1] <= held <= max(scores)
 
 
 def test_periods_that_cannot_win_are_left_out():

@@ -6,8 +6,9 @@ Method: all candidates run for an equal slice of a rung's time; the best third g
 are three times as long, until two or three are left. All rungs get an equal share of what is left of the budget when
 they begin, so that a rung that took too long shortens the later ones and not the answer.
 
-Candidates are compared by the seconds of training until their held-out score has reached the target, which is the best
-score that any of them has reached, less a margin; those that never reach it come after those that do, by score.
+Candidates are compared by the seconds of training until their held-out score has reached the target for good. The
+target is the best score that any of them has reached for good, less a margin; those that never reach it come after
+those that do, by score.
 
 Source: Jamieson and Talwalkar 2016 (successive halving); Karnin, Koren and Somekh 2013.
 """
@@ -22,8 +23,8 @@ __all__ = [
     "FACTOR",
     "Point",
     "Standing",
-    "best_score",
     "epochs_within",
+    "held_score",
     "rung_sizes",
     "seconds_to",
     "slice_s",
@@ -58,7 +59,7 @@ class Standing(NamedTuple):
     seconds : float
         To the target; infinite if it was not reached.
     loss : float
-        The best score, negated.
+        The score reached for good, negated.
     """
 
     seconds: float
@@ -109,9 +110,22 @@ def epochs_within(seconds: float, overhead_s: float, epoch_s: float, most: int) 
     return max(0, min(most, math.floor((seconds - overhead_s) / epoch_s)))
 
 
-def best_score(curve: Sequence[Point]) -> float:
-    """Return the best score of a curve; minus infinity if there is none."""
-    return max((point.score for point in curve if not math.isnan(point.score)), default=-math.inf)
+def held_score(curve: Sequence[Point]) -> float:
+    """Return the best score of a curve that is not a lucky epoch; minus infinity if there is none.
+
+    It is the largest over epochs of the score, or of the mean of all scores from there on where that is less: the
+    highest target that the curve has reached for good.
+
+    Parameters
+    ----------
+    curve : sequence of Point
+        In the order of time.
+    """
+    rest, held = 0.0, -math.inf
+    for n, point in enumerate(reversed(curve), 1):
+        rest += point.score
+        held = max(held, min(point.score, rest / n))
+    return held
 
 
 def seconds_to(curve: Sequence[Point], target: float) -> float:
@@ -138,4 +152,4 @@ def seconds_to(curve: Sequence[Point], target: float) -> float:
 
 def standing(curve: Sequence[Point], target: float) -> Standing:
     """Return what a curve is sorted by among others."""
-    return Standing(seconds_to(curve, target), -best_score(curve))
+    return Standing(seconds_to(curve, target), -held_score(curve))

@@ -32,7 +32,7 @@ class Trial:
     seconds : float
         Until the target was reached; infinite if it was not.
     best_score : float
-        The best score held out; minus infinity if it never ran.
+        The best score on the rows held out that was reached for good; minus infinity if it never ran.
     note : str, default ""
         Why it did not run, or what went wrong.
     """
@@ -86,7 +86,7 @@ class TuningResult:
     metric : {"accuracy", "r2"}
         What the held-out score is.
     target : float
-        The score that candidates were to reach: the best that any reached, less `margin`.
+        The score that candidates were to reach: the best that any reached for good, less `margin`.
     margin : float
         See `target`.
     ranks : int

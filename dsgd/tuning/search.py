@@ -37,7 +37,7 @@ from dsgd.inputs.sources import is_distributed
 from dsgd.progress import Notice, ProgressEvent, StopTraining
 from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
 from dsgd.sim.cost import Layout, estimated_costs
-from dsgd.tuning.halving import Point, best_score, epochs_within, rung_sizes, slice_s, standing
+from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, slice_s, standing
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
 from dsgd.tuning.space import Candidate, candidates, strategies_of
@@ -291,12 +291,12 @@ class _Search:
                 trials[number] = self._run(trials[number], rows, rung, slice_s(self._left_s(), left), share)
             if not running:
                 break
-            target = max(best_score(trials[number].curve) for number in running) - self._margin
+            target = max(held_score(trials[number].curve) for number in running) - self._margin
             running.sort(key=lambda number: (bool(trials[number].note), standing(trials[number].curve, target)))
             leader = trials[running[0]]
             self._say(
                 f"rung {rung} of {len(sizes)}: {size} candidates, best {leader.candidate.label}, "
-                f"score {best_score(leader.curve):.4f}"
+                f"score {held_score(leader.curve):.4f}"
             )
             running = [number for number in running if trials[number].curve and not trials[number].note]
         return trials
@@ -346,7 +346,7 @@ class _Search:
     def _result(
         self, trials: list[Trial], saved: SavedCosts | None, rows: TuningRows, used: TuningRows
     ) -> TuningResult:
-        target = max(best_score(trial.curve) for trial in trials) - self._margin
+        target = max(held_score(trial.curve) for trial in trials) - self._margin
         share = used.n_rows / rows.n_all
         done = []
         for trial in trials:
