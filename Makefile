@@ -24,11 +24,11 @@ SOAK_SEED ?= 0
 SOAK_FIRST ?= 0
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint types docs bench wheel clean
+.PHONY: help demo test soak lint types docs bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  %-18s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report with pictures in demo/
 	$(BIN)/dsgd study msf --demo --out demo/
@@ -63,6 +63,9 @@ bench: $(STAMPS)/bench ## run every benchmark in its quick form; rows go to buil
 		echo "$$script"; \
 		$(BIN)/python $$script --quick --out build/benchmarks/$$(basename $$script .py).jsonl; \
 	done
+
+report-screenshots: $(STAMPS)/test ## look at all that people see, in build/screenshots/ (PAGES="msf tuning" for some)
+	$(BIN)/python docs/figures/screenshots.py --out build/screenshots $(PAGES)
 
 wheel: $(STAMPS)/wheel ## build the wheel into dist/
 	@ls dist/*.whl

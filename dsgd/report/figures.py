@@ -360,7 +360,7 @@ def series(number: int) -> tuple[Colour, str, Dash]:
     )
 
 
-def period_axis(label: str, periods: Sequence[int], *, grid: bool = True) -> Axis:
+def period_axis(label: str, periods: Sequence[int]) -> Axis:
     """Return a logarithmic axis with a tick at every value, as for periods and ranks.
 
     Parameters
@@ -369,12 +369,10 @@ def period_axis(label: str, periods: Sequence[int], *, grid: bool = True) -> Axi
         What they are.
     periods : sequence of int
         The values, rising.
-    grid : bool, default True
-        Whether lines are drawn at the ticks.
     """
     if not periods:
-        return Axis(label, "log", grid=grid)
+        return Axis(label, "log")
     ticks = {float(every): f"{every:,}" for every in periods}
-    # Half a step at both ends, where bars have room.
+    # Half a step at both ends.
     room = min(1.8, (periods[-1] / periods[0]) ** (0.5 / (len(periods) - 1))) if len(periods) > 1 else 1.8
-    return Axis(label, "log", low=periods[0] / room, high=periods[-1] * room, ticks=ticks, grid=grid)
+    return Axis(label, "log", low=periods[0] / room, high=periods[-1] * room, ticks=ticks)

@@ -115,7 +115,7 @@ def _plot(
             source = ColumnDataSource({"x": list(mark.x), "y": list(mark.y), "texts": list(mark.texts)})
             plot.text(
                 "x", "y", "texts", source=source, text_align="center", text_baseline="bottom", text_font=value(_FONT),
-                text_font_size="11px", text_color=MUTED.light, y_offset=-2,
+                text_font_size="10px", text_color=MUTED.light, y_offset=-2,
             )  # fmt: skip
         else:
             plot.add_layout(_level(mark) if isinstance(mark, Level) else _band(mark))

@@ -45,7 +45,7 @@ class Page:
     title : str
         The question that was asked.
     answer : str
-        The answer in a sentence or two.
+        The answer; its first sentence is set large.
     ran : sequence of (str, str)
         What was run, with what and where: names and texts. See `dsgd.report.ran`.
     highlights : sequence of (str, str), optional

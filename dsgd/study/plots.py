@@ -7,7 +7,6 @@ for three. Points are medians over seeds, bars reach from the lowest to the high
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import pairwise
 from typing import Any, Final
 
 from dsgd.report import Axis, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, seconds_text, series
@@ -30,6 +29,7 @@ __all__ = ["study_figures"]
 
 _PERIOD: Final = "samples between two synchronisations (every)"
 _SEQUENTIAL: Final = "sequential run"
+_MOST_WORDS: Final = 8
 
 
 def study_figures(summary: Summary) -> list[Figure]:
@@ -70,25 +70,24 @@ def _shares(summary: Summary, dataset: str) -> Panel:
     """Shares of the phases as stacked bars, with the seconds of the run above each."""
     # Totals differ by a factor of a hundred and more over the periods: as heights, all but the first would vanish.
     cells = summary.parallel(dataset)
-    every = [cell.every or 1 for cell in cells]
-    gaps = [high / low for low, high in pairwise(every)]
-    half = min([1.6, *(gap**0.42 for gap in gaps)])
-    splits = [_phaseseconds_text(cell) for cell in cells]
+    splits = [_phase_seconds(cell) for cell in cells]
     floor = [0.0] * len(cells)
     marks: list[Mark] = []
     for number, phase in enumerate(PHASES):
         top = [low + split[number] / sum(split) for low, split in zip(floor, splits, strict=True)]
-        sides = [place / half for place in every], [place * half for place in every]
+        sides = [place - 0.37 for place in range(len(cells))], [place + 0.37 for place in range(len(cells))]
         names = [
             f"every: {cell.every:,}, {seconds_text(split[number])}" for cell, split in zip(cells, splits, strict=True)
         ]
         marks.append(Bars(phase, *sides, floor, top, PHASE_COLOURS[number], names))
         floor = top
-    if len(cells) <= 8:
-        marks.append(Words(every, floor, [seconds_text(cell.median("train_s")) for cell in cells]))
+    if len(cells) <= _MOST_WORDS:
+        texts = [seconds_text(float(f"{cell.median('train_s'):.2g}")) for cell in cells]
+        marks.append(Words(list(range(len(cells))), floor, texts))
     title = f"{dataset}: where it goes" + (f" ({cells[0].ranks} processes)" if cells else "")
+    every = Axis(_PERIOD, ticks={float(place): f"{cell.every:,}" for place, cell in enumerate(cells)}, grid=False)
     share = Axis("share of rank time", unit="%", low=0.0, high=1.1, ticks={n / 5: f"{20 * n}%" for n in range(6)})
-    return Panel(title, _periods(summary, dataset, grid=False), share, marks)
+    return Panel(title, every, share, marks)
 
 
 def _accuracy(summary: Summary, dataset: str) -> Panel:
@@ -100,21 +99,21 @@ def _accuracy(summary: Summary, dataset: str) -> Panel:
         *_sequential(summary, dataset, "test_accuracy"),
     ]
     majority = cells[0].median("majority_accuracy")
-    title = f"{dataset}: test accuracy"
+    label = "test accuracy"
     if majority > low - 0.05:
         marks.append(Level(majority, "commonest label", MUTED, "dotted"))
         low, high = min(low, majority), max(high, majority)
     else:  # far below: drawing it would flatten what there is to see
-        title += f" (commonest label: {majority:.1%})"
+        label += f" (commonest label: {majority:.1%})"
     # At least a point high, so that a tenth of a point does not look like a cliff.
     middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)
-    axis = Axis("test accuracy", unit="%", low=middle - half, high=middle + half)
-    return Panel(title, _periods(summary, dataset), axis, marks)
+    axis = Axis(label, unit="%", low=middle - half, high=middle + half)
+    return Panel(f"{dataset}: test accuracy", _periods(summary, dataset), axis, marks)
 
 
 def _phases(summary: Summary, dataset: str) -> Panel:
     cells = summary.parallel(dataset)
-    splits = [_phaseseconds_text(cell) for cell in cells]
+    splits = [_phase_seconds(cell) for cell in cells]
     marks: list[Mark] = []
     for number, phase in enumerate(PHASES):
         points = [(cell.every or 1, split[number]) for cell, split in zip(cells, splits, strict=True)]
@@ -246,7 +245,7 @@ _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[_Kind]]]] = (
 # -- parts of panels -----------------------------------------------------------------------------------------------
 
 
-def _phaseseconds_text(cell: Cell) -> list[float]:
+def _phase_seconds(cell: Cell) -> list[float]:
     return [cell.median(f"{phase}_s") for phase in PHASES]
 
 
@@ -284,6 +283,6 @@ def _ratio(base: float | None, stat: Stat | None) -> Stat | None:
     return Stat(base / stat.median, base / stat.high, base / stat.low)
 
 
-def _periods(summary: Summary, dataset: str, *, grid: bool = True) -> Axis:
+def _periods(summary: Summary, dataset: str) -> Axis:
     periods = sorted({cell.every for cell in summary.cells if cell.dataset == dataset and cell.every is not None})
-    return period_axis(_PERIOD, periods, grid=grid)
+    return period_axis(_PERIOD, periods)
