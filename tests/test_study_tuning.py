@@ -22,8 +22,8 @@ from dsgd.study.tuning import (
     run_tuning_study,
     summarise_tuning,
     sweep_table,
+    tuning_page,
     tuning_verdict,
-    write_tuning_report,
 )
 from dsgd.study.tuning.summary import seconds_to
 from gang_cluster import start_cluster
@@ -98,11 +98,11 @@ def test_time_to_target_is_read_between_two_points() -> None:
 def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
     """The report has its figures, needs no network, and is refused where there is nothing to report."""
     rows = made_rows({"16": 4.0, "64": 2.0, "auto": 2.2})
-    page = write_tuning_report(STUDY, rows, tmp_path)
+    page = tuning_page(STUDY, rows).save(tmp_path)
     check_page(page.read_text(encoding="utf-8"))
     assert {path.stem for path in (tmp_path / "figures").glob("*.png")} == {"tuning_seconds", "tuning_periods"}
     with pytest.raises(DsgdError, match="nothing to report"):
-        write_tuning_report(STUDY, rows[:1], tmp_path)
+        tuning_page(STUDY, rows[:1])
 
 
 def test_the_command_resumes_and_reports(tmp_path: Any, cluster: LocalCluster, capsys: Any) -> None:

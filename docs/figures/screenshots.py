@@ -6,7 +6,7 @@ playwright and a Chromium on the PATH.
 
 python docs/figures/screenshots.py                     # all of them, into build/screenshots/
 python docs/figures/screenshots.py msf strategies      # some
-python docs/figures/screenshots.py --docs msf          # also docs/_static/report.png, the top of that page
+python docs/figures/screenshots.py --docs msf msf      # and docs/_static/report.png, the top of that page
 """
 
 from __future__ import annotations
@@ -30,6 +30,9 @@ PAGES: Final = {
     "collectives": ("study", "collectives", "--demo"),
     "elimination": ("study", "elimination", "--demo"),
     "gtopk": ("study", "gtopk"),
+    "tuning": ("study", "tuning", "--demo"),
+    "scaling": ("study", "scaling"),
+    "dnn": ("study", "dnn", "--demo"),
 }
 #: What is not a page of a report: scripts beside this one, called with ``--out FOLDER``.
 SCRIPTS: Final = {"progress": "progress.py"}
@@ -103,7 +106,7 @@ def top(browser: Browser, path: Path, to: Path) -> None:
     light, dark = halves
     middle = light.width // 2
     light.paste(dark.crop((middle, 0, dark.width, dark.height)), (middle, 0))
-    light.quantize(128, dither=Image.Dither.NONE).save(to, optimize=True)
+    light.save(to, optimize=True)
 
 
 if __name__ == "__main__":

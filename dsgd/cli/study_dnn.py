@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers
+from dsgd.cli.study import follow, parse_numbers, tell
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -111,30 +109,7 @@ def dnn(
 
 def _report(study: DnnStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
     """Write the report; print what it says."""
-    from dsgd.report import claims_table
     from dsgd.study.dnn import dnn_page
 
     page = dnn_page(study, rows)
-    path = page.save(out)
-    if as_json:
-        facts = {
-            "report": str(path),
-            "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "answer": page.answer,
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in page.claims],
-        }
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    for table in page.tables:
-        console.print(table.renderable())
-    if page.claims:
-        console.print(claims_table(page.claims).renderable())
-    console.print(page.answer)
-    for doubt in page.doubts:
-        console.print(f"Note: {doubt}")
-    typer.echo(f"\nreport: {path}")
+    tell(page, out, page.tables, {"answer": page.answer}, as_json=as_json)

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
-import sys
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers
+from dsgd.cli.study import follow, parse_numbers, tell
 
 __all__ = ["EXAMPLES", "tuning"]
 
@@ -97,41 +95,16 @@ def tuning(
 
 def _report(study: Any, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
     """Write the report; print what it says."""
-    from dsgd.report import claims_table
-    from dsgd.study.tuning import (
-        check_tuning_claims,
-        regret_table,
-        summarise_tuning,
-        tuning_verdict,
-        write_tuning_report,
-    )
+    from dsgd.study.tuning import summarise_tuning, tuning_page
 
-    path = write_tuning_report(study, rows, out)
-    sets = summarise_tuning(rows)
-    claims = check_tuning_claims(sets)
-    if as_json:
-        facts = {
-            "report": str(path),
-            "rows": str(out / "rows.jsonl"),
-            "n_runs": len(rows),
-            "claims": [asdict(claim) | {"verdict": claim.verdict} for claim in claims],
-            "sets": [
-                {
-                    "dataset": one.dataset,
-                    "target": one.target,
-                    "best": one.best.period,
-                    "regret": {cell.policy: one.regret(cell) for cell in one.rules},
-                }
-                for one in sets
-            ],
+    sets = [
+        {
+            "dataset": one.dataset,
+            "target": one.target,
+            "best": one.best.period,
+            "regret": {cell.policy: one.regret(cell) for cell in one.rules},
         }
-        typer.echo(json.dumps(facts))
-        return
-    from rich.console import Console
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    console.print(regret_table(sets).renderable())
-    console.print(claims_table(claims).renderable())
-    console.print(tuning_verdict(sets))
-    typer.echo(f"\nreport: {path}")
+        for one in summarise_tuning(rows)
+    ]
+    page = tuning_page(study, rows)
+    tell(page, out, page.tables, {"sets": sets}, as_json=as_json)

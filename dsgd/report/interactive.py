@@ -35,7 +35,7 @@ from dsgd.report.theme import GRID, GROUND, MUTED, TEXT
 __all__ = ["drawing", "library"]
 
 _FONT: Final = "system-ui, sans-serif"
-_CROWDED: Final = 8
+_CROWDED: Final = 7
 _TOOLTIP: Final = """<div class="dsgd-tip"><b>@label</b><br>@x_text<br>@y_text</div>"""
 _TICKS: Final = """
 const plain = (value, digits) => String(Number(value.toPrecision(digits)));

@@ -23,7 +23,7 @@ from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 __all__ = ["draw", "log_scale", "picture", "settings", "spread"]
 
 _DPI: Final = 120
-_CROWDED: Final = 8
+_CROWDED: Final = 7
 _TITLE: Final = 40
 _MARKERS: Final = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "inverted_triangle": "v", "x": "X", "plus": "P",

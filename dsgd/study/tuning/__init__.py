@@ -4,11 +4,11 @@
 
     study = demo_tuning_study()
     runs = list(run_tuning_study(study, "study/"))
-    write_tuning_report(study, [run.row for run in runs], "study/")
+    tuning_page(study, [run.row for run in runs]).save("study/")
 """
 
 from dsgd.study.tuning.grid import RULES, TuningRun, TuningStudy, demo_tuning_study
-from dsgd.study.tuning.report import tuning_page, write_tuning_report
+from dsgd.study.tuning.report import tuning_page
 from dsgd.study.tuning.runner import run_tuning_study
 from dsgd.study.tuning.summary import (
     TuningCell,
@@ -34,5 +34,4 @@ __all__ = [
     "sweep_table",
     "tuning_page",
     "tuning_verdict",
-    "write_tuning_report",
 ]

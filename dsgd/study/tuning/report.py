@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Final
 
 from dsgd.errors import DsgdError
@@ -16,8 +14,7 @@ from dsgd.report import (
     Line,
     Page,
     Panel,
-    check_extras,
-    claims_table,
+    load_doubts,
     origin_doubts,
     period_axis,
     ran,
@@ -34,41 +31,13 @@ from dsgd.study.tuning.summary import (
     tuning_verdict,
 )
 
-__all__ = ["tuning_page", "write_tuning_report"]
+__all__ = ["tuning_page"]
 
 _TIMES: Final = (
     "Seconds until the training objective is that of one rank after some epochs, for every fixed period (medians over "
     "seeds), and what each rule takes to the same target. Periods that were hopelessly slow are left out."
 )
 _PERIODS: Final = 'The period that sync="auto" had, from the start of training on; one line per seed.'
-
-
-def write_tuning_report(study: TuningStudy, rows: Sequence[Row], out: str | os.PathLike[str]) -> Path:
-    """Write ``report.html`` and ``figures/*.png`` from the rows of a study.
-
-    Parameters
-    ----------
-    study : TuningStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs.
-    out : str or path-like
-        The folder.
-
-    Returns
-    -------
-    pathlib.Path
-        The report.
-
-    Raises
-    ------
-    DsgdError
-        There are no rows, or what the report needs is not installed.
-    """
-    check_extras()
-    if not summarise_tuning(rows):
-        raise DsgdError("the study has no finished period yet, so there is nothing to report: run it first")
-    return tuning_page(study, rows).save(out)
 
 
 def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
@@ -80,8 +49,15 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
         What was asked for.
     rows : sequence of dict
         Its finished runs.
+
+    Raises
+    ------
+    DsgdError
+        No period has been run to its end.
     """
     sets = summarise_tuning(rows)
+    if not sets:
+        raise DsgdError("the study has no finished period yet, so there is nothing to report: run it first")
     claims = check_tuning_claims(sets)
     return Page(
         title="Which period does training choose, and how good is it?",
@@ -96,13 +72,13 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
             ),
             *ran(rows),
         ],
-        doubts=_doubts(rows),
+        doubts=[*origin_doubts(rows), *(load_doubts(rows) if rows[-1]["cluster"] == "local" else ())],
         claims=claims,
         figures=[
             Figure("tuning_seconds", "Seconds to the target", _TIMES, [_times(one) for one in sets]),
             Figure("tuning_periods", "Periods chosen", _PERIODS, [_periods(one) for one in sets]),
         ],
-        tables=[regret_table(sets), claims_table(claims)],
+        tables=[regret_table(sets)],
         details=[sweep_table(one) for one in sets],
         rows=list(rows),
     )
@@ -132,17 +108,3 @@ def _periods(one: TuningSet) -> Panel:
         y = [period for _, period in steps[:-1]]
         lines.append(Line(f"seed {row['seed']}", x, [*y, y[-1]], series(number)[0], steps=True))
     return Panel(one.dataset, Axis("time", unit="s"), Axis("period, rows", "log"), lines)
-
-
-def _doubts(rows: Sequence[Row]) -> list[str]:
-    """Return what makes figures of a study hard to compare."""
-    found = origin_doubts(rows)
-    cores, load = rows[-1]["machine"]["cores"], max(row["load_at_start"] or 0.0 for row in rows)
-    if rows[-1]["cluster"] == "local" and max(row["ranks"] for row in rows) > cores:
-        found.append(f"There are {cores} cores: more ranks take turns, and their times are longer for it.")
-    if load > 0.75 * cores:
-        found.append(
-            f"The machine was busy with other work when the study began (load {load:.1f} on {cores} cores): times are "
-            "too long and vary."
-        )
-    return found
