@@ -94,7 +94,8 @@ def _run_placed(
     for spec in specs:
         if spec.key not in rows:
             if blocks is None and client is not None:
-                blocks = place(client, data.X, data.y, spec.study.ranks, "contiguous")
+                # As an estimator deals the rows of an array.
+                blocks = place(client, data.X, data.y, spec.study.ranks, "shuffled")
                 # Loading compiled code is in no timing.
                 _model(spec, client, 1).fit(blocks, None)
             slow = _SLOW_PERIOD if spec.every is not None else _SLOW_RULE

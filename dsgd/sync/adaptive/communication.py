@@ -3,15 +3,17 @@
 Problem: how often is worth it depends on the machine more than on the data: on what a synchronisation takes beside a
 row. Both are known after a few rounds, and nobody should have to guess.
 
-Rule, with Y seconds of a row, D of a synchronisation (wire and wait) and the target e::
+Rule, with Y seconds of a row, D of a synchronisation (wire and wait), the target e and the floor
+``f = ceil(D (1 - e) / (e Y))``::
 
-    h <- ceil(D (1 - e) / (e Y))             after the first few rounds, where the replicas are close
-    h <- h / 2                               where they are apart, or the loss has doubled
-    h <- 2 h                                 where they are four times as close as that
-    h <- a quarter of the floor              where h is below that, as after the wire has become slower
+    h <- h / 2                        where the replicas are apart, or the loss has doubled
+    h <- min(max(2 h, f), 2 f)        where they are close
+    h <- f                            else
 
-They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar.
-Distances fall with the rate, so periods grow as training goes on. A change of less than a quarter is left out.
+They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
+close where S is a quarter of that. Distances fall with the rate, so that periods grow from the floor, at which
+communication takes the share e, to where it takes half of that; more is not worth the drift. A change of less than a
+quarter is left out.
 
 Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
 a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while replicas are
@@ -34,7 +36,7 @@ _CLOSE = 4.0
 
 @dataclass(frozen=True)
 class CommFloor(AbstractRule):
-    """Take the smallest period whose share of communication is under the target; then go by the dispersion.
+    """Take the smallest period whose share of communication is under the target, or up to twice that.
 
     Parameters
     ----------
@@ -58,19 +60,14 @@ class CommFloor(AbstractRule):
             check_number("CommFloor(first=...)", self.first, low=1, integer=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
-        """Return the period of the floor at first, and half or twice the last one later."""
+        """Return half the period, or one from the floor to twice the floor."""
         limit = self.apart * now.norm_sq
         if now.dispersion > limit:
             return Choice(now.every / 2.0, "dispersion")
         if now.loss > _DIVERGED * start.loss:
             return Choice(now.every / 2.0, "loss")
-        if now == start:
-            wanted = Choice(now.floor, "communication")
-        elif now.every < now.floor / _CLOSE:
-            wanted = Choice(now.floor / _CLOSE, "communication")
-        elif _CLOSE * now.dispersion <= limit:
-            wanted = Choice(2.0 * now.every, "dispersion")
-        else:
-            wanted = Choice(now.every, "dispersion")
-        worth = not now.every / _WORTH < min(wanted.every, now.cap) < now.every * _WORTH
-        return wanted if worth else Choice(now.every, wanted.why)
+        wanted = now.floor
+        if _CLOSE * now.dispersion <= limit:
+            wanted = min(max(2.0 * now.every, now.floor), 2.0 * now.floor)
+        is_worth = not now.every / _WORTH < min(wanted, now.cap) < now.every * _WORTH
+        return Choice(wanted if is_worth else now.every, "communication")
