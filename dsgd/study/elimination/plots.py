@@ -94,7 +94,7 @@ def _problems(summary: EliminationSummary) -> list[tuple[str, list[EliminationCe
     for name in summary.problems():
         if cells := summary.presets(name, tight):
             row = cells[0].rows[0]
-            found.append((f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} support vectors", cells))
+            found.append((f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} SVs", cells))
     return found
 
 
