@@ -41,7 +41,7 @@ numpydoc_show_class_members = False
 nitpick_ignore_regex = [
     (
         "py:.*",
-        r"(builtins|collections|dask|distributed|numpy|pandas|scipy|sklearn|socket|threading|types|typing)(\..*)?",
+        r"(builtins|collections|dask|distributed|numpy|pandas|scipy|sklearn|socket|threading|torch|types|typing)(\..*)?",
     ),
     ("py:.*", r"(array|iterable|mapping|sequence|self|callable)"),
 ]

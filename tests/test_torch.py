@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import difflib
+import importlib.util
 import pickle
 import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,14 +21,29 @@ from sklearn.base import clone  # noqa: E402 - what comes below needs torch
 from sklearn.model_selection import GridSearchCV  # noqa: E402
 from torch import nn  # noqa: E402
 
+from dsgd.comm.topology import Complete  # noqa: E402
+from dsgd.compress import GTopK  # noqa: E402
 from dsgd.errors import (  # noqa: E402
     IncompatiblePartsError,
     InvalidDataError,
     InvalidParameterError,
     VersionMismatchError,
 )
-from dsgd.sync import DiLoCo, LocalSGD, MinibatchSGD  # noqa: E402
-from dsgd.torch import FlatModule, TorchClassifier, TorchRegressor  # noqa: E402
+from dsgd.sim import SimulatedCluster  # noqa: E402
+from dsgd.sync import (  # noqa: E402
+    DPSGD,
+    EASGD,
+    SGP,
+    ChocoSGD,
+    DiLoCo,
+    EpochAveraging,
+    FedProx,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    PostLocalSGD,
+)
+from dsgd.torch import FlatModule, Synchronizer, TorchClassifier, TorchRegressor, launch  # noqa: E402
 from dsgd.torch.fingerprint import check_same, fingerprint  # noqa: E402
 
 
@@ -194,8 +213,6 @@ def test_it_is_an_estimator_of_scikit_learn() -> None:
 def test_images_in_chunks() -> None:
     """Rows may be images; predictions of a dask array of them are lazy and keep its chunks."""
     import dask.array as da
-
-    from dsgd.sim import SimulatedCluster
 
     def network() -> nn.Module:
         return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 2))
@@ -371,3 +388,115 @@ def test_without_torch_it_says_what_to_install() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert 'pip install "dsgd[torch]"' in done.stdout
+
+
+# ---- loops of one's own
+
+
+def script(name: str) -> Any:
+    """Return a script of the documentation as a module."""
+    path = Path(__file__).parents[1] / "docs" / "torch" / f"{name}.py"
+    spec = importlib.util.spec_from_file_location(f"docs_torch_{name}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_a_script_becomes_distributed_by_five_lines() -> None:
+    """The two scripts of the documentation differ by five lines at most, and both learn."""
+    texts = [
+        (Path(__file__).parents[1] / "docs" / "torch" / f"{name}.py").read_text() for name in ("single", "distributed")
+    ]
+    changes = [line for line in difflib.ndiff(*(text.splitlines() for text in texts)) if line[:2] == "+ " and line[2:]]
+    assert 0 < len(changes) <= 5
+    alone, apart = script("single"), script("distributed")
+    expected = alone.accuracy(alone.train())
+    gang = launch(apart.train, SimulatedCluster(2))
+    assert expected > 0.95
+    assert apart.accuracy(gang.value) > expected - 0.03
+    assert gang.ledger.totals()["bytes_sent"] > 0
+
+
+def loop(rank: Any, sync: Any, *, optimizer: Any = None, n_steps: int = 12, finish: bool = True) -> np.ndarray:
+    """Train by a loop of its own on the rows of a rank; return the parameters."""
+    X, y = (torch.from_numpy(part) for part in (rows(96)[0], (rows(96)[1] == "same").astype(np.int64)))
+    torch.manual_seed(rank.number)
+    module = MLP().double()
+    made = (optimizer or torch.optim.SGD)(module.parameters(), lr=0.1)
+    synchronizer = Synchronizer(module, made, sync=sync, steps_per_epoch=n_steps)
+    X, y = synchronizer.rows(X.double(), y)
+    for k in range(n_steps):
+        batch = slice(4 * k % len(X), 4 * k % len(X) + 4)
+        made.zero_grad()
+        loss = nn.functional.cross_entropy(module(X[batch]), y[batch])
+        loss.backward()
+        made.step()
+        synchronizer.step(loss)
+    if finish:
+        synchronizer.finish()
+    return synchronizer.flat.params.copy()
+
+
+@pytest.mark.parametrize(
+    "sync",
+    [LocalSGD(1), DiLoCo(1, 1.0, 0.0), SGP(1, Complete()), LocalSGD(1, compressor=GTopK(1.0)), PostLocalSGD(1, 1)],
+    ids=repr,
+)
+def test_a_loop_with_an_exchange_after_every_step_is_synchronous_sgd(sync: Any) -> None:
+    """Models that are averaged after every step are those of ranks that average gradients, to 1e-10."""
+    expected = launch(partial(loop, sync=None), SimulatedCluster(3)).value
+    found = launch(partial(loop, sync=sync), SimulatedCluster(3)).value
+    np.testing.assert_allclose(found, expected, rtol=1e-10, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "sync", [4, EASGD(4), LeaderSGD(4), FedProx(4), DPSGD(4), ChocoSGD(4), EpochAveraging()], ids=repr
+)
+def test_ranks_of_a_loop_end_equal(sync: Any) -> None:
+    """Whatever the strategy, all ranks have one model in the end; it began as that of rank 0."""
+    found: list[Any] = [None, None, None]
+
+    def function(rank: Any) -> None:
+        found[rank.number] = loop(rank, sync).tobytes()
+
+    launch(function, SimulatedCluster(3))
+    assert len(set(found)) == 1
+
+
+def test_a_loop_averages_what_the_optimizer_remembers() -> None:
+    """The momentum policy of a strategy holds for the optimiser of the loop."""
+    momenta: list[Any] = [None, None]
+
+    def function(rank: Any) -> None:
+        made = []
+
+        def optimizer(*args: Any, **kwargs: Any) -> Any:
+            made.append(torch.optim.SGD(*args, momentum=0.9, **kwargs))
+            return made[0]
+
+        loop(rank, LocalSGD(12, momentum="average"), optimizer=optimizer)
+        momenta[rank.number] = [state["momentum_buffer"].tolist() for state in made[0].state.values()]
+
+    launch(function, SimulatedCluster(2))
+    assert momenta[0] == momenta[1]
+
+
+def test_what_a_loop_cannot_do_is_refused() -> None:
+    """Strategies that need the rank loop, an epoch or a loss, ranks with other modules, and no rank at all."""
+
+    def with_strategy(rank: Any, **options: Any) -> None:
+        module = nn.Linear(2, 1 + rank.number * options.pop("grows", 0))
+        synchronizer = Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1), **options)
+        synchronizer.step()
+
+    for options, message in (
+        ({"sync": "asgd"}, "needs the rank loop"),
+        ({"sync": "epoch"}, "steps_per_epoch"),
+        ({"sync": "leader"}, "call step"),
+        ({"sync": 4, "grows": 1}, "not that of rank 0"),
+    ):
+        with pytest.raises((IncompatiblePartsError, InvalidParameterError, VersionMismatchError), match=message):
+            launch(partial(with_strategy, **options), SimulatedCluster(2))
+    module = nn.Linear(2, 1)
+    with pytest.raises(InvalidParameterError, match="there is no rank"):
+        Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1))

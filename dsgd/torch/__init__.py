@@ -14,12 +14,26 @@ except ImportError as _error:
 
 from dsgd.torch.classifier import TorchClassifier
 from dsgd.torch.flat import FlatModule
+from dsgd.torch.hooks import compress_hook
 from dsgd.torch.lars import LARS
+from dsgd.torch.launching import launch
 from dsgd.torch.measure import measure_node
 from dsgd.torch.passes import Passes
 from dsgd.torch.regressor import TorchRegressor
+from dsgd.torch.synchronizer import Synchronizer
 from dsgd.torch.trace import trace
 
-__all__ = ["LARS", "FlatModule", "Passes", "TorchClassifier", "TorchRegressor", "measure_node", "trace"]
+__all__ = [
+    "LARS",
+    "FlatModule",
+    "Passes",
+    "Synchronizer",
+    "TorchClassifier",
+    "TorchRegressor",
+    "compress_hook",
+    "launch",
+    "measure_node",
+    "trace",
+]
 
 del _torch

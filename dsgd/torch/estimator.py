@@ -8,7 +8,6 @@ import warnings
 from abc import abstractmethod
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -29,7 +28,7 @@ from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainJob, TrainResult, train
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import AbstractStrategy, MinibatchSGD, resolve
+from dsgd.sync import AbstractStrategy
 from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, build_module, predictions
@@ -37,6 +36,7 @@ from dsgd.torch.packing import TensorPacker, cut
 from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
+from dsgd.torch.strategies import strategy_for
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
 
@@ -231,26 +231,13 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     def _strategy(self) -> AbstractStrategy[Any]:
         """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
-        if self.sync is None:
-            strategy: AbstractStrategy[Any] = MinibatchSGD(self.batch_size or DEFAULT_BATCH)
-        else:
-            strategy = resolve(self.sync)
+        strategy = strategy_for(self.sync, self.compressor, self.batch_size or DEFAULT_BATCH)
         if self.passes is not None and self.passes.may_overflow and strategy.talks == "by post":
             raise IncompatiblePartsError(
                 f"Passes(precision='float16') does not go with sync={strategy!r}: ranks must leave out a step "
                 "together, and these do not wait for each other. Use precision='bfloat16'."
             )
-        if self.compressor is None:
-            return strategy
-        given: Any = strategy
-        if "compressor" not in vars(given):
-            raise IncompatiblePartsError(f"sync={strategy!r} takes no compressor. Got compressor={self.compressor!r}.")
-        if strategy.compressor is not None:
-            raise IncompatiblePartsError(
-                f"sync={strategy!r} has a compressor already. Leave out compressor={self.compressor!r}."
-            )
-        compressed: AbstractStrategy[Any] = replace(given, compressor=self.compressor)
-        return compressed
+        return strategy
 
     def _take_in(self, gang: GangResult, template: nn.Module, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""

@@ -1,0 +1,151 @@
+"""Steps of synchronous SGD beside those of torch's DistributedDataParallel, on the same worker processes.
+
+Every rank trains a small convolutional network on images of 28 x 28, with momentum and weight decay in float32, first
+by DDP over gloo on the loopback interface and then by the rank loop, in turns; the table has the median step of each
+and the largest difference of their parameters after the first 100 steps.
+
+    python benchmarks/torch_ddp.py [--ranks 2 3] [--batch 32] [--turns 5] [--out FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tempfile
+import time
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+from common import Rows
+from distributed import Client, LocalCluster
+from torch import nn
+from torch.nn.parallel import DistributedDataParallel
+
+from dsgd.runtime import run_on_cluster
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.sync import MinibatchSGD
+from dsgd.torch import FlatModule
+from dsgd.torch.fingerprint import fingerprint
+from dsgd.torch.oracle import ModuleOptimizer
+from dsgd.torch.rows import TensorRows
+
+N_STEPS = 100
+LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 1e-4
+
+
+def network() -> nn.Module:
+    """Return the network, with the same parameters every time."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return nn.Sequential(
+            nn.Conv2d(1, 16, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Conv2d(16, 32, 3, padding=1),
+            nn.ReLU(),
+            nn.MaxPool2d(2),
+            nn.Flatten(),
+            nn.Linear(32 * 7 * 7, 64),
+            nn.ReLU(),
+            nn.Linear(64, 10),
+        )
+
+
+def own_rows(number: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the images and classes of a rank."""
+    rng = np.random.default_rng(number)
+    X = rng.standard_normal((N_STEPS * batch, 1, 28, 28), dtype=np.float32)
+    return torch.from_numpy(X), torch.from_numpy(rng.integers(0, 10, len(X)))
+
+
+def by_ddp(X: Any, y: Any, batch: int) -> tuple[float, np.ndarray]:
+    """Return the seconds of a step of DDP, and the parameters."""
+    module = network()
+    parallel = DistributedDataParallel(module)
+    optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
+    dist.barrier()
+    begin = time.perf_counter()
+    for start in range(0, len(X), batch):
+        optimizer.zero_grad()
+        nn.functional.cross_entropy(parallel(X[start : start + batch]), y[start : start + batch]).backward()
+        optimizer.step()
+    seconds = time.perf_counter() - begin
+    return seconds / N_STEPS, torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+
+
+def by_rank_loop(rank: Rank, X: Any, y: Any, batch: int) -> tuple[float, np.ndarray]:
+    """Return the seconds of a step of the rank loop, and the parameters."""
+    module = network()
+    optimizer = ModuleOptimizer(
+        module=network,
+        module_options={},
+        buffers={},
+        identity=fingerprint(module),
+        criterion=nn.CrossEntropyLoss,
+        criterion_options={},
+        optimizer=torch.optim.SGD,
+        optimizer_options={"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY},
+    )
+    initial = FlatModule(module).params.copy()
+    job = TrainJob(optimizer, MinibatchSGD(batch * rank.size), initial, max_iter=1, tol=None, n_iter_no_change=5)
+    result = train(rank, TrainData(TensorRows(X, y, shuffle=False, seed=0)), job)
+    # What the rank loop does once, before its first step, is not in it; DDP is made before its clock starts too.
+    return result.history[0].seconds / N_STEPS, result.params
+
+
+def measure(rank: Rank, data: Any, store: str, batch: int, turns: int) -> list[tuple[float, float, float]]:
+    """Return (step of DDP, step of the rank loop, difference) of every turn; a rank program."""
+    del data
+    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
+    torch.set_num_threads(1)
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank.number, world_size=rank.size)
+    try:
+        X, y = own_rows(rank.number, batch)
+        found = []
+        for _ in range(turns + 1):
+            theirs, expected = by_ddp(X, y, batch)
+            ours, params = by_rank_loop(rank, X, y, batch)
+            found.append((theirs, ours, float(np.abs(params - expected).max() / np.abs(expected).max())))
+        return found[1:]  # the first turn loads libraries
+    finally:
+        dist.destroy_process_group()
+
+
+def nothing(blocks: object, rank: int) -> None:
+    """Pack nothing."""
+
+
+def main() -> None:
+    """Print the table."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ranks", type=int, nargs="+", default=[2])
+    parser.add_argument("--batch", type=int, default=32, help="rows of a rank in a step")
+    parser.add_argument("--turns", type=int, default=5)
+    parser.add_argument("--out", help="append one JSON row per world size to this file")
+    parser.add_argument("--quick", action="store_true", help="one short turn")
+    options = parser.parse_args()
+    batch, turns = (8, 1) if options.quick else (options.batch, options.turns)
+    rows = Rows("torch_ddp", options.out)
+    print("ranks  batch  DDP ms/step  dsgd ms/step  ratio  largest difference")
+    for n in options.ranks:
+        with (
+            tempfile.TemporaryDirectory() as folder,
+            LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address="127.0.0.1:0") as cluster,
+            Client(cluster, set_as_default=False) as client,
+        ):
+            arguments = (str(Path(folder) / "store"), batch, turns)
+            gang = run_on_cluster(measure, [], client=client, pack=nothing, args=arguments)
+        theirs, ours, difference = (median(column) for column in zip(*gang.value, strict=True))
+        rows.add(
+            ranks=n, batch=batch, ddp_step_s=theirs, dsgd_step_s=ours, difference=difference, torch=torch.__version__
+        )
+        print(f"{n:5d}  {batch:5d}  {1e3 * theirs:11.3f}  {1e3 * ours:12.3f}  {ours / theirs:5.3f}  {difference:.1e}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,50 @@
+"""The rank that a function runs on, for those it calls; and what is to be finished when it has returned."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any
+
+from dsgd.errors import InvalidParameterError
+from dsgd.runtime.rank import Rank
+
+__all__ = ["current_rank", "finish_with", "run_function"]
+
+# Ranks may be threads of one process.
+_here = threading.local()
+
+
+def current_rank() -> Rank:
+    """Return the rank that this thread runs.
+
+    Raises
+    ------
+    InvalidParameterError
+        It runs none.
+    """
+    rank: Rank | None = getattr(_here, "rank", None)
+    if rank is None:
+        raise InvalidParameterError(
+            "there is no rank here: call this inside a function that dsgd.torch.launch runs, or pass rank=..."
+        )
+    return rank
+
+
+def finish_with(finish: Callable[[], None]) -> None:
+    """Have `finish` called when the function of this rank has returned; on a rank that was passed, nothing is."""
+    if getattr(_here, "rank", None) is not None:
+        _here.finishers.append(finish)
+
+
+def run_function(rank: Rank, data: object, function: Callable[..., Any], takes_rank: bool) -> Any:
+    """Run a function of the user on a rank; a rank program."""
+    del data  # the function has its own
+    _here.rank, _here.finishers = rank, []
+    try:
+        value = function(rank) if takes_rank else function()
+        for finish in _here.finishers:
+            finish()
+        return value
+    finally:
+        del _here.rank, _here.finishers

@@ -1,0 +1,185 @@
+"""Torch modules on worker processes: beside torch's own data parallelism, and what goes wrong there."""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from distributed import Client  # noqa: E402 - what comes below needs torch
+from torch import nn  # noqa: E402
+
+import torch_programs as programs  # noqa: E402
+from dsgd.compress import ErrorFeedback, TopK  # noqa: E402
+from dsgd.errors import IncompatiblePartsError, RankError, VersionMismatchError  # noqa: E402
+from dsgd.runtime import run_on_cluster  # noqa: E402
+from dsgd.sync import LocalSGD  # noqa: E402
+from dsgd.torch import TorchClassifier, compress_hook  # noqa: E402
+from gang_cluster import cluster_fixture  # noqa: E402
+
+pytestmark = [pytest.mark.cluster]
+
+N_WORKERS = 3
+cluster = cluster_fixture(N_WORKERS)
+
+
+@pytest.fixture
+def client(cluster: Any) -> Iterator[Client]:
+    """A client of the cluster. Sockets that torch keeps are its own affair, so what is left there is not looked at."""
+    with Client(cluster, set_as_default=False) as client:
+        yield client
+
+
+def first_state() -> dict[str, torch.Tensor]:
+    """Return the parameters that all trainings begin with."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return programs.CNN().state_dict()
+
+
+def given_network() -> nn.Module:
+    """Return a network with those parameters."""
+    module = programs.CNN()
+    module.load_state_dict(first_state())
+    return module
+
+
+def run_ddp(client: Client, n: int, store: Path, compressor: Any = None) -> np.ndarray:
+    """Return what n ranks of torch's own data parallelism have learned."""
+    arguments = (first_state(), str(store), compressor)
+    gang = run_on_cluster(programs.train_ddp, [], client=client, pack=programs.keep, args=arguments, n_ranks=n)
+    return np.asarray(gang.value)
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_synchronous_sgd_equals_ddp(client: Client, tmp_path: Path, n: int) -> None:
+    """After 100 steps with momentum and weight decay in float32 the parameters are those of torch DDP and of one rank.
+
+    One rank takes the same steps with the batches of all.
+    """
+    X, y = programs.images(programs.N_STEPS * programs.BATCH * n)
+    expected = run_ddp(client, n, tmp_path / "store")
+    fitted = TorchClassifier(
+        given_network(),
+        lr=programs.LR,
+        optimizer__momentum=programs.MOMENTUM,
+        optimizer__weight_decay=programs.WEIGHT_DECAY,
+        batch_size=programs.BATCH * n,
+        max_epochs=1,
+        shuffle=False,
+        dataset=Parts(X, y),
+        classes=range(4),
+        n_jobs=n,
+        client=client,
+    ).fit()
+    assert fitted.fit_report_["ranks"] == n
+    found = programs.vector_of(fitted.module_)
+    scale = np.abs(expected).max()
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale)
+    module, optimizer = programs.fresh(first_state())
+    # The batch of a step is that of every rank, one after the other.
+    order = np.arange(len(X)).reshape(n, programs.N_STEPS, programs.BATCH).swapaxes(0, 1).ravel()
+    programs.take_steps(module, optimizer, torch.from_numpy(X[order]), torch.from_numpy(y[order]), programs.BATCH * n)
+    np.testing.assert_allclose(found, programs.vector_of(module), rtol=1e-5, atol=1e-5 * scale)
+
+
+class Parts:
+    """Consecutive rows for each rank."""
+
+    def __init__(self, X: np.ndarray, y: np.ndarray) -> None:
+        self.X, self.y = X, y
+
+    def __call__(self, part: int, n_parts: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the rows of a part."""
+        cut = slice(len(self.X) * part // n_parts, len(self.X) * (part + 1) // n_parts)
+        return self.X[cut], self.y[cut]
+
+
+def test_compressors_are_hooks_of_ddp(client: Client, tmp_path: Path) -> None:
+    """DDP with a compressor that loses nothing learns what it learns without one; with one that does, it learns too."""
+    expected = run_ddp(client, 2, tmp_path / "none")
+    whole = run_ddp(client, 2, tmp_path / "whole", ErrorFeedback(TopK(1.0)))
+    np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
+    some = run_ddp(client, 2, tmp_path / "some", ErrorFeedback(TopK(0.1)))
+    assert np.abs(some - expected).max() > 0.01
+    module = programs.CNN()
+    nn.utils.vector_to_parameters(torch.from_numpy(some), module.parameters())
+    X, y = (torch.from_numpy(part) for part in programs.images(300))
+    assert float((module(X).argmax(dim=1) == y).float().mean()) > 0.9
+    with pytest.raises(IncompatiblePartsError, match="ErrorFeedback"):
+        compress_hook(TopK(0.1))
+
+
+def test_images_in_chunks_of_dask(client: Client) -> None:
+    """A dask array of images trains where its chunks are, and is scored there."""
+    import dask.array as da
+
+    X, y = programs.images(300)
+    chunks = da.from_array(X, chunks=(75, 1, 8, 8)), da.from_array(y, chunks=75)
+    fitted = TorchClassifier(
+        programs.CNN, lr=0.1, batch_size=10, max_epochs=6, sync=LocalSGD(50), random_state=0, client=client
+    ).fit(*chunks)
+    assert fitted.fit_report_["ranks"] == N_WORKERS
+    with client.as_current():
+        assert fitted.score(*chunks) > 0.9
+
+
+class Fragile(programs.CNN):
+    """Refuses bright images."""
+
+    def forward(self, X: Any) -> Any:
+        """Return scores."""
+        if (X > 100).any():
+            raise ArithmeticError("these rows are too much")
+        return super().forward(X)
+
+
+def test_a_rank_that_raises_is_named(client: Client) -> None:
+    """What a module raises in its forward pass on a worker comes out of fit with the rank and the worker."""
+    X, y = programs.images(60)
+    X[-1] = 1000.0
+    with pytest.raises(RankError, match="too much") as error:
+        TorchClassifier(Fragile, shuffle=False, client=client, random_state=0).fit(X, y)
+    assert isinstance(error.value.__cause__, ArithmeticError)
+
+
+def plant(code: str) -> None:
+    """Let this process have a module `planted` of this code."""
+    module = types.ModuleType("planted")
+    exec(code, module.__dict__)
+    sys.modules["planted"] = module
+
+
+def uproot() -> None:
+    """Let this process forget it."""
+    sys.modules.pop("planted", None)
+
+
+CODE = """
+from torch import nn
+class Net(nn.Sequential):
+    def __init__(self):
+        super().__init__(nn.Flatten(), nn.Linear(64, 4))
+    def forward(self, X):
+        return super().forward({} * X)
+"""
+
+
+def test_workers_with_another_version_of_the_module_are_found_out(client: Client) -> None:
+    """A worker that imports another file than the client is refused before a step is taken, with the difference."""
+    X, y = programs.images(60)
+    plant(CODE.format(1.0))
+    try:
+        client.run(plant, CODE.format(2.0))
+        with pytest.raises(VersionMismatchError, match="the code of its classes"):
+            TorchClassifier(sys.modules["planted"].Net, client=client, random_state=0).fit(X, y)
+    finally:
+        del sys.modules["planted"]
+        client.run(uproot)
