@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -122,6 +123,18 @@ def test_the_command_resumes_and_reports(tmp_path: Any, cluster: LocalCluster, c
     facts = json.loads(capsys.readouterr().out.splitlines()[-1])
     assert facts["n_runs"] == 4
     assert set(facts["sets"][0]["regret"]) == {"auto"}
+
+
+def test_simulated_ranks_take_the_same_every_time(tmp_path: Any) -> None:
+    """On a virtual clock a study makes the same rows again, but for when and where it ran."""
+    study = replace(STUDY, network="10GbE")
+    rows = [[run.row for run in run_tuning_study(study, tmp_path / name)] for name in ("one", "two")]
+    assert [[point["objective"] for point in row["curve"]] for row in rows[0]] == [
+        [point["objective"] for point in row["curve"]] for row in rows[1]
+    ]
+    assert [row["curve"] for row in rows[0][1:]] == [row["curve"] for row in rows[1][1:]]
+    assert [row["periods"] for row in rows[0]] == [row["periods"] for row in rows[1]]
+    assert rows[0][1]["cluster"] == "simulated"
 
 
 @pytest.mark.parametrize("values", [{"every": ()}, {"rules": ("guess",)}, {"ranks": 1}, {"loss": "l"}, {"data": ()}])

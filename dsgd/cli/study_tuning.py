@@ -19,6 +19,8 @@ Examples:
 
   dsgd study tuning --out study/
 
+  dsgd study tuning --network 1GbE --ranks 8 --out study/
+
   dsgd study tuning -d a9a -r auto -r qsr --every 16,256,4096 --seeds 3 --scheduler tcp://10.0.0.5:8786 --out study/
 """
 _GRID: Final = "The grid"
@@ -49,6 +51,9 @@ def tuning(
     ] = None,
     alpha: Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=_MODEL)] = None,
     loss: Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=_MODEL)] = None,
+    network: Annotated[
+        str | None, typer.Option(help="Simulate the ranks, on 1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN.")
+    ] = None,
     scheduler: Annotated[
         str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
     ] = None,
@@ -71,6 +76,7 @@ def tuning(
         "every": parse_numbers("--every", every),
         "rules": tuple(rule) if rule else None,
         "ranks": ranks,
+        "network": network,
         "seeds": None if seeds is None else tuple(range(seeds)),
         "epochs": epochs,
         "target": share,

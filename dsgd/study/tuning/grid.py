@@ -8,6 +8,7 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
+from dsgd.sim.network import network_for
 from dsgd.study.grid import LOSSES, DataSource
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
@@ -56,7 +57,9 @@ class TuningStudy:
     rules : sequence of str
         Names in `RULES`.
     ranks : int
-        Worker processes.
+        Worker processes, or simulated ranks.
+    network : str or None
+        What simulated ranks talk over, a name in `dsgd.sim.NETWORKS`; None runs real worker processes.
     seeds : sequence of int
         Seeds of the walk over the rows.
     epochs : int
@@ -90,6 +93,7 @@ class TuningStudy:
     every: Sequence[int] = _PERIODS
     rules: Sequence[str] = tuple(RULES)
     ranks: int = 2
+    network: str | None = None
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
     epochs: int = 6
     target_epochs: int = 3
@@ -122,6 +126,8 @@ class TuningStudy:
         if self.dtype not in ("float32", "float64"):
             raise InvalidParameterError(f"TuningStudy(dtype={self.dtype!r}): choose float32 or float64.")
         AutoSync(self.target)
+        if self.network is not None:
+            network_for(self.network)
 
     def looks(self) -> list[int]:
         """Return after how many epochs the model of a run is looked at."""
@@ -194,6 +200,7 @@ class TuningRun:
             "policy": self.policy,
             "every": self.every,
             "sync": repr(self.strategy),
+            "network": study.network,
             "seed": self.seed,
             "epochs": study.epochs,
             "target_epochs": study.target_epochs,

@@ -59,12 +59,13 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
     if not sets:
         raise DsgdError("the study has no finished period yet, so there is nothing to report: run it first")
     claims = check_tuning_claims(sets)
+    where = "worker processes" if study.network is None else f"simulated ranks on {study.network}"
     return Page(
         title="Which period does training choose, and how good is it?",
         answer=tuning_verdict(sets),
         ran=[
             ("Command", rows[-1]["command"]),
-            ("Ranks", f"{study.ranks} worker processes; seeds {', '.join(map(str, study.seeds))}"),
+            ("Ranks", f"{study.ranks} {where}; seeds {', '.join(map(str, study.seeds))}"),
             (
                 "Model",
                 f"{study.loss} loss, alpha {study.alpha:g}, {study.dtype}; target: the objective of one rank after "

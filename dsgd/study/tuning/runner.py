@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.estimators import SGDClassifier
 from dsgd.report import origin
+from dsgd.sim import SimulatedCluster
 from dsgd.study.data import StudyData, load_data, place
 from dsgd.study.measure import objective, score
 from dsgd.study.rows import ROWS_FILE, Row, RowFile, StudyRun
@@ -75,11 +76,12 @@ def run_tuning_study(
         A dataset can be neither found nor made.
     """
     rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = {**origin(command), "cluster": "scheduler" if scheduler else "local"}
+    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
+    context = {**origin(command), "cluster": cluster}
     loaded = [load_data(source, study.dtype) for source in study.data]
     grids = [(data, study.runs(data.name, len(data.y), len(data.y_test))) for data in loaded]
     # Workers are not started where all runs are there already.
-    idle = all(spec.key in rows for _, specs in grids for spec in specs)
+    idle = study.network is not None or all(spec.key in rows for _, specs in grids for spec in specs)
     with nullcontext() if idle else cluster_of(study.ranks, scheduler) as client:
         for data, specs in grids:
             yield from _run_placed(client, data, specs, rows, context)
@@ -116,15 +118,17 @@ def _run_placed(
 def _measure(spec: TuningRun, client: Client | None, data: StudyData, blocks: Any, limit_s: float) -> Row:
     """Train a policy for each point of its curve; return what the row says of it."""
     study, sequential = spec.study, spec.policy == SEQUENTIAL
+    where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
     looks = [study.target_epochs] if sequential else study.looks()
     worth: dict[int, list[float]] = {}
     seconds: dict[int, list[float]] = {}
     accuracies: list[float] = []
-    model = _model(spec, client, 1)
+    model = _model(spec, None, 1)
     for epochs in looks:
         accuracies = []
-        for _ in range(1 if sequential else study.repeats):
-            model = _model(spec, None if sequential else client, epochs)
+        # A virtual clock shows the same every time.
+        for _ in range(1 if sequential or study.network is not None else study.repeats):
+            model = _model(spec, None if sequential else where, epochs)
             model.fit(data.X, data.y) if sequential or blocks is None else model.fit(blocks, None)
             for record in model.fit_report_["epochs"]:
                 seconds.setdefault(record["epoch"], []).append(record["seconds"])
@@ -150,7 +154,7 @@ def _measure(spec: TuningRun, client: Client | None, data: StudyData, blocks: An
     }
 
 
-def _model(spec: TuningRun, client: Client | None, epochs: int) -> SGDClassifier:
+def _model(spec: TuningRun, client: Client | SimulatedCluster | None, epochs: int) -> SGDClassifier:
     study = spec.study
     return SGDClassifier(
         loss=study.loss,
@@ -159,6 +163,6 @@ def _model(spec: TuningRun, client: Client | None, epochs: int) -> SGDClassifier
         tol=None,
         random_state=spec.seed,
         sync=spec.strategy,
-        n_jobs=spec.ranks,
+        n_jobs=None if isinstance(client, SimulatedCluster) else spec.ranks,
         client=client,
     )
