@@ -116,7 +116,8 @@ class ProgressLine:
         since = self._logged.get(id(estimator), now)
         if isinstance(event, Notice) or now - since >= _LOG_EVERY_S:
             self._logged[id(estimator)] = now
-            self._console().print(f"{type(estimator).__name__}: {event.text}", markup=False, highlight=False)
+            text = f"{type(estimator).__name__}: {event.text}"
+            self._console().print(text, markup=False, highlight=False, soft_wrap=True)
 
 
 def _redraws(console: Console) -> bool:
