@@ -21,6 +21,8 @@ from dsgd import SGDClassifier
 from dsgd.progress import StopTraining
 from gang_cluster import start_cluster
 
+pytestmark = pytest.mark.cluster
+
 _NAMES = ("chromium", "chromium-browser", "google-chrome")
 _LONGEST_S = 120.0
 

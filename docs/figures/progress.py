@@ -55,17 +55,18 @@ class Until:
 
 
 class Frame(ProgressLine):
-    """Keeps the line as it looks after the events of the first second and a half."""
+    """Keeps the line as it looks after the events of the first second and a half, and ends training then."""
 
     frame: str | None = None
 
     def on_event(self, estimator: Any, event: ProgressEvent | Notice) -> None:
-        """Draw it once, on a terminal of its own."""
+        """Draw it, on a terminal of its own."""
         super().on_event(estimator, event)
-        if self.frame is None and isinstance(event, ProgressEvent) and event.seconds > 1.5:
+        if isinstance(event, ProgressEvent) and event.seconds > 1.5:
             terminal = Console(record=True, file=io.StringIO(), force_terminal=True, width=100)
             terminal.print(self)
             self.frame = terminal.export_svg(title="model.set_callbacks(ProgressLine()).fit(X, y)", theme=MONOKAI)
+            raise StopTraining
 
 
 def dashboard(browser: Browser, X: np.ndarray, y: np.ndarray, path: Path) -> None:
@@ -102,13 +103,9 @@ def dashboard(browser: Browser, X: np.ndarray, y: np.ndarray, path: Path) -> Non
 
 def line(browser: Browser, X: np.ndarray, y: np.ndarray, path: Path) -> None:
     """Take a picture of the live line in the middle of a fit on two threads."""
-    enough = threading.Event()
     shown = Frame(Console(file=io.StringIO(), force_terminal=True, width=100))
-    timer = threading.Timer(3.0, enough.set)
-    timer.start()
     model = SGDClassifier(loss="log_loss", alpha=1e-5, max_iter=10**5, tol=None, n_jobs=2, sync=256, random_state=0)
-    model.set_callbacks(shown, Until(enough)).fit(X, y)
-    timer.join()
+    model.set_callbacks(shown).fit(X, y)
     page = browser.new_page(viewport={"width": 1360, "height": 300})
     page.set_content(f"<body style='margin: 0'>{shown.frame}</body>")
     page.locator("svg").first.screenshot(path=path)
