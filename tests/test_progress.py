@@ -227,6 +227,35 @@ def test_the_line_shows_the_figures(rows: Any, terminal: bool, monkeypatch: pyte
     assert line._display is None
 
 
+@pytest.mark.usefixtures("often")
+def test_a_notebook_without_widgets_gets_text(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where ipywidgets is missing, a notebook shows lines of text."""
+    monkeypatch.setattr("dsgd.progress.line._LOG_EVERY_S", 0.0)
+    monkeypatch.setattr("dsgd.progress.line.importlib.util.find_spec", lambda name: None)
+    console = Console(file=io.StringIO(), width=150)
+    console.is_jupyter = True
+    line = ProgressLine(console)
+    told: list[str] = []
+    monkeypatch.setattr(console, "print", lambda text, **options: told.append(text))
+    SGDClassifier(max_iter=2, tol=None).set_callbacks(line).fit(*rows)
+    assert told[0].startswith("SGDClassifier: epoch 1: training loss")
+    assert len(told) == 2
+
+
+def test_callbacks_of_scikit_learn_need_its_version(rows: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without sklearn.callback, as before 1.9, ours work and theirs are refused with a reason."""
+    monkeypatch.setitem(sys.modules, "sklearn.callback", None)
+
+    class Theirs:
+        setup = on_fit_task_begin = on_fit_task_end = teardown = print
+
+    notes = Notes()
+    SGDClassifier(max_iter=1, tol=None).set_callbacks(notes).fit(*rows)
+    assert notes.ends == [None]
+    with pytest.raises(InvalidParameterError, match=r"need scikit-learn 1\.9 or newer"):
+        SGDClassifier().set_callbacks(Theirs())
+
+
 def test_a_line_says_that_a_fit_failed(rows: Any) -> None:
     """The line of a fit that raises ends with the name of the error."""
     screen = io.StringIO()

@@ -139,4 +139,7 @@ def _make_display(console: Console, *, keep: bool) -> Progress:
         console=console,
         transient=not keep,
         refresh_per_second=_REDRAWS_PER_S,
+        # What a cell prints comes below the line by itself.
+        redirect_stdout=not console.is_jupyter,
+        redirect_stderr=not console.is_jupyter,
     )
