@@ -34,9 +34,11 @@ from dsgd.sync import EASGD, STRATEGIES, LocalSGD, MinibatchSGD, SlowMo
 
 OPTIONS: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
 WITH_RATE = {"learning_rate": "invscaling", "power_t": 0.25}
-#: Gradients that are up to P - 1 steps old are stable at small rates only, which the default schedule comes to late.
-STALE: dict[str, dict[str, Any]] = {
-    name: {"eta0": 0.5, **WITH_RATE} for name in ("asgd", "dc-asgd", "stale-synchronous")
+#: Where a server takes steps by gradients that come late, or few steps by the mean of many, the default schedule, which
+#: counts steps, is too large for too long.
+AT_SERVER: dict[str, dict[str, Any]] = {
+    **{name: {"eta0": 0.5, **WITH_RATE} for name in ("asgd", "dc-asgd", "stale-synchronous")},
+    "backup-workers": {"eta0": 2.0, **WITH_RATE},
 }
 #: What is run beside all strategies with their defaults: local rules, and a batch that is scaled and warmed up.
 COMBINED: dict[str, dict[str, Any]] = {
@@ -131,7 +133,7 @@ def main() -> None:
     arguments = parser.parse_args()
     arguments.dataset = arguments.dataset or ["ijcnn1", "a9a"]
     warnings.simplefilter("ignore", ConvergenceWarning)
-    cases: dict[str, dict[str, Any]] = {name: {"sync": name, **STALE.get(name, {})} for name in STRATEGIES}
+    cases: dict[str, dict[str, Any]] = {name: {"sync": name, **AT_SERVER.get(name, {})} for name in STRATEGIES}
     cases |= COMBINED
     cases = {name: case for name, case in cases.items() if not arguments.only or name in arguments.only}
     rows = Rows("strategies", arguments.out)
