@@ -3,11 +3,11 @@
 Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
 many ranks share a core.
 
-Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`. Then the
-loop of training itself runs over made rows with the strategy that is to be predicted, in rounds of one row and of many,
-narrow and wide, on the gang and on its simulated twin, whose work is free. What the gang takes longer is work: the
-differences give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is that of a
-call. Every number is the median of several.
+Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`, and by
+turns with that the loop of training itself runs over made rows with the strategy that is to be predicted, in rounds of
+one row and of many, narrow and wide, on the gang and on its simulated twin, whose work is free. What the gang takes
+longer is work: the differences give the cost of a row, of an entry and of a parameter, and what is left of the shortest
+rounds is that of a call. Every number is the median of several.
 
 Cost: a few seconds.
 """
@@ -205,15 +205,30 @@ def _take_none(blocks: Any, rank_number: int) -> None:
 
 def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
     """Return what a message costs and the seconds of made rounds, as rank 0 has found them; a rank program."""
-    link = calibrate_link(rank.group)
-    return link, measure_rounds(rank, data, strategy, _N_TURNS)
+    del data
+    made = _made(rank, strategy)
+    links: list[LinkCost] = []
+    turns: list[list[float]] = []
+    # By turns, so that what disturbs the machine for a while disturbs messages and rounds alike, and no median.
+    for _ in range(_N_TURNS):
+        links.append(calibrate_link(rank.group))
+        turns.append([rounds.round_s() for rounds in made])
+    columns = zip(*(tuple(vars(link).values()) for link in links), strict=True)
+    return LinkCost(*(float(median(column)) for column in columns)), _medians(turns)
 
 
 def measure_rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:
     """Return the median seconds of the rounds of each kind, over some turns of all kinds; a rank program."""
     del data
-    made = [MadeRounds(rank, strategy, _round_kind(*kind), _N_EPOCHS) for kind in _KINDS]
-    turns = [[rounds.round_s() for rounds in made] for _ in range(n_turns)]
+    made = _made(rank, strategy)
+    return _medians([[rounds.round_s() for rounds in made] for _ in range(n_turns)])
+
+
+def _made(rank: Rank, strategy: AbstractStrategy[Any]) -> list[MadeRounds]:
+    return [MadeRounds(rank, strategy, _round_kind(*kind), _N_EPOCHS) for kind in _KINDS]
+
+
+def _medians(turns: list[list[float]]) -> list[float]:
     return [float(median(column)) for column in zip(*turns, strict=True)]
 
 

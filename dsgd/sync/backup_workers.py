@@ -7,7 +7,8 @@ Update: of P workers a step takes the first N = P - backups gradients of the cur
 answered at once with the current one. Gradients are never stale; those of slow workers are lost, which biases the
 model towards the rows of fast ones unless rows were dealt at random. With ``backups=0`` it is `MinibatchSGD` with
 batches of P times ``batch`` rows. At the end of an epoch, where fewer than N workers have rows left, a step takes all
-that are still to come.
+that are still to come. Steps are few and by the mean of many rows, so rates are those of large batches, of a schedule
+that falls more slowly than 1 / t.
 
 Cost per round and worker: that of `ASGD`.
 
