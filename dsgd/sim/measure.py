@@ -17,6 +17,7 @@ Cost: some ten seconds on two processes.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -29,7 +30,7 @@ from dsgd.collectives.calibrate import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.comm.shm import RING_FROM_BYTES
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import calibration_of, measure_rounds, run_measurement
 from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
@@ -78,6 +79,7 @@ def measure_costs(
     ranks: int | None = None,
     transport: TransportName = "auto",
     limit_s: float = 60.0,
+    deadline_s: float = math.inf,
 ) -> CostModel:
     """Measure what rows, rounds and waiting cost on a gang.
 
@@ -96,7 +98,9 @@ def measure_costs(
     transport : str, default "auto"
         What they talk over; see `dsgd.runtime.run_on_cluster`.
     limit_s : float, default 60
-        No further turn begins after so many seconds. One turn is always made.
+        No further turn begins after so many seconds.
+    deadline_s : float, default inf
+        Seconds after which the first turn is broken off.
 
     Returns
     -------
@@ -107,6 +111,8 @@ def measure_costs(
     ------
     InvalidParameterError
         There are fewer than two ranks, or a strategy has servers.
+    GangTimeoutError
+        The first turn was not over after `deadline_s`.
     """
     if ranks is not None and ranks < 2:
         raise InvalidParameterError(f"measure_costs(ranks=...) must be two or more ranks. Got {ranks!r}.")
@@ -120,8 +126,15 @@ def measure_costs(
         has_period = {"every", "batch"} & set(vars(strategy))
         kinds[kind_of(strategy)] = strategy if has_period else LocalSGD(compressor=strategy.compressor)
     plan = {**_base_plan(layouts, dtypes), **_round_plan(kinds)}
-    gang = run_measurement(_measure, (plan, _N_TURNS, limit_s), client=client, ranks=ranks, transport=transport)
-    found: _Found = gang.value
+    gang = run_measurement(
+        _measure, (plan, _N_TURNS, limit_s, deadline_s), client=client, ranks=ranks, transport=transport
+    )
+    found: _Found | None = gang.value
+    if found is None:
+        raise GangTimeoutError(
+            f"measuring the cost of rounds was broken off after {deadline_s:.3g} s (measure_costs(deadline_s=...)): "
+            "the machine is busy, or kernels had to be compiled. Try again."
+        )
     size, wire = len(gang.stats), str(gang.stats[0]["transport"])
     twin = calibration_of(found.link, found.rounds_s, LocalSGD(), size, wire)
     return _model_of(found, CostModel(twin, transport=wire), kinds)
@@ -158,23 +171,35 @@ def _round_plan(kinds: dict[str, AbstractStrategy[Any]]) -> dict[Key, tuple[Any,
     return plan
 
 
-def _measure(rank: Rank, data: Any, plan: dict[Key, tuple[Any, RoundKind]], n_turns: int, limit_s: float) -> _Found:
-    """Return what rank 0 has measured; a rank program."""
+def _measure(
+    rank: Rank, data: Any, plan: dict[Key, tuple[Any, RoundKind]], n_turns: int, limit_s: float, deadline_s: float
+) -> _Found | None:
+    """Return what rank 0 has measured, or None if not one turn was over in time; a rank program."""
     begin = time.perf_counter()
-    link = calibrate_link(rank.group)
-    made = {
-        key: MadeRounds(rank, strategy, kind, _FEW_EPOCHS if kind.rounds > _LEAST_ROUNDS else _MANY_EPOCHS)
-        for key, (strategy, kind) in plan.items()
-    }
-    turns: list[dict[Key, float]] = []
-    rounds_s: list[list[float]] = []
     taken = np.zeros(1)
-    while not turns or (len(turns) < n_turns and taken[0] < limit_s):
-        rounds_s.append(measure_rounds(rank, data, LocalSGD(), 1))
-        turns.append({key: rounds.epoch_s() for key, rounds in made.items()})
+
+    def elapsed_s() -> float:
         # All ranks must think the same of the time.
         taken[0] = time.perf_counter() - begin
         rank.group.allreduce(taken, "max")
+        return float(taken[0])
+
+    link = calibrate_link(rank.group)
+    made: dict[Key, MadeRounds] = {}
+    turns: list[dict[Key, float]] = []
+    rounds_s: list[list[float]] = []
+    while not turns or (len(turns) < n_turns and elapsed_s() < limit_s):
+        rounds_s.append(measure_rounds(rank, data, LocalSGD(), 1))
+        turn: dict[Key, float] = {}
+        for key, (strategy, kind) in plan.items():
+            if not turns and elapsed_s() > deadline_s:
+                return None
+            if key not in made:
+                made[key] = MadeRounds(
+                    rank, strategy, kind, _FEW_EPOCHS if kind.rounds > _LEAST_ROUNDS else _MANY_EPOCHS
+                )
+            turn[key] = made[key].epoch_s()
+        turns.append(turn)
     medians = [float(median(column)) for column in zip(*rounds_s, strict=True)]
     return _Found(link, medians, {key: median(turn[key] for turn in turns) for key in plan})
 

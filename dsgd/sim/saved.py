@@ -13,6 +13,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
+import math
 import os
 import platform
 import tempfile
@@ -78,12 +79,13 @@ def known_costs(
     folder: str | os.PathLike[str] | None = None,
     renew: bool = False,
     limit_s: float = 60.0,
+    deadline_s: float = math.inf,
 ) -> SavedCosts:
     """Return the cost model of a gang: from its file, or measured and written there.
 
     Parameters
     ----------
-    client, strategies, layouts, dtypes, ranks, transport, limit_s
+    client, strategies, layouts, dtypes, ranks, transport, limit_s, deadline_s
         See `dsgd.sim.measure_costs`. What the file lacks of strategies and rows is measured and added.
     folder : path or None, default None
         Where files are; None takes ``calibrations`` in the cache folder, see `dsgd.datasets.cache_folder`.
@@ -94,6 +96,11 @@ def known_costs(
     -------
     SavedCosts
         The model and its file.
+
+    Raises
+    ------
+    InvalidParameterError, GangTimeoutError
+        See `dsgd.sim.measure_costs`.
     """
     signature = signature_of(client, ranks, transport)
     path = costs_path(signature, folder)
@@ -113,6 +120,7 @@ def known_costs(
         ranks=ranks,
         transport=transport,
         limit_s=limit_s,
+        deadline_s=deadline_s,
     )
     seconds = time.perf_counter() - begin
     measured_at = datetime.now(UTC)

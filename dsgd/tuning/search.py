@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from sklearn.base import clone
 
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import GangTimeoutError, IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.inputs import count_threads
 from dsgd.inputs.sources import is_distributed
@@ -52,8 +52,9 @@ __all__ = ["tune"]
 _LEAST_TO_MEASURE_S: Final = 30.0
 # Share of the budget that is left for what comes after the last fit, and for a fit that ends late.
 _RESERVE: Final = 0.05
-# Share of the budget in which the cluster may be measured again and again.
+# Shares of the budget in which the cluster may be measured again and again, and once.
 _MEASURING: Final = 0.15
+_LONGEST_MEASURING: Final = 0.35
 _MOST_CANDIDATES: Final = 48
 _LEAST_CANDIDATES: Final = 6
 _MOST_EPOCHS: Final = 1000
@@ -227,15 +228,20 @@ class _Search:
         if self._ranks < 2 or self._budget < _LEAST_TO_MEASURE_S:
             return None, estimated_costs(self._ranks, ways)
         layout: Layout = "sparse" if rows.sparse else "dense"
-        saved = known_costs(
-            self._client,
-            strategies=ways,
-            layouts=(layout,),
-            dtypes=(rows.dtype,),
-            ranks=self._ranks,
-            transport=self._estimator.transport,
-            limit_s=_MEASURING * self._budget,
-        )
+        try:
+            saved = known_costs(
+                self._client,
+                strategies=ways,
+                layouts=(layout,),
+                dtypes=(rows.dtype,),
+                ranks=self._ranks,
+                transport=self._estimator.transport,
+                limit_s=_MEASURING * self._budget,
+                deadline_s=_LONGEST_MEASURING * self._budget,
+            )
+        except GangTimeoutError:
+            self._say("measuring the cluster takes too long: estimates take its place")
+            return None, estimated_costs(self._ranks, ways)
         how = f"read from {saved.path}" if saved.reused else f"measured in {saved.seconds:.1f} s"
         self._say(f"cost of messages and rows {how}")
         return saved, saved.model
@@ -245,14 +251,15 @@ class _Search:
         few = rows.thinned(LEAST_ROWS, self._seed)
         try:
             first = {candidate.sync.exchanges: candidate for candidate in reversed(chosen)}
-            for candidate in first.values():
-                if self._left_s() > 0.0:
+            # Once more: a fit that has loaded kernels says little about what the next one takes besides its epochs.
+            for candidate in (*first.values(), *list(first.values())[-1:]):
+                guess = self._overheads[0]
+                if self._left_s() > guess:
                     self._run(Trial(candidate), few, 0, 0.0, few.n_rows / rows.n_all)
+                    self._overheads = self._overheads[1:] or [guess]
         finally:
             if few is not rows:
                 few.release()
-        # A fit that has loaded kernels says little about the next one.
-        del self._overheads[1:]
 
     def _fitting(self, chosen: Sequence[Candidate], rows: TuningRows) -> tuple[list[Trial], TuningRows]:
         """Return the candidates for which there is time, and as many rows as there is time for."""

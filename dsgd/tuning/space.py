@@ -9,7 +9,9 @@ Rules:
   only help), and if its epochs are at most eight times as long as the shortest.
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
-- Combinations are sorted by predicted seconds of an epoch, and in each step of that order all step sizes come first.
+- Combinations come in the order of their diagonals: the way to talk whose epochs are predicted to be the shortest with
+  the first step size, then that one with the second step size and the next way with the first, and so on. Where there
+  is time for few of them these differ in both.
 """
 
 from __future__ import annotations
@@ -192,11 +194,12 @@ def candidates(
     if not ways and problem is not None:
         raise problem
     ways.sort(key=lambda way: way[0])
-    return [
-        Candidate(way, steps, seconds, optimizer)
-        for seconds, way, optimizer in ways
-        for steps in _step_sizes(estimator, row_norm)
-    ]
+    places = {
+        Candidate(way, steps, seconds, optimizer): (number + place, number)
+        for number, (seconds, way, optimizer) in enumerate(ways)
+        for place, steps in enumerate(_step_sizes(estimator, row_norm))
+    }
+    return sorted(places, key=lambda candidate: places[candidate])
 
 
 def _optimizers(given: AbstractRule | None, strategy: AbstractStrategy[Any]) -> list[AbstractRule | None]:
