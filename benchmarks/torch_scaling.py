@@ -15,6 +15,7 @@ import json
 import os
 import statistics
 import sys
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -43,7 +44,8 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     cores = len(os.sched_getaffinity(0))
-    alone, beside = (calibrate(others) for others in (0, 1))
+    alone = calibrate(0)
+    beside = replace(calibrate(1), step_s=alone.step_s)
     rows = [measure(ranks, alone if ranks == 1 else beside, cores) for ranks in map(int, options.ranks.split(","))]
     print(f"CNN, {BATCH} rows of a process in a step; {cores} cores")
     print(f"{'processes':>9} {'measured ms':>12} {'predicted ms':>13} {'predicted / measured':>21} {'waited ms':>10}")
@@ -60,12 +62,13 @@ def main() -> None:
 
 
 def calibrate(others: int) -> Node:
-    """Return what layers take with so many other threads at work; without, and so what else a step takes."""
+    """Return what layers take with so many other threads at work; without any, also what a step takes beside them."""
     node = measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=40, beside=others)
-    layers = trace(CNN(), SHAPE)
-    passes_s = predict_step(layers, 1, BATCH // 2, node, LINKS["shm"]).seconds
-    step_s = max(0.0, training_step_s(1, BATCH // 2) - passes_s) if not others else 0.0
-    return node if others else Node(**{**vars(node), "step_s": step_s})
+    if others:
+        return node
+    passes_s = predict_step(trace(CNN(), SHAPE), 1, BATCH // 2, node, LINKS["shm"]).seconds
+    step_s = max(0.0, training_step_s(1, BATCH // 2) - passes_s)
+    return replace(node, step_s=step_s)
 
 
 def measure(ranks: int, node: Node, cores: int) -> dict[str, Any]:

@@ -60,7 +60,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
         run inside one kernel (`dsgd.runtime.fused`).
     overlap : bool
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
-        (`dsgd.sync.delayed`).
+        (`dsgd.sync.delayed`); of gradients, beside the pass that makes them (`dsgd.sync.buckets`).
     momentum : {"keep", "zero", "average"}
         What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
     compressor : AbstractCompressor, "auto" or None

@@ -116,9 +116,9 @@ class DnnStudy:
     network: str | None = None
     rows: int | None = None
     test_rows: int | None = None
-    looks: Sequence[int] = (1, 5)
+    looks: Sequence[int] = (1, 6)
     batch: int = 32
-    lr: float = 0.02
+    lr: float = 0.03
     momentum: float = 0.9
     density: float = 0.01
     seeds: Sequence[int] = (0,)
