@@ -32,7 +32,7 @@ from dsgd.study.rows import read_rows
 @pytest.fixture(scope="module")
 def small() -> DnnStudy:
     """All ways on 4 simulated ranks and few rows."""
-    return DnnStudy(models=("mlp",), ranks=(4,), network="1GbE", rows=512, test_rows=100, looks=(1, 2), batch=8)
+    return DnnStudy(models=("mlp",), ranks=(4,), network="1GbE", rows=256, test_rows=100, looks=(1, 2), batch=4)
 
 
 @pytest.fixture(scope="module")

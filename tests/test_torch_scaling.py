@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from itertools import pairwise
-
 import pytest
 
 torch = pytest.importorskip("torch")
@@ -11,7 +9,7 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402
 
 from dsgd.errors import InvalidDataError, InvalidParameterError  # noqa: E402
-from dsgd.sim.scaling import MODELS, conv_layer, linear_layer, predict_step  # noqa: E402
+from dsgd.sim.scaling import conv_layer, linear_layer, predict_step  # noqa: E402
 from dsgd.torch import measure_node, trace  # noqa: E402
 
 
@@ -29,16 +27,6 @@ def test_layers_of_a_module_are_those_of_its_description() -> None:
     assert found[3] == conv_layer("3", 4, 8, (3, 3), (12, 12), (10, 10), groups=2)
     assert found[5] == linear_layer("5", 800, 10)
     assert (found[2].n_inputs, found[2].n_outputs) == (4 * 24 * 24, 4 * 12 * 12)
-
-
-def test_a_traced_preset_is_the_preset() -> None:
-    """The network for speech, as a module, has the layers of its preset."""
-    widths = (429, *(2048,) * 7, 9304)
-    with torch.device("meta"):
-        module = nn.Sequential(*(nn.Linear(*pair) for pair in pairwise(widths)))
-    found = trace(module, (429,))
-    key = [(layer.n_params, layer.forward_flop, layer.n_inputs) for layer in found]
-    assert key == [(layer.n_params, layer.forward_flop, layer.n_inputs) for layer in MODELS["ASR DNN"]]
 
 
 class _Shared(nn.Module):

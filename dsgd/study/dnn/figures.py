@@ -32,11 +32,13 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
             points = {cell.name: (cell.median(cost), 1.0 - cell.median("test_accuracy")) for cell in gang.cells}
             edge = [points[name] for name in front]
             x, y = [point[0] for point in edge], [point[1] for point in edge]
+            # The others would write over each other; the legend has them all.
+            written = set(front)
             marks = [Line("no other is better in both", x, y, MUTED, width=1.2, steps=True)]
             for number, (name, (at, error)) in enumerate(points.items()):
                 colour, marker, _ = series(number)
-                marks.append(Line("", [at], [error], colour, marker, width=0, size=8, names=[name], written=[name]))
-            panels.append(Panel(gang.name, axis, _ERROR, marks))
+                marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
+            panels.append(Panel(_title(gang), axis, _ERROR, marks))
     caption = (
         "Test error of the model that training returns, against what all ranks have sent and against the time it took. "
         "Along the line lie those that no other beats in both."
@@ -62,6 +64,11 @@ def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
                 names = [f"{cell.name} after {point['epoch']:g} epochs" for point in curve]
                 x, y = [point[cost] for point in curve], [1.0 - point["accuracy"] for point in curve]
                 marks.append(Line(cell.name, x, y, colour, marker, dash, names=names))
-            panels.append(Panel(gang.name, axis, _ERROR, marks))
+            panels.append(Panel(_title(gang), axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error while training goes on", caption, panels, columns=2, height=330)
+
+
+def _title(gang: DnnGang) -> str:
+    where = "worker processes" if gang.network is None else f"simulated, {gang.network}"
+    return f"{gang.model.upper()}, {gang.ranks} ranks ({where})"
