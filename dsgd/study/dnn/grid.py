@@ -67,7 +67,7 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
         "dpsgd": lambda study, ranks: Way(DPSGD(study.batch), study.momentum),
         "gtopk": lambda study, ranks: Way(_gradients(study, ranks, GTopK(study.density)), study.momentum),
         "dgc": lambda study, ranks: Way(_gradients(study, ranks, DGC(study.density, study.momentum)), 0.0),
-        "powersgd": lambda study, ranks: Way(_gradients(study, ranks, ErrorFeedback(PowerSGD(2))), study.momentum),
+        "powersgd": lambda study, ranks: Way(_gradients(study, ranks, ErrorFeedback(PowerSGD(8))), study.momentum),
         "qsgd": lambda study, ranks: Way(_gradients(study, ranks, QSGD()), study.momentum),
         "diloco": lambda study, ranks: Way(DiLoCo(_RARE * study.batch, 0.7, 0.5), study.momentum),
     }
