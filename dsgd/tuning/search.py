@@ -64,8 +64,9 @@ _EPOCHS_OF_A_SLICE: Final = 3
 _LONG_MODEL: Final = 10_000
 # What a fit costs besides its epochs, until the first has told.
 _OVERHEAD_S: Final = {"threads": 0.02, "cluster": 0.15}
-# How much longer than expected an epoch may take before the budget is in danger.
+# How much longer than expected something may take before the budget is in danger.
 _CAUTION: Final = 1.25
+_RECENT: Final = 3
 
 
 def tune(
@@ -254,7 +255,7 @@ class _Search:
             # Once more: a fit that has loaded kernels says little about what the next one takes besides its epochs.
             for candidate in (*first.values(), *list(first.values())[-1:]):
                 guess = self._overheads[0]
-                if self._left_s() > guess:
+                if self._left_s() > _CAUTION * guess:
                     self._run(Trial(candidate), few, 0, 0.0, few.n_rows / rows.n_all)
                     self._overheads = self._overheads[1:] or [guess]
         finally:
@@ -314,8 +315,9 @@ class _Search:
         known = not math.isnan(trial.epoch_s)
         epoch_s = trial.epoch_s if known else self._epoch_s(trial.candidate) * share
         n_epochs = epochs_within(seconds, overhead_s, epoch_s, _MOST_EPOCHS)
-        fits = overhead_s + _CAUTION * epoch_s < self._left_s()
-        if not n_epochs and (known or not fits):
+        # The last fits tell whether the machine has become busy since.
+        fits = _CAUTION * (max(self._overheads[-_RECENT:]) + epoch_s) < self._left_s()
+        if not fits or (known and not n_epochs):
             return trial if known else replace(trial, note="not run: no time for an epoch")
         n_epochs = max(1, n_epochs)
         if n_epochs <= len(trial.curve):
