@@ -243,7 +243,7 @@ def test_a_dataset_is_made_on_each_rank() -> None:
     def dataset(part: int, n_parts: int) -> Any:
         return torch.utils.data.TensorDataset(*map(torch.from_numpy, arrays(part, n_parts)))
 
-    options: dict[str, Any] = {"n_jobs": 3, "max_epochs": 2, "random_state": 0}
+    options: dict[str, Any] = {"n_jobs": 3, "max_epochs": 2, "random_state": 0, "shuffle": False}
     expected = classifier(**options).fit(X, codes)
     for factory in (arrays, dataset):
         found = classifier(dataset=factory, classes=[0, 1], **options).fit()
@@ -500,3 +500,12 @@ def test_what_a_loop_cannot_do_is_refused() -> None:
     module = nn.Linear(2, 1)
     with pytest.raises(InvalidParameterError, match="there is no rank"):
         Synchronizer(module, torch.optim.SGD(module.parameters(), lr=0.1))
+
+
+def test_rows_are_dealt_alike_everywhere() -> None:
+    """Rows that are shuffled go to the same ranks in the same order on threads and on simulated machines."""
+    X, y = rows()
+    fit: dict[str, Any] = {"max_epochs": 2, "sync": LocalSGD(20)}
+    threads = classifier(n_jobs=3, **fit).fit(X, y)
+    simulated = classifier(client=SimulatedCluster(3), **fit).fit(X, y)
+    assert state_of(simulated.module_) == state_of(threads.module_)

@@ -73,7 +73,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
     random_state : int, RandomState or None, default None
         Seed of the first parameters, the order of the rows and what modules draw.
     shuffle : bool, default True
-        Whether every epoch walks the rows of a rank in an order of its own.
+        Whether rows of this process are dealt to ranks at random, and every epoch walks them in an order of its own.
     tol : float or None, default None
         Stop when the training loss, or with `early_stopping` the validation score, has not improved by this much for
         `n_iter_no_change` epochs. None does not stop for the loss.
@@ -113,6 +113,8 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         Epoch, training loss, seconds, dispersion of the ranks' models, and with early stopping the validation score.
     n_iter_ : int
         Epochs run.
+    sync_history_ : list of dict
+        The periods that a strategy has chosen; see `dsgd.SGDClassifier`.
     ledger_ : Ledger
         Seconds and bytes of every rank.
     fit_report_ : dict

@@ -21,6 +21,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
+from dsgd.inputs.dealing import Deal
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -146,10 +147,13 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             summaries = [self._look(block, supervised=supervised)]
             packer, job = self._plan(summaries, template, seed, n_parts)
             n = self._n_threads()
-            if supervised:
+            if supervised and (n == 1 or not self.shuffle):
                 shares = cut(packer([block], 0), n)
             else:
-                shares = [packer([(block[0][k : k + 1], None, None)], k) for k in range(n)]
+                # Rows that are walked at random are dealt at random too; numbers of parts stay in their order.
+                deal = Deal(len(block[0]), n, seed=seed if supervised else None)
+                pieces = [[part if part is None else part[deal.rows(k)] for part in block] for k in range(n)]
+                shares = [packer([(X, y, None)], k) for k, (X, y, _) in enumerate(pieces)]
             return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
         with self._open_blocks(
             X,
@@ -160,6 +164,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             classification=self._is_classification,
             supervised=supervised,
             any_shape=True,
+            deal_seed=seed if self.shuffle and supervised else None,
         ) as blocks:
             packer, job = self._plan(blocks.summaries, template, seed, n_parts)
             return blocks.run(
@@ -251,6 +256,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.module_.eval()
         self.n_iter_ = result.n_iter
         self.history_ = History(_line(vars(record), early=self.early_stopping) for record in result.history)
+        self.sync_history_ = result.periods
         self.ledger_ = gang.ledger
         self.fit_report_ = {
             "ranks": len(gang.stats),

@@ -47,7 +47,7 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
 
     Attributes
     ----------
-    module_, history_, n_iter_, ledger_, fit_report_, n_features_in_
+    module_, history_, n_iter_, sync_history_, ledger_, fit_report_, n_features_in_
         See `TorchClassifier`.
     """
 
