@@ -212,7 +212,7 @@ class _Search:
             finally:
                 if used is not rows:
                     used.release()
-            return self._result(trials, saved, rows, used)
+            return self._result(trials, saved, model, rows, used)
         finally:
             rows.release()
 
@@ -353,15 +353,16 @@ class _Search:
         return replace(trial, rung=rung, curve=curve, epoch_s=epoch_s)
 
     def _result(
-        self, trials: list[Trial], saved: SavedCosts | None, rows: TuningRows, used: TuningRows
+        self, trials: list[Trial], saved: SavedCosts | None, model: CostModel, rows: TuningRows, used: TuningRows
     ) -> TuningResult:
         target = max(held_score(trial.curve) for trial in trials) - self._margin
-        share = used.n_rows / rows.n_all
+        load = used.workload(self._held_out)
         done = []
         for trial in trials:
             seconds, loss = standing(trial.curve, target)
             # What is compared with seconds of fewer rows is predicted for these.
-            scaled = replace(trial.candidate, predicted_s=self._epoch_s(trial.candidate) * share)
+            predicted = replace(trial.candidate, predicted_s=model.epoch(load, trial.candidate.sync).seconds)
+            scaled = replace(predicted, predicted_s=self._epoch_s(predicted))
             done.append(replace(trial, candidate=scaled, seconds=seconds, best_score=-loss))
         done.sort(key=lambda t: (bool(t.note), t.seconds, -t.best_score, t.candidate.predicted_s))
         best = clone(self._estimator).set_params(**done[0].candidate.parameters)
