@@ -7,7 +7,7 @@
     tuning_page(study, [run.row for run in runs]).save("study/")
 """
 
-from dsgd.study.tuning.grid import RULES, TuningRun, TuningStudy, demo_tuning_study
+from dsgd.study.tuning.grid import AUTO, RULES, TuningRun, TuningStudy, demo_tuning_study
 from dsgd.study.tuning.report import tuning_page
 from dsgd.study.tuning.runner import run_tuning_study
 from dsgd.study.tuning.summary import (
@@ -15,12 +15,14 @@ from dsgd.study.tuning.summary import (
     TuningSet,
     check_tuning_claims,
     regret_table,
+    seconds_to,
     summarise_tuning,
     sweep_table,
     tuning_verdict,
 )
 
 __all__ = [
+    "AUTO",
     "RULES",
     "TuningCell",
     "TuningRun",
@@ -30,6 +32,7 @@ __all__ = [
     "demo_tuning_study",
     "regret_table",
     "run_tuning_study",
+    "seconds_to",
     "summarise_tuning",
     "sweep_table",
     "tuning_page",
