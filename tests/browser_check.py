@@ -12,6 +12,8 @@ from typing import Any
 
 from playwright.sync_api import Page, sync_playwright
 
+# A machine that is busy with other work is slow to begin.
+_PATIENCE_MS = 120_000
 _DRAWN = "[...document.querySelectorAll('figure')].every((figure) => figure.dataset.drawn === '{}')"
 
 
@@ -25,11 +27,12 @@ def main() -> None:
         asked: list[str] = []
         said: list[str] = []
         context.route("**/*", lambda route: (asked.append(route.request.url), route.continue_()))
+        context.set_default_timeout(_PATIENCE_MS)
         page = context.new_page()
         page.on("console", lambda line: said.append(line.text) if line.type in {"error", "warning"} else None)
         page.on("pageerror", lambda error: said.append(str(error)))
         page.goto(Path(path).as_uri())
-        page.wait_for_function(_DRAWN.format("light"), timeout=60_000)
+        page.wait_for_function(_DRAWN.format("light"))
         seen = look(page) | sort(page) | hover(page) | hide(page) | download(page) | switch(page) | narrow(page)
         browser.close()
     sys.stdout.write(json.dumps(seen | {"asked": asked, "said": said}))
@@ -88,7 +91,7 @@ def hover(page: Page) -> dict[str, Any]:
     page.mouse.move(place[0] - 3, place[1] - 3)
     page.mouse.move(*place)
     tip = page.locator(".dsgd-tip").first
-    tip.wait_for(timeout=10_000)
+    tip.wait_for()
     return {"tip": tip.inner_text()}
 
 

@@ -84,10 +84,11 @@ def look(browser: Browser, path: Path, to: Path) -> None:
     """Take the pictures of one page: whole, in each look, and as PDF."""
     for look_name, (scheme, width) in _LOOKS.items():
         page = browser.new_page(viewport={"width": width, "height": 900}, color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_default_timeout(_PATIENCE_MS)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function(_DRAWN, timeout=_PATIENCE_MS)
+        page.wait_for_function(_DRAWN)
         page.wait_for_timeout(500)
-        page.screenshot(path=f"{to}-{look_name}.png", full_page=True, timeout=_PATIENCE_MS)
+        page.screenshot(path=f"{to}-{look_name}.png", full_page=True)
         if look_name == "light":
             page.pdf(path=f"{to}.pdf", format="A4")
         page.close()
@@ -98,8 +99,9 @@ def top(browser: Browser, path: Path, to: Path) -> None:
     halves = []
     for scheme in ("light", "dark"):
         page = browser.new_page(viewport={"width": 1240, "height": 1000}, color_scheme=scheme)  # type: ignore[arg-type]
+        page.set_default_timeout(_PATIENCE_MS)
         page.goto(path.resolve().as_uri())
-        page.wait_for_function(_DRAWN, timeout=_PATIENCE_MS)
+        page.wait_for_function(_DRAWN)
         page.wait_for_timeout(500)
         halves.append(Image.open(io.BytesIO(page.screenshot(timeout=_PATIENCE_MS))).convert("RGB"))
         page.close()

@@ -2,12 +2,11 @@
 const all = (selector, within = document) => [...within.querySelectorAll(selector)];
 const content = (id) => JSON.parse(document.getElementById(id).textContent);
 
-// ---- light and dark: that of the system until the switch is used; paper is light
+// ---- light and dark: that of the system until the switch is used
 
 const dark = matchMedia("(prefers-color-scheme: dark)");
-const paper = matchMedia("print");
 const root = document.documentElement;
-const isDark = () => !paper.matches && (root.style.colorScheme || (dark.matches ? "dark" : "light")) === "dark";
+const isDark = () => (root.style.colorScheme || (dark.matches ? "dark" : "light")) === "dark";
 const scheme = document.getElementById("scheme");
 
 function showScheme() {
@@ -21,7 +20,6 @@ scheme.addEventListener("click", () => {
   showScheme();
 });
 dark.addEventListener("change", showScheme);
-paper.addEventListener("change", showScheme);
 
 // ---- figures: drawn anew when the ground changes, with the other form of each colour
 
