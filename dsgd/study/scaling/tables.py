@@ -162,12 +162,12 @@ def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:
     """Return the published points as claims: whether the model says the same."""
     return [
         Claim(
-            f"{found.point.speedup:g}x on {found.point.nodes} nodes",
+            f"The model says {found.point.speedup:g}x on {found.point.nodes} nodes to within {_CLOSE:.0%}",
             found.point.name,
             f"{found.point.speedup:g}x",
             f"{found.hybrid.speedup:.1f}x",
             abs(found.ratio - 1.0) <= _CLOSE,
-            f"Predicted from nominal rates; within {_CLOSE:.0%} counts. {found.point.assumed}",
+            f"Predicted from nominal rates. {found.point.assumed}",
         )
         for found in predicted
     ]
