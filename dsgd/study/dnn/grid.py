@@ -116,7 +116,7 @@ class DnnStudy:
     network: str | None = None
     rows: int | None = None
     test_rows: int | None = None
-    looks: Sequence[int] = (1, 6)
+    looks: Sequence[int] = (1, 8)
     batch: int = 32
     lr: float = 0.03
     momentum: float = 0.9
