@@ -6,7 +6,7 @@ playwright and a Chromium on the PATH.
 
 python docs/figures/screenshots.py                     # all of them, into build/screenshots/
 python docs/figures/screenshots.py msf strategies      # some
-python docs/figures/screenshots.py --docs msf msf      # and docs/_static/report.png, the top of that page
+python docs/figures/screenshots.py --docs gtopk gtopk  # and docs/_static/report.png, the top of that page
 """
 
 from __future__ import annotations
