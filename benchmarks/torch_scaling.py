@@ -30,7 +30,7 @@ from dsgd.sync import MinibatchSGD
 from dsgd.torch import TorchClassifier, measure_node, trace
 
 BATCH = 64
-STEPS = 120
+STEPS = 60
 SHAPE = (1, 28, 28)
 REPEATS = 3
 
@@ -45,7 +45,10 @@ def main() -> None:
     torch.set_num_threads(1)
     cores = len(os.sched_getaffinity(0))
     alone = calibrate(0)
-    beside = replace(calibrate(1), step_s=alone.step_s)
+    beside = calibrate(1)
+    # What else a step takes grows as layers do where the other core works too.
+    alone_s, beside_s = (passes_s(node, BATCH) for node in (replace(alone, step_s=0.0), beside))
+    beside = replace(beside, step_s=alone.step_s * beside_s / alone_s)
     rows = [measure(ranks, alone if ranks == 1 else beside, cores) for ranks in map(int, options.ranks.split(","))]
     print(f"CNN, {BATCH} rows of a process in a step; {cores} cores")
     print(f"{'processes':>9} {'measured ms':>12} {'predicted ms':>13} {'predicted / measured':>21} {'waited ms':>10}")
@@ -63,12 +66,15 @@ def main() -> None:
 
 def calibrate(others: int) -> Node:
     """Return what layers take with so many other threads at work; without any, also what a step takes beside them."""
-    node = measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=40, beside=others)
+    node = measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=20, beside=others)
     if others:
         return node
-    passes_s = predict_step(trace(CNN(), SHAPE), 1, BATCH // 2, node, LINKS["shm"]).seconds
-    step_s = max(0.0, training_step_s(1, BATCH // 2) - passes_s)
-    return replace(node, step_s=step_s)
+    return replace(node, step_s=max(0.0, training_step_s(1, BATCH // 2) - passes_s(node, BATCH // 2)))
+
+
+def passes_s(node: Node, batch: int) -> float:
+    """Return the seconds of all passes over so many rows on one process."""
+    return predict_step(trace(CNN(), SHAPE), 1, batch, node, LINKS["shm"]).seconds
 
 
 def measure(ranks: int, node: Node, cores: int) -> dict[str, Any]:
