@@ -1,9 +1,10 @@
 """Step times of a convolutional network on 1, 2 and 4 processes, beside what the scaling analysis predicts.
 
 The layers of the network are traced and timed one by one on this machine, alone and with a second thread at the same
-work; what a step takes beside them (fetching rows, the loss, the optimiser) is the rest of a short training on one
-process with half the rows a step. From that, and from what a message costs between two processes here, the step of 1, 2
-and 4 processes is predicted; four take turns on fewer cores. Nothing of what is predicted was measured before.
+work. In a whole step they take longer than by themselves, and there is more in a step than layers (fetching rows, the
+loss, the optimiser): a factor and a constant, from two short trainings on one process with half and twice the rows a
+step. From that, and from what a message costs between two processes here, the step of 1, 2 and 4 processes is
+predicted; four take turns on fewer cores. Nothing of what is predicted was measured before.
 
     python benchmarks/torch_scaling.py [--out rows.jsonl]
 """
@@ -30,7 +31,7 @@ from dsgd.sync import MinibatchSGD
 from dsgd.torch import TorchClassifier, measure_node, trace
 
 BATCH = 64
-STEPS = 60
+STEPS = 40
 SHAPE = (1, 28, 28)
 REPEATS = 3
 
@@ -44,11 +45,7 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     cores = len(os.sched_getaffinity(0))
-    alone = calibrate(0)
-    beside = calibrate(1)
-    # What else a step takes grows as layers do where the other core works too.
-    alone_s, beside_s = (passes_s(node, BATCH) for node in (replace(alone, step_s=0.0), beside))
-    beside = replace(beside, step_s=alone.step_s * beside_s / alone_s)
+    alone, beside = calibrate()
     rows = [measure(ranks, alone if ranks == 1 else beside, cores) for ranks in map(int, options.ranks.split(","))]
     print(f"CNN, {BATCH} rows of a process in a step; {cores} cores")
     print(f"{'processes':>9} {'measured ms':>12} {'predicted ms':>13} {'predicted / measured':>21} {'waited ms':>10}")
@@ -64,12 +61,15 @@ def main() -> None:
                 file.write(json.dumps(row) + "\n")
 
 
-def calibrate(others: int) -> Node:
-    """Return what layers take with so many other threads at work; without any, also what a step takes beside them."""
-    node = measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=20, beside=others)
-    if others:
-        return node
-    return replace(node, step_s=max(0.0, training_step_s(1, BATCH // 2) - passes_s(node, BATCH // 2)))
+def calibrate() -> tuple[Node, Node]:
+    """Return this machine as it is for one process, and as it is for a process beside others."""
+    alone, beside = (measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=20, beside=n) for n in (0, 1))
+    few, many = BATCH // 2, 2 * BATCH
+    few_s, many_s = training_step_s(1, few), training_step_s(1, many)
+    factor = (many_s - few_s) / (passes_s(alone, many) - passes_s(alone, few))
+    whole = replace(alone.slower(factor), step_s=max(0.0, few_s - factor * passes_s(alone, few)))
+    # Where other cores work too, all of a step takes longer as layers do.
+    return whole, whole.slower(max(1.0, passes_s(beside, BATCH) / passes_s(alone, BATCH)))
 
 
 def passes_s(node: Node, batch: int) -> float:
