@@ -41,6 +41,7 @@ from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.relays import RelayHandlers
 from dsgd.runtime.store import JobStore
+from dsgd.sync import Cut
 
 N_TESTS = 10
 share = settings(max_examples=max(int(os.environ.get("DSGD_FUZZ_CASES", "1000")) // N_TESTS, 1))
@@ -319,7 +320,7 @@ def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: li
     loop = FusedRounds(rank, window, optimizer, params, SHARD, optimizer.init(SHARD))
     result: Any = None
     try:
-        result = loop.run(0, N_ROUNDS, N_ROUNDS, 0.5)
+        result = loop.run(0, N_ROUNDS, Cut((0, 0), N_ROUNDS), 0.5)
     except (ProtocolError, AbortedError, GangTimeoutError) as error:
         result = str(error)
     assert f"rank {1 - victim}" in result if isinstance(result, str) else 1 <= result <= N_ROUNDS
