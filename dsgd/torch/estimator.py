@@ -32,8 +32,10 @@ from dsgd.sim import SimulatedCluster
 from dsgd.sync import AbstractStrategy
 from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
-from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer, build_module, predictions
+from dsgd.torch.oracle import DEFAULT_BATCH, ModuleOptimizer
+from dsgd.torch.outputs import predictions
 from dsgd.torch.packing import TensorPacker, cut
+from dsgd.torch.parts import build_module
 from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics

@@ -13,7 +13,10 @@ import torch
 from dsgd.local import AbstractRows
 from dsgd.types import AnyArray
 
-__all__ = ["TensorRows", "as_tensor"]
+__all__ = ["ROWS_PER_LOOK", "TensorRows", "as_tensor"]
+
+#: Rows that a module looks at together where no gradient is asked for.
+ROWS_PER_LOOK: Final = 512
 
 # A digest reads this many entries of the rows, spread over all of them.
 _SAMPLE: Final = 65_536

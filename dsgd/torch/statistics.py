@@ -21,7 +21,9 @@ import torch
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
+from dsgd.local import split
 from dsgd.torch.flat import FlatTensors
+from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import AnyArray
 
 __all__ = ["BatchNormPolicy", "ModuleStatistics"]
@@ -87,3 +89,19 @@ class ModuleStatistics:
         for name, vector in vectors.items():
             self._flat[name].host[...] = vector.reshape(self._flat[name].host.shape)
         self.to_device()
+
+    def recompute(self, module: nn.Module, rows: TensorRows, device: torch.device) -> None:
+        """Replace running statistics by those of one pass over the rows; batches count alike."""
+        momenta = [layer.momentum for layer in self.layers]
+        module.eval()
+        for layer in self.layers:
+            layer.reset_running_stats()
+            layer.momentum = None
+            layer.train()
+        with torch.no_grad():
+            n_batches = -(-rows.n_rows // ROWS_PER_LOOK)
+            for k in range(n_batches):
+                inputs, _ = rows.batch(None, *split(rows.n_rows, n_batches, k))
+                module(inputs.to(device))
+        for layer, momentum in zip(self.layers, momenta, strict=True):
+            layer.momentum = momentum

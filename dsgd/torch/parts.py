@@ -1,0 +1,95 @@
+"""The parts of a run, made from what a user gave: the module, its criterion and its optimiser."""
+
+from __future__ import annotations
+
+import copy
+import fnmatch
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import nn
+
+from dsgd.errors import InvalidParameterError
+from dsgd.torch.randomness import repeatable
+
+__all__ = ["build_criterion", "build_module", "build_optimizer"]
+
+
+def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
+    """Return a module of one's own.
+
+    Parameters
+    ----------
+    module : type, callable or torch.nn.Module
+        Makes it from `options`, or is copied.
+    options : mapping
+        Keyword arguments.
+    seed : int, default 0
+        What its first parameters are drawn with; the stream of torch itself stays where it is.
+
+    Raises
+    ------
+    InvalidParameterError
+        Options are given for a module that is made already, or what is made is no module.
+    """
+    if isinstance(module, nn.Module):
+        if options:
+            raise InvalidParameterError(
+                f"module={type(module).__name__} is made already; it takes no module__ options."
+            )
+        return copy.deepcopy(module)
+    with repeatable(seed):
+        made = module(**options)
+    if not isinstance(made, nn.Module):
+        raise InvalidParameterError(f"module={module!r} must make a torch.nn.Module. It made a {type(made).__name__}.")
+    return made
+
+
+def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
+    """Return a criterion of one's own.
+
+    Parameters
+    ----------
+    given : type, callable or torch.nn.Module
+        Makes it from `options`, or is copied.
+    options : mapping
+        Keyword arguments.
+
+    Raises
+    ------
+    InvalidParameterError
+        It does not return a mean.
+    """
+    criterion: nn.Module = copy.deepcopy(given) if isinstance(given, nn.Module) else given(**options)
+    if getattr(criterion, "reduction", "mean") != "mean":
+        raise InvalidParameterError(
+            f"criterion={criterion!r} must return the mean over rows: reduction='mean'. Ranks weight means by rows."
+        )
+    return criterion
+
+
+def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) -> torch.optim.Optimizer:
+    """Return an optimiser of what is trained of a module.
+
+    Parameters
+    ----------
+    make : type or callable
+        Makes it from groups of parameters and `options`.
+    options : mapping
+        Keyword arguments. ``param_groups`` is a list of (pattern, options): parameters go to the group of the first
+        pattern that matches their name.
+    module : torch.nn.Module
+        The module.
+    """
+    options = dict(options)
+    patterns: Sequence[tuple[str, Mapping[str, Any]]] = options.pop("param_groups", ())
+    groups: list[dict[str, Any]] = [{"params": [], **own} for _, own in patterns]
+    rest: list[nn.Parameter] = []
+    for name, parameter in module.named_parameters():
+        if parameter.requires_grad:
+            chosen = [k for k, (pattern, _) in enumerate(patterns) if fnmatch.fnmatch(name, pattern)]
+            (groups[chosen[0]]["params"] if chosen else rest).append(parameter)
+    filled = [group for group in [*groups, {"params": rest}] if group["params"]]
+    made: torch.optim.Optimizer = make(filled, **options)
+    return made

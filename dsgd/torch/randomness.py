@@ -1,0 +1,37 @@
+"""Random numbers of torch that repeat.
+
+torch has one stream of random numbers per process, and ranks may be threads of one: whoever needs numbers that repeat
+must have the stream alone, and leaves it where it was.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+import torch
+from torch import nn
+
+__all__ = ["draws", "repeatable"]
+
+_STREAM: Final = threading.Lock()
+
+
+@contextmanager
+def repeatable(seed: int) -> Iterator[None]:
+    """Have torch draw numbers that follow from a seed, those of the CPU; other threads wait for their turn."""
+    with _STREAM, torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        yield
+
+
+def draws(module: nn.Module) -> bool:
+    """Return whether a module draws random numbers while it trains (dropout)."""
+    return any(_part_draws(part) for part in module.modules())
+
+
+def _part_draws(part: nn.Module) -> bool:
+    rate = getattr(part, "dropout", 0.0)
+    return isinstance(part, (nn.modules.dropout._DropoutNd, nn.RReLU)) or (isinstance(rate, float) and rate > 0.0)
