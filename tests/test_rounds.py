@@ -24,7 +24,8 @@ from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime import fused
 from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, _Trainer, train
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train_rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
 from gangs import connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
 
@@ -280,18 +281,18 @@ def test_a_round_allocates_nothing_of_the_size_of_the_model(
 def watched_peaks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Give what was allocated at most, in bytes, since the third round of rank 0; one number after each round."""
     peaks: list[int] = []
-    run_round = _Trainer._round
+    run_round = Rounds._run_one
     before = [0]
 
-    def run(self: _Trainer, epoch: int, first: int, number: int, **how: bool) -> None:
-        if self.rank.number == 0 and (epoch, number) == (0, 2):
+    def run(self: Rounds, first: int, number: int, **how: bool) -> None:
+        if self._rank.number == 0 and (self._at.epoch, number) == (0, 2):
             before[0] = tracemalloc.get_traced_memory()[0]
             tracemalloc.reset_peak()
-        run_round(self, epoch, first, number, **how)
-        if before[0] and self.rank.number == 0:
+        run_round(self, first, number, **how)
+        if before[0] and self._rank.number == 0:
             peaks.append(tracemalloc.get_traced_memory()[1] - before[0])
 
-    monkeypatch.setattr(_Trainer, "_round", run)
+    monkeypatch.setattr(Rounds, "_run_one", run)
     tracemalloc.start()
     try:
         yield peaks

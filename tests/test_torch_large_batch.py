@@ -14,6 +14,7 @@ from torch import nn  # noqa: E402
 
 from dsgd.compress import GTopK, Half  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
+from dsgd.runtime.train_run import begin_run  # noqa: E402
 from dsgd.sync import ASGD, LocalSGD, MinibatchSGD  # noqa: E402
 from dsgd.torch import LARS, FlatModule, Passes, TorchClassifier  # noqa: E402
 from dsgd.torch.streaming import streamed_gradient  # noqa: E402
@@ -166,27 +167,22 @@ def test_a_step_that_overflows_is_left_out_on_all_ranks_together() -> None:
 
 def test_scales_of_all_ranks_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None:
     """After steps that one rank alone would have skipped, models and scales are bit for bit equal, and S has fallen."""
-    import dsgd.torch.estimator as estimator
+    runs: list[Any] = []
 
-    found: list[Any] = []
+    def begin(*parts: Any) -> Any:
+        runs.append(begin_run(*parts))
+        return runs[-1]
 
-    def collect(rank: Any, data: Any, job: Any) -> Any:
-        from dsgd.runtime import train as module
-
-        trainer = module._Trainer(rank, data, job)
-        result = trainer.run()
-        found.append((trainer.params.tobytes(), trainer.state.loss_scale.vector.tolist()))
-        return result
-
-    monkeypatch.setattr(estimator, "train", collect)
+    monkeypatch.setattr("dsgd.runtime.train.begin_run", begin)
     X, y = _rows()
     X[:120] *= 60.0
     TorchClassifier(
         Net, lr=1e-3, max_epochs=1, random_state=0, n_jobs=2, sync=MinibatchSGD(24),
         passes=Passes(precision="float16", scale=2.0**24),
     ).fit(X, y)  # fmt: skip
-    assert found[0] == found[1]
-    scale, _, n_skipped = found[0][1]
+    found, other = ((run.at.params.tobytes(), run.at.optimizer.loss_scale.vector.tolist()) for run in runs)
+    assert found == other
+    scale, _, n_skipped = found[1]
     assert scale == 2.0 ** (24 - n_skipped)
     assert n_skipped > 0
 

@@ -96,6 +96,7 @@ class Deadlines:
         self._kind: Kind = "edge"
         self._times: dict[Kind, RoundTimes] = {"round": RoundTimes(_N_ROUNDS), "edge": RoundTimes(_N_EDGES)}
         self._measures_edges = measures_edges
+        self._edge_began = 0.0
 
     def expect(self, kind: Kind) -> None:
         """Say what kind of wait comes next."""
@@ -115,6 +116,15 @@ class Deadlines:
         """
         if self._times[self._kind].add(seconds, n):
             self._apply()
+
+    def begin_edge(self, now: float) -> None:
+        """Say that the last exchange before the edge of an epoch ended `now`, by the clock of the rank."""
+        self._edge_began = now
+
+    def end_edge(self, now: float) -> None:
+        """Take in how long it was from there to the exchange that has ended `now`; the next edge may begin here."""
+        self.add(now - self._edge_began)
+        self._edge_began = now
 
     @property
     def deadline_s(self) -> float:

@@ -1,0 +1,142 @@
+"""The set-up of a training run on one rank: everything that is made once, before the first round.
+
+Kernels are loaded here, and ranks meet only then: one that has yet to compile must not keep its peers waiting in the
+first round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.local import SGD, AbstractRows, AbstractState, SGDState, Shard
+from dsgd.runtime.adaptation import Adaptation
+from dsgd.runtime.deadlines import Deadlines
+from dsgd.runtime.fused import FusedRounds, window_for
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train_job import TrainData, TrainJob
+from dsgd.runtime.train_state import TrainState
+from dsgd.runtime.train_walk import Walk
+from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, Cut, Hogwild, RoundClock
+from dsgd.types import FloatVector
+
+__all__ = ["Run", "begin_run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run as one rank has it. All that changes from round to round is in `at`.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    job : TrainJob
+        What to do.
+    data : TrainData
+        The rows of this rank.
+    rows : list of int, length world size
+        How many rows each rank has.
+    at : TrainState
+        Where training stands.
+    walk : Walk
+        Takes the local steps.
+    gradient : array, shape (n_params,)
+        Memory for a gradient.
+    fused : FusedRounds or None
+        Runs several rounds in one kernel, where the gang can.
+    adaptation : Adaptation or None
+        Finds the period, where the strategy does.
+    deadlines : Deadlines
+        How long peers are waited for.
+    """
+
+    rank: Rank
+    job: TrainJob
+    data: TrainData
+    rows: list[int]
+    at: TrainState
+    walk: Walk
+    gradient: FloatVector
+    fused: FusedRounds | None
+    adaptation: Adaptation | None
+    deadlines: Deadlines
+
+    @property
+    def weight(self) -> float:
+        """Share of this rank in a mean over ranks."""
+        n_total = sum(self.rows)
+        return self.data.n_rows / n_total if n_total else 1.0 / self.rank.size
+
+    def clock_at(self, number: int) -> RoundClock:
+        """Return where a round of this epoch is in training."""
+        epoch, rounds = self.at.epoch, self.at.cut.rounds
+        return RoundClock(epoch, number, rounds, number == rounds - 1 and epoch == self.job.max_iter - 1)
+
+    def ends_equal(self, clock: RoundClock) -> bool:
+        """Return whether all ranks have the same model after a round."""
+        strategy = self.job.strategy
+        return strategy.ends_equal and (strategy.exchanges == "gradient" or strategy.period.is_due(clock))
+
+
+def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
+    """Make all that a run needs, and meet the other ranks; called by all of them."""
+    rank.group.seed = job.seed
+    deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
+    deadlines.begin_edge(rank.ledger.clock())
+    params: FloatVector = np.array(job.initial)
+    if isinstance(job.strategy, Hogwild):
+        params = rank.group.share(params)
+    state = _first_state(job, data.shard)
+    walk = Walk(rank, job, data.shard, params, state)
+    gradient = np.zeros_like(params)
+
+    rank.ledger.begin_round("setup")
+    fused = _load_kernels(rank, job, data.shard, walk, params, state, gradient)
+    rows = [int(n) for n in rank.group.allgather(np.array([data.n_rows], dtype=np.int64)).ravel()]
+    rank.ledger.end_round()
+
+    strategy = job.strategy
+    # A rank that is alone has nobody to average with: it walks each epoch in one go.
+    alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers
+    at = TrainState(params, state, Cut.whole(rows, 1 if alone else strategy.period.rounds_per_epoch(rows)))
+    if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
+        walk.add_term(strategy, at)
+    adaptation: Adaptation | None = None
+    if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
+        adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, job.max_iter)
+    return Run(rank, job, data, rows, at, walk, gradient, fused, adaptation, deadlines)
+
+
+def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
+    """Return the state of the optimiser before the first step, or after those of ``partial_fit`` so far."""
+    state: AbstractState = job.optimizer.init(shard)
+    state.t = job.t_start
+    if job.average_start is not None and state.averaged is not None:
+        state.averaged[:] = job.average_start
+        state.n_averaged = job.n_averaged
+    return state
+
+
+def _load_kernels(
+    rank: Rank,
+    job: TrainJob,
+    shard: AbstractRows,
+    walk: Walk,
+    params: FloatVector,
+    state: AbstractState,
+    gradient: FloatVector,
+) -> FusedRounds | None:
+    """Load the kernels, or compile them, by a call on no rows; return what runs several rounds in one, if anything."""
+    fused: FusedRounds | None = None
+    optimizer = job.optimizer
+    if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
+        window = window_for(rank, job.strategy, params) if optimizer.rule is None else None
+        if window is not None:
+            fused = FusedRounds(rank, window, optimizer, params, shard, state)
+    if job.strategy.exchanges == "model":
+        walk.call(0, 0)
+    else:
+        optimizer.gradient(params, shard, 0, 0, gradient, state)
+    return fused
