@@ -21,6 +21,7 @@ from distributed import get_worker, secede
 
 from dsgd.collectives.group import Algorithm, Group
 from dsgd.comm import nested
+from dsgd.comm.base import AbstractTransport
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.failures import describe
@@ -168,7 +169,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
     failures = _Failures(link, job)
     with contextlib.ExitStack() as cleanup:
         try:
-            outcome = _run(task, worker, job, link, failures, cleanup)
+            outcome = _Member(task, worker, job, link, failures).run(cleanup)
             if outcome.ok:
                 link.finish(None)
             return outcome
@@ -198,93 +199,144 @@ class _Failures:
         self._job.abort.set(f"rank {rank} raised {type(error).__name__}: {error}")
 
 
-def _run(
-    task: MemberTask,
-    worker: Worker,
-    job: JobState,
-    link: SchedulerLink,
-    failures: _Failures,
-    cleanup: contextlib.ExitStack,
-) -> MemberOutcome:
-    program: RankProgram
-    program, pack, cut, args = pickle.loads(task.payload)
-    ranks = task.ranks
-    first, n = ranks[0], len(ranks)
-    job.abort.check()
-    if not task.keeps or job.kept.blocks != task.blocks or len(job.kept.data) != n:
+@dataclass(frozen=True)
+class _Ends:
+    """What the ranks and servers of a member talk over.
+
+    Parameters
+    ----------
+    ledgers : dict of int to RankLedger
+        Those of the ranks, which come first, and of the servers, by number.
+    between : AbstractTransport
+        Connects the members.
+    transports : list of AbstractTransport
+        Those of the ranks; of a member with one rank it is `between`.
+    mailroom : MailRoom or None
+        Where mailboxes come from, if there are any.
+    refused : dict of str to int
+        How many strangers were turned away, by reason.
+    """
+
+    ledgers: dict[int, RankLedger]
+    between: AbstractTransport
+    transports: list[AbstractTransport]
+    mailroom: MailRoom | None
+    refused: dict[str, int]
+
+
+class _Member:
+    """One member of a gang at work."""
+
+    def __init__(self, task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures):
+        self._task, self._worker, self._job, self._link, self._failures = task, worker, job, link, failures
+        self._program: RankProgram
+        self._program, self._pack, self._cut, self._args = pickle.loads(task.payload)
+        self._n_threads = max(1, task.n_threads // len(task.ranks))
+        self._publisher = Publisher(link.publish)
+
+    def run(self, cleanup: contextlib.ExitStack) -> MemberOutcome:
+        """Pack the rows, meet the other members, run the ranks and servers of this one; say how it went."""
+        job, ranks = self._job, self._task.ranks
+        job.abort.check()
+        data = self._pack_rows()
+        job.abort.check()
+        ends = self._meet(cleanup)
+        values: list[Any] = [None] * len(ranks)
+
+        def work(number: int) -> None:
+            if number in ranks:
+                k = number - ranks[0]
+                values[k] = self._run_rank(number, ends.transports[k], ends, data[k])
+            else:
+                self._run_server(number, ends)
+
+        run_threads(work, list(ends.ledgers), job.abort)
+        if self._failures.are_told:
+            return _NOTHING
+        is_first = ranks[0] == 0
+        if is_first:
+            self._publisher.flush()
+        return MemberOutcome(
+            True,
+            cloudpickle.dumps(values[0]) if is_first else b"",
+            self._stats(data, ends),
+            [ledger.records() for ledger in ends.ledgers.values()],
+        )
+
+    def _pack_rows(self) -> Sequence[Any]:
+        """Return the data of each rank: what an epoch of the job before has kept, or what the blocks pack into."""
+        task, kept, abort = self._task, self._job.kept, self._job.abort
+        data: Sequence[Any] = kept.data
+        if task.keeps and kept.blocks == task.blocks and len(data) == len(task.ranks):
+            return data
         # Memory for the rows of before and for those to come is not to be had.
-        job.kept.drop_data()
-        blocks = HeldBlocks(worker, task.keys, task.block_nbytes, job.abort, task.timeout_s)
-        data = _shares(blocks, ranks, pack, cut)
+        kept.drop_data()
+        blocks = HeldBlocks(self._worker, task.keys, task.block_nbytes, abort, task.timeout_s)
+        data = _shares(blocks, task.ranks, self._pack, self._cut)
         blocks.close()
         if task.keeps:
-            job.kept.blocks, job.kept.data = task.blocks, data
-    else:
-        data = job.kept.data
-    job.abort.check()
+            kept.blocks, kept.data = task.blocks, data
+        return data
 
-    ledgers = [RankLedger(rank) for rank in ranks]
-    ends = dict(zip(ranks, ledgers, strict=True)) | {server: RankLedger(server) for server in task.servers}
-    between, refused = meet(worker, job, link, task.fence, task.wires, ledger=ledgers[0], timeout_s=task.timeout_s)
-    cleanup.callback(between.close)
-    transports = nested.connect(between, task.ranks_of, ledgers=ledgers, abort=job.abort, timeout_s=task.timeout_s)
-    mailroom: MailRoom | None = None
-    if wants_mailboxes(task.mail, task.ranks_of):
-        mailroom = MailRoom(worker, job, task.fence, task.wires, between, ends, task.timeout_s)
-        cleanup.callback(mailroom.close)
-    publisher = Publisher(link.publish)
-    n_threads = max(1, task.n_threads // n)
-    values: list[Any] = [None] * n
+    def _meet(self, cleanup: contextlib.ExitStack) -> _Ends:
+        """Meet the other members, and connect ranks and servers; connections between members end with `cleanup`."""
+        task, worker, job, timeout_s = self._task, self._worker, self._job, self._task.timeout_s
+        own = [RankLedger(rank) for rank in task.ranks]
+        ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
+        between, refused = meet(worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s)
+        cleanup.callback(between.close)
+        transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
+        mailroom: MailRoom | None = None
+        if wants_mailboxes(task.mail, task.ranks_of):
+            mailroom = MailRoom(worker, job, task.fence, task.wires, between, ledgers, timeout_s)
+            cleanup.callback(mailroom.close)
+        return _Ends(ledgers, between, transports, mailroom, refused)
 
-    def attend(number: int) -> None:
-        assert mailroom is not None  # servers talk by post
-        assert task.mail is not None
-        assert task.mail.serve is not None
-        try:
-            with contextlib.closing(mailroom.open(number)) as mailbox:
-                task.mail.serve(Server(mailbox, sum(task.ranks_of), job.abort), *args)
-        except BaseException as error:
-            failures.tell(number, error)
-
-    def work(number: int) -> None:
-        if number not in ranks:
-            attend(number)
-            return
-        transport = transports[number - first]
-        extras: dict[str, Any] = {"publish": publisher} if number == 0 else {}
+    def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
+        """Run the program on a rank, in its own thread; return what it makes, None if it fails."""
+        task, job = self._task, self._job
+        extras: dict[str, Any] = {"publish": self._publisher} if number == 0 else {}
         if task.keeps:
-            extras["keeper"] = job.kept.keepers.setdefault(number - first, SnapshotKeeper())
+            extras["keeper"] = job.kept.keepers.setdefault(number - task.ranks[0], SnapshotKeeper())
         try:
-            if mailroom is not None:
-                transport.mailbox = mailroom.open(number)
+            if ends.mailroom is not None:
+                transport.mailbox = ends.mailroom.open(number)
             rank = Rank(
                 Group(transport, task.algorithm),
                 job.abort,
-                n_threads=n_threads,
+                n_threads=self._n_threads,
                 job_id=task.fence.job_id,
                 formed=task.fence.epoch,
                 enough=job.enough,
                 **extras,
             )
-            with limit_pools(n_threads):
-                values[number - first] = program(rank, data[number - first], *args)
+            with limit_pools(self._n_threads):
+                return self._program(rank, data, *self._args)
         except BaseException as error:
-            failures.tell(number, error)
+            self._failures.tell(number, error)
+            return None
         finally:
             if transport.mailbox is not None:
                 transport.mailbox.close()
-            if transport is not between:
+            if transport is not ends.between:
                 transport.close()
 
-    run_threads(work, list(ends), job.abort)
-    if failures.are_told:
-        return _NOTHING
-    if first == 0:
-        publisher.flush()
-    return MemberOutcome(
-        True,
-        cloudpickle.dumps(values[0]) if first == 0 else b"",
-        [
+    def _run_server(self, number: int, ends: _Ends) -> None:
+        """Serve the ranks of all members until they are done, in a thread of its own."""
+        mail = self._task.mail
+        assert ends.mailroom is not None  # servers talk by post
+        assert mail is not None
+        assert mail.serve is not None
+        try:
+            with contextlib.closing(ends.mailroom.open(number)) as mailbox:
+                mail.serve(Server(mailbox, sum(self._task.ranks_of), self._job.abort), *self._args)
+        except BaseException as error:
+            self._failures.tell(number, error)
+
+    def _stats(self, data: Sequence[Any], ends: _Ends) -> list[dict[str, Any]]:
+        """Return what `GangResult` says of each rank."""
+        task = self._task
+        return [
             {
                 "rank": rank,
                 "worker": task.worker,
@@ -293,12 +345,10 @@ def _run(
                 "n_blocks": len(task.blocks),
                 "peak_rss_bytes": peak_rss_bytes(),
                 "transport": transport.wire,
-                "refused": refused if rank == first else {},
+                "refused": ends.refused if rank == task.ranks[0] else {},
             }
-            for rank, rows, transport in zip(ranks, data, transports, strict=True)
-        ],
-        [ledger.records() for ledger in ends.values()],
-    )
+            for rank, rows, transport in zip(task.ranks, data, ends.transports, strict=True)
+        ]
 
 
 def _shares(blocks: Sequence[Any], ranks: range, pack: Pack, cut: Cut | None) -> Sequence[Any]:
