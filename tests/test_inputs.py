@@ -11,7 +11,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
-from dsgd.inputs.dealing import Deal
+from dsgd.inputs.dealing import deal_rows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.sim import SimulatedCluster
 
@@ -52,21 +52,80 @@ def test_widening_shares_the_values():
 
 @pytest.mark.parametrize(("n_rows", "n_ranks"), [(0, 3), (2, 5), (64, 4), (103, 7), (5, 1)])
 @pytest.mark.parametrize("pieces", [1, 3])
-def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces):
-    """Ranks get every row once, as many as they get of neighbours, and the same ones in any number of blocks."""
+@pytest.mark.parametrize("seed", [None, 3])
+def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces, seed):
+    """Ranks get every row once, as many as one another but for one, and the same ones in any number of blocks."""
     rows = np.arange(n_rows)
-    dealt = Deal(n_rows, n_ranks, pieces, seed=3)
+    X = np.random.default_rng(0).standard_normal((n_rows, 2))
+    dealt, whole = (deal_rows(X, None, n_ranks, pieces=n, seed=seed) for n in (pieces, 1))
     blocks = [rows[dealt.rows(k)] for k in range(dealt.n_blocks)]
-    neighbours = [rows[Deal(n_rows, n_ranks, pieces).rows(k)] for k in range(dealt.n_blocks)]
-    assert [len(block) for block in blocks] == [len(block) for block in neighbours]
-    assert np.array_equal(np.concatenate(neighbours), rows)
     assert np.array_equal(np.sort(np.concatenate(blocks)), rows)
     assert sorted(dealt.reading_order()) == list(range(dealt.n_blocks))
-    whole = Deal(n_rows, n_ranks, seed=3)
     for rank in range(n_ranks):
         mine = np.concatenate(blocks[rank * pieces : (rank + 1) * pieces])
+        assert len(mine) == n_rows * (rank + 1) // n_ranks - n_rows * rank // n_ranks
         assert np.all(np.diff(mine) > 0)
         assert np.array_equal(mine, rows[whole.rows(rank)])
+    if seed is None:
+        assert np.array_equal(np.concatenate(blocks), rows)
+
+
+@pytest.mark.parametrize("as_matrix", [np.asarray, sp.csr_array], ids=["dense", "sparse"])
+def test_the_same_rows_are_dealt_whatever_their_order(as_matrix):
+    """What a rank gets depends on what is in the rows, and hardly any of it on how many copies there are."""
+    rng = np.random.default_rng(1)
+    X = rng.integers(0, 3, (400, 4)).astype(np.float64)
+    shuffled = rng.permutation(400)
+    X[:100] = 1.0  # more copies than can stay together
+    one, other = (deal_rows(as_matrix(rows), None, 3, seed=5) for rows in (X, X[shuffled]))
+
+    def held(deal, rows, k):
+        return np.unique(rows[deal.rows(k)], axis=0, return_counts=True)
+
+    for k in range(3):
+        for found, expected in zip(held(other, X[shuffled], k), held(one, X, k), strict=True):
+            assert np.array_equal(found, expected)
+    ranks_of = {}
+    for k in range(3):
+        for row in X[one.rows(k)].tolist():
+            ranks_of.setdefault(tuple(row), set()).add(k)
+    assert sum(len(ranks) > 1 for ranks in ranks_of.values()) <= 1
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+def test_weights_are_dealt_as_copies(shuffle):
+    """Ranks get as many visits as one another, and a row of weight two is the same as that row twice."""
+    rng = np.random.default_rng(2)
+    X = rng.standard_normal((300, 3))
+    y = (X[:, 0] > 0).astype(int)
+    weights = rng.integers(0, 4, 300)
+    copies = np.repeat(np.arange(300), weights)
+    deal = deal_rows(X, weights, 4, seed=7 if shuffle else None)
+    visits = [int(weights[deal.rows(k)].sum()) for k in range(4)]
+    assert max(visits) - min(visits) <= 4
+    if shuffle:
+        options = {"loss": "log_loss", "max_iter": 3, "tol": None, "random_state": 0, "sync": 16, "n_jobs": 4}
+        weighted = SGDClassifier(**options).fit(X, y, sample_weight=weights)
+        assert np.array_equal(weighted.coef_, SGDClassifier(**options).fit(X[copies], y[copies]).coef_)
+
+
+@pytest.mark.parametrize("shuffle", [True, False])
+@pytest.mark.parametrize("form", ["dense", "sparse", "weighted"])
+@pytest.mark.parametrize("early_stopping", [False, True])
+def test_threads_and_simulated_ranks_get_the_same_rows(shuffle, form, early_stopping):
+    """As many ranks and the same seed give the same model to the bit, copies, weights and held-out rows included."""
+    rng = np.random.default_rng(3)
+    X = rng.standard_normal((403, 5)) * (rng.random((403, 5)) < 0.6)
+    X[::7] = X[3]
+    y = rng.integers(0, 3, 403)
+    weights = rng.integers(0, 3, 403) * 0.75 if form == "weighted" else None
+    X = sp.csr_array(X) if form == "sparse" else X
+    options = {"max_iter": 3, "tol": None, "random_state": 4, "sync": 8, "shuffle": shuffle}
+    options["early_stopping"] = early_stopping
+    threads = SGDClassifier(**options, n_jobs=3).fit(X, y, sample_weight=weights)
+    simulated = SGDClassifier(**options, client=SimulatedCluster(3)).fit(X, y, sample_weight=weights)
+    assert np.array_equal(threads.coef_, simulated.coef_)
+    assert np.array_equal(threads.intercept_, simulated.intercept_)
 
 
 def test_sorted_rows_are_dealt_before_they_are_sent():

@@ -29,6 +29,7 @@ from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
+from dsgd.inputs.dealing import pack_for_threads
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
@@ -136,8 +137,9 @@ class AbstractSGD(AbstractClusterEstimator):
     ) -> tuple[GangResult, bool]:
         block = self._check_rows(X, y, sample_weight, first=first)
         summaries = [summarise(block, classification=self._is_classification)]
-        packer, job = self._plan(summaries, start, self._draw_seed(), first=first, max_iter=max_iter)
-        shares = packer([block], 0).cut(count_threads(self.n_jobs))
+        seed = self._draw_seed()
+        packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
+        shares = pack_for_threads(block, count_threads(self.n_jobs), packer, seed=seed if self.shuffle else None)
         return run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job)), packer.sparse
 
     def _train_on_cluster(

@@ -120,7 +120,7 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True, an
         except TypeError as error:
             problem = f"y mixes labels that cannot be sorted ({error}); use one type of label"
     dtype = "float32" if X.dtype == np.float32 else "float64"
-    n_visits = X.shape[0] if weights is None or problem else count_visits(np.asarray(weights, np.float64))
+    n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
     return BlockSummary(
         X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits

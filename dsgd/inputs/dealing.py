@@ -5,48 +5,65 @@ given neighbours then have rows of different kinds, and a model that is averaged
 time, one average of the models of sixteen ranks is 1.8 points below one rank, and nothing below it where rows are
 dealt. The methods that average models are stated for rows that are.
 
-Update: a permutation of all rows, drawn from the seed, is cut into the rows of every rank, and these, in the order of
-the array, into the blocks of the rank. So a block is read from one end of a part of the array to the other, and blocks
-of all ranks lie beside each other in it: of an array in a file little is in memory at a time.
+Update: rows are sorted by a hash of (seed, content of the row), and the sorted rows are cut into parts of as many
+visits (`dsgd.local.order`) for every rank. Threads, workers and simulated ranks so train on the same rows whatever
+order these come in, and get the same model to the bit. Rows of equal content are kept on one rank where that makes
+parts differ by a few visits at most; so a row of weight two is still the same as that row twice. The rows of a rank lie
+in its blocks in the order of the array: a block is read from one end of a part of the array to the other, and blocks of
+all ranks lie beside each other in it, so of an array in a file little is in memory at a time.
 
-Cost: 8 bytes a row, and a copy of the rows of a block while it is sent.
+Cost: a pass over the array and a sort of 8 bytes a row; 8 bytes a row after, and a copy of the rows of a block while it
+is sent.
 
-Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples").
+Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, TypeVar
 
 import numpy as np
+from scipy.sparse import issparse
 
+from dsgd.inputs.blocks import Block
 from dsgd.local import split
-from dsgd.types import IntVector
+from dsgd.local.blocks import fingerprints
+from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits
+from dsgd.types import FloatVector, IntVector
 
-__all__ = ["Deal"]
+__all__ = ["Deal", "deal_rows", "pack_for_threads"]
+
+Packed = TypeVar("Packed")
+
+# Keys of dealing must say nothing about the order in which a rank walks its rows, which is drawn from the same seed.
+_SALT = 0xD6E8FEB86659FD93
 
 
 @dataclass(frozen=True)
 class Deal:
-    """The rows of every block; blocks are numbered rank by rank.
+    """The rows of every block; blocks are numbered rank by rank. Made by `deal_rows`.
 
     Parameters
     ----------
-    n_rows : int
-        Rows of the array.
-    n_ranks : int
-        Ranks; their rows differ by one at most.
+    stops : sequence of int, length n_ranks + 1
+        Where the rows of each rank begin, and where the last ones end.
     pieces : int, default 1
         Blocks of each rank.
-    seed : int or None, default None
-        Of the permutation; None leaves neighbours together.
+    order : array of int64, shape (n_rows,), or None, default None
+        The rows of rank after rank, those of each ascending; None where neighbours are together.
     """
 
-    n_rows: int
-    n_ranks: int
+    stops: tuple[int, ...]
     pieces: int = 1
-    seed: int | None = None
+    order: IntVector | None = None
+
+    @property
+    def n_ranks(self) -> int:
+        """How many ranks there are."""
+        return len(self.stops) - 1
 
     @property
     def n_blocks(self) -> int:
@@ -55,18 +72,107 @@ class Deal:
 
     def rows(self, k: int) -> slice | IntVector:
         """Return the rows of block k, ascending, as an index of the array."""
-        start, stop = split(self.n_rows, self.n_blocks, k)
-        return slice(start, stop) if self.seed is None or self.n_ranks == 1 else self._order[start:stop]
+        rank, piece = divmod(k, self.pieces)
+        first, last = self.stops[rank : rank + 2]
+        start, stop = (first + row for row in split(last - first, self.pieces, piece))
+        return slice(start, stop) if self.order is None else self.order[start:stop]
+
+    def block(self, rows: Block, k: int) -> Block:
+        """Return block k of (X, y, sample_weight)."""
+        mine = self.rows(k)
+        X, y, weights = rows
+        return _taken(X, mine), None if y is None else y[mine], None if weights is None else weights[mine]
 
     def reading_order(self) -> list[int]:
         """Return the numbers of the blocks in the order in which they lie in the array."""
         blocks = range(self.n_blocks)
-        return list(blocks) if self.seed is None else sorted(blocks, key=lambda k: (k % self.pieces, k))
+        return list(blocks) if self.order is None else sorted(blocks, key=lambda k: (k % self.pieces, k))
 
-    @cached_property
-    def _order(self) -> IntVector:
-        order = np.random.default_rng(self.seed).permutation(self.n_rows)
-        for rank in range(self.n_ranks):
-            start, stop = split(self.n_rows, self.n_ranks, rank)
-            order[start:stop].sort()
-        return order
+
+def deal_rows(
+    X: Any, sample_weight: FloatVector | None, n_ranks: int, *, pieces: int = 1, seed: int | None = None
+) -> Deal:
+    """Deal the rows of an array to ranks.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n_rows, ...)
+        The rows.
+    sample_weight : array, shape (n_rows,), or None
+        Their weights, not negative.
+    n_ranks : int
+        Ranks.
+    pieces : int, default 1
+        Blocks of each rank.
+    seed : int or None, default None
+        Of the hash; None leaves neighbours together.
+
+    Returns
+    -------
+    Deal
+        The rows of every block.
+    """
+    n_rows = int(X.shape[0])
+    visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
+    if seed is None or n_ranks == 1:
+        return Deal(_stops(visits, None, n_rows, n_ranks), pieces)
+    keys = content_keys(fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))), seed ^ _SALT)
+    order = np.argsort(keys, kind="stable")
+    stops = _stops(None if visits is None else visits[order], keys[order], n_rows, n_ranks)
+    for start, stop in zip(stops, stops[1:], strict=False):
+        order[start:stop].sort()
+    return Deal(stops, pieces, order)
+
+
+def pack_for_threads(
+    rows: Block, n_ranks: int, pack: Callable[[Sequence[Block], int], Packed], *, seed: int | None
+) -> list[Packed]:
+    """Return the data of ranks that are threads of this process.
+
+    Parameters
+    ----------
+    rows : tuple
+        (X, y, sample_weight).
+    n_ranks : int
+        Ranks.
+    pack : callable
+        Called as ``pack(blocks, rank)``; packs the blocks of a rank.
+    seed : int or None
+        See `deal_rows`.
+
+    Returns
+    -------
+    list, length n_ranks
+        What `pack` has returned for each rank.
+    """
+    deal = deal_rows(rows[0], rows[2], n_ranks, seed=seed)
+    return [pack([deal.block(rows, rank)], rank) for rank in range(n_ranks)]
+
+
+def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:
+    """Cut rows into parts of as many visits; those sorted by keys between two of different content if one is near."""
+    # Visits before each row, and all of them.
+    before = np.arange(n_rows + 1) if visits is None else np.concatenate([[0], np.cumsum(visits)])
+    total = int(before[-1])
+    # So little that no rank is left without rows.
+    reach = min(MAX_COPIES, (total // n_ranks - 1) // 2)
+    stops = [0]
+    for rank in range(1, n_ranks):
+        goal = total * rank // n_ranks
+        stop = min(int(np.searchsorted(before, goal, "right")) - 1, max(n_rows - 1, 0))
+        edges = [stop, min(stop + 1, n_rows)]
+        if keys is not None and n_rows:
+            edges = [int(np.searchsorted(keys, keys[stop], side)) for side in ("left", "right")]
+        off, nearest = min((abs(int(before[edge]) - goal), edge) for edge in edges)
+        stops.append(nearest if off <= max(reach, 0) else stop)
+    return (*stops, n_rows)
+
+
+def _taken(X: Any, rows: slice | IntVector) -> Any:
+    """Return some rows of an array, or of a CSR matrix; neighbours as views."""
+    if not (issparse(X) and isinstance(rows, slice)):
+        return X[rows]
+    pointers = X.indptr[rows.start : rows.stop + 1]
+    entries = slice(pointers[0], pointers[-1])
+    parts = (X.data[entries], X.indices[entries], pointers - pointers[0])
+    return type(X)(parts, shape=(rows.stop - rows.start, X.shape[1]), copy=False)

@@ -112,7 +112,8 @@ class ClusterBlocks:
                 futures,
                 client=self.client,
                 pack=pack,
-                cut=cut,
+                # Rows sent from here are cut for the ranks already, in the same way wherever these run.
+                cut=cut if self.resend is None else None,
                 args=args,
                 n_ranks=self.n_ranks,
                 ranks_per_worker=self.ranks_per_worker,

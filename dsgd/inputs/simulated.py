@@ -8,7 +8,7 @@ from typing import Any
 
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.inputs.blocks import Block, BlockSummary, summarise
-from dsgd.inputs.dealing import Deal
+from dsgd.inputs.dealing import deal_rows
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster
 
@@ -115,10 +115,9 @@ def cut_rows(
         raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")
     if out_of_core:
         raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
-    X, y, weights = rows
-    deal = Deal(X.shape[0], cluster.ranks, seed=seed)
-    cuts = [deal.rows(k) for k in range(cluster.ranks)]
-    blocks = [(X[c], None if y is None else y[c], None if weights is None else weights[c]) for c in cuts]
+    X, _, weights = rows
+    deal = deal_rows(X, weights, cluster.ranks, seed=seed)
+    blocks = [deal.block(rows, k) for k in range(cluster.ranks)]
     asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
     looks = [summarise(block, **asked) for block in blocks]
     return SimulatedBlocks(cluster, blocks, looks)

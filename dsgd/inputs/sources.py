@@ -17,7 +17,7 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.blocks import make_block
-from dsgd.inputs.dealing import Deal
+from dsgd.inputs.dealing import Deal, deal_rows
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
 
@@ -193,7 +193,7 @@ def scatter_rows(
     n_ranks = n_ranks or len(places)
     if on_disk:
         pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
-    deal = Deal(X.shape[0], n_ranks, pieces, seed)
+    deal = deal_rows(X, sample_weight, n_ranks, pieces=pieces, seed=seed)
     futures: list[Any] = [None] * deal.n_blocks
     last: list[Any] = []
     for k in deal.reading_order():
@@ -223,8 +223,7 @@ def scatter_block(
     Future
         The block.
     """
-    rows = deal.rows(k)
-    block = (X[rows], None if y is None else y[rows], None if sample_weight is None else sample_weight[rows])
+    block = deal.block((X, y, sample_weight), k)
     [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 

@@ -16,7 +16,7 @@ from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["DensePiece", "Piece", "SparsePiece", "as_column", "as_weights", "cut"]
+__all__ = ["DensePiece", "Piece", "SparsePiece", "as_column", "as_weights", "cut", "fingerprints"]
 
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
@@ -118,6 +118,17 @@ def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece]:
         yield _sparse_piece(X, dtype)
     else:
         yield from _dense_pieces(X, dtype)
+
+
+def fingerprints(X: Any) -> Words:
+    """Return the fingerprint of each row of an array or scipy sparse matrix; targets are not in it."""
+    dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
+    prints = np.zeros(X.shape[0], np.uint64)
+    first = 0
+    for piece in cut(X, dtype, sparse=scipy.sparse.issparse(X)):
+        piece.add_fingerprints(prints[first : first + piece.n_rows])
+        first += piece.n_rows
+    return prints
 
 
 def _dense_pieces(X: AnyArray, dtype: np.dtype[Any]) -> Iterator[DensePiece]:

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from dsgd.kernels.rng import draw, mix64
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["MAX_COPIES", "Words", "count_visits", "visits", "walking_order", "word_type"]
+__all__ = ["MAX_COPIES", "Words", "content_keys", "count_visits", "visits", "walking_order", "word_type"]
 
 #: A row is visited at most this many times an epoch, whatever its weight.
 MAX_COPIES = 16
@@ -56,9 +56,18 @@ def visits(weights: FloatVector) -> tuple[IntVector, FloatVector] | None:
     return source, visit_weights
 
 
-def count_visits(weights: FloatVector) -> int:
-    """Return how many visits `visits` makes of these weights."""
-    return int(np.ceil(np.minimum(weights, MAX_COPIES)).sum())
+def count_visits(weights: FloatVector) -> IntVector:
+    """Return how many visits `visits` makes of each row of these weights."""
+    counts: IntVector = np.ceil(np.minimum(weights, MAX_COPIES)).astype(np.int64)
+    return counts
+
+
+def content_keys(prints: Words, seed: int) -> Words:
+    """Return a hash of (seed, content) for every fingerprint of a content."""
+    scramble = mix64.py_func
+    start = np.full(1, seed % 2**64, np.uint64)
+    keys: Words = scramble(prints ^ scramble(start + np.uint64(1)))
+    return keys
 
 
 def walking_order(
@@ -84,8 +93,7 @@ def walking_order(
     """
     scramble, stream = mix64.py_func, draw.py_func
     prints += scramble(targets.view(word_type(targets.dtype)).astype(np.uint64))
-    start = np.uint64(seed % 2**64)
-    keys = scramble(prints ^ scramble(np.full(1, start) + np.uint64(1)))
+    keys = content_keys(prints, seed)
     if weighted is not None:
         keys = keys[weighted[0]]
     order = np.argsort(keys)

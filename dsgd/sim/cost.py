@@ -334,6 +334,8 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
     --------
     >>> interpolate([(0.0, 1.0), (2.0, 3.0)], 1.0)
     2.0
+    >>> interpolate([(0.0, 1.0), (0.0, 3.0)], 1.0)
+    3.0
     """
     if x <= points[0][0] or len(points) == 1:
         return points[0][1]
@@ -341,7 +343,9 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
         if x <= x1:
             return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     (x0, y0), (x1, y1) = points[-2:]
-    # What falls towards the end need not fall for ever.
+    # What falls towards the end need not fall for ever, and rows too fast to be measured put both at one place.
+    if x1 == x0:
+        return y1
     return y1 + max(0.0, y1 - y0) * (x - x1) / (x1 - x0)
 
 

@@ -21,7 +21,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.inputs.dealing import Deal
+from dsgd.inputs.dealing import pack_for_threads
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -149,13 +149,8 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             summaries = [self._look(block, supervised=supervised)]
             packer, job = self._plan(summaries, template, seed, n_parts)
             n = self._n_threads()
-            if supervised and (n == 1 or not self.shuffle):
-                shares = cut(packer([block], 0), n)
-            else:
-                # Rows that are walked at random are dealt at random too; numbers of parts stay in their order.
-                deal = Deal(len(block[0]), n, seed=seed if supervised else None)
-                pieces = [[part if part is None else part[deal.rows(k)] for part in block] for k in range(n)]
-                shares = [packer([(X, y, None)], k) for k, (X, y, _) in enumerate(pieces)]
+            # Numbers of parts stay in their order, one to a rank.
+            shares = pack_for_threads(block, n, packer, seed=seed if self.shuffle and supervised else None)
             return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
         with self._open_blocks(
             X,
