@@ -130,6 +130,7 @@ class KernelMatrix:
         self._sparse, self._shift = bool(sparse), shift
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
+        self._exact_rows: Rows | None = None
         self.active: IntVector = self.peers.mine(np.arange(self.n))
         self.n_active = self.n  # on all ranks
         self._here = self.active  # samples of this rank, active or not
@@ -168,8 +169,12 @@ class KernelMatrix:
     @property
     def value_cost(self) -> float:
         """What a kernel value costs, in units of a cheap one: what exp takes, and as much for 32 multiplications."""
-        entries = self.X.nnz / max(1, self.X.shape[0]) if self._sparse else self._n_columns
-        return 1.0 + float(entries) / 32.0
+        return 1.0 + self._n_entries / 32.0
+
+    @property
+    def _n_entries(self) -> float:
+        """What is multiplied for a value: the entries of a row."""
+        return float(self.X.nnz) / max(1, self.X.shape[0]) if self._sparse else float(self._n_columns)
 
     @property
     def is_large(self) -> bool:
@@ -179,7 +184,8 @@ class KernelMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes held for rows and cache."""
-        return self._rows.nbytes + self._cache.nbytes
+        exact = self._exact_rows.nbytes if self._exact_rows is not None else 0
+        return self._rows.nbytes + exact + self._cache.nbytes
 
     def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of samples of this rank."""
@@ -187,6 +193,8 @@ class KernelMatrix:
             positions = self.position[ids]
             if len(ids) and (positions >= 0).all():
                 return take_rows(self._rows, positions)
+        if self._exact_rows is not None and np.dtype(dtype) == np.float64:
+            return take_rows(self._exact_rows, ids)
         if not self.peers.is_alone:
             index = self._row_of[ids]
         else:
@@ -236,24 +244,34 @@ class KernelMatrix:
         return out
 
     def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
-        """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows."""
+        """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows.
+
+        A value and its mirror image are computed once, where the kernel is known to be symmetric.
+        """
         rows = picked.take(where)
-        self.n_evaluations += rows.n * rows.n
-        is_all = rows.n == len(out)
+        is_symmetric = self.kernel.name not in {"precomputed", "callable"}
+        starts = np.arange(0, rows.n, _BLOCK_ROWS)
+        widths = rows.n - starts if is_symmetric else np.full(len(starts), rows.n)
+        self.n_evaluations += int((np.minimum(_BLOCK_ROWS, rows.n - starts) * widths).sum())
 
         def work(start: int, stop: int) -> None:
-            some = where[start:stop]
-            values = block_values(self.kernel, picked.take(some), rows, self.dtype)
-            if is_all:
-                out[start:stop] = values
+            first = start if is_symmetric else 0
+            some, others = where[start:stop], where[first:]
+            values = block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype)
+            if len(where) == len(out):
+                out[start:stop, first:] = values
+                if is_symmetric:
+                    out[stop:, start:stop] = values[:, stop - start :].T
             else:
-                out[np.ix_(some, where)] = values
+                out[np.ix_(some, others)] = values
+                if is_symmetric:
+                    out[np.ix_(others, some)] = values.T
 
         self.pool.slabs(work, rows.n, _BLOCK_ROWS)
 
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
-        return len(self.active) <= _NEAR * q or self._n_columns >= _WIDE
+        return len(self.active) <= _NEAR * q or self._n_entries >= _WIDE
 
     def add(
         self,
@@ -326,19 +344,25 @@ class KernelMatrix:
 
         def fill(samples: IntVector, out: AnyArray) -> None:
             self.n_evaluations += out.size
-            for start in range(0, len(samples if wanted is None else wanted), _CHUNK):
+            for first in range(0, len(samples if wanted is None else wanted), _CHUNK):
                 if wanted is None:
-                    some = samples[start : start + _CHUNK]
-                    lines, rows = np.arange(start, start + len(some)), take_rows(before, self.position[some])
+                    some = samples[first : first + _CHUNK]
+                    lines, rows = np.arange(first, first + len(some)), take_rows(before, self.position[some])
                 else:
-                    some = wanted[start : start + _CHUNK]
+                    some = wanted[first : first + _CHUNK]
                     arrived = self._rows_of(some, self.dtype)
                     lines = np.flatnonzero(np.isin(samples, some))
                     rows = take_rows(arrived, np.searchsorted(some, samples[lines]))
-                for begin, end, part in left_form(self.kernel, rows) if rows.n and more.n else []:
-                    tile = np.empty((end - begin, more.n), dtype=self.dtype)
-                    row_values(self.kernel, part, more, tile)
-                    out[lines[begin:end]] = tile
+                parts = left_form(self.kernel, rows) if rows.n else []
+
+                def work(start: int, stop: int, parts: Any, lines: IntVector) -> None:
+                    right = span(more, start, stop)
+                    for begin, end, part in parts:
+                        tile = np.empty((end - begin, stop - start), dtype=self.dtype)
+                        row_values(self.kernel, part, right, tile)
+                        out[lines[begin:end], start:stop] = tile
+
+                self.pool.slabs(partial(work, parts=parts, lines=lines), more.n, _SLAB)
 
         self._cache.extend(len(ours), fill)
         self.active = np.concatenate([self.active, ours])
@@ -390,29 +414,54 @@ class KernelMatrix:
         starts = np.concatenate([[0], np.cumsum(lengths)])
         return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
 
+    def _is_light(self, n: int) -> bool:
+        """Return whether n rows in float64 are few bytes."""
+        per_row = 12.0 * self._n_entries if self._sparse else 8.0 * (self._n_columns + 2)
+        return self.kernel.name != "precomputed" and n * per_row <= _HELD_BYTES
+
+    def _keep_exact(self) -> None:
+        """Make the rows of all samples ready in float64 where they are few bytes and lie here.
+
+        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python.
+        """
+        if self._exact_rows is None and self.peers.is_alone and self._is_light(self.n):
+            self._exact_rows = self._prepared(np.arange(self.n), np.float64)
+
     def hold(self, samples: IntVector, n_most: int) -> Held:
         """Return rows of samples that lie here, in float64: kept ready where `n_most` are few bytes, else made anew."""
-        per_row = 12 * self.X.nnz / max(1, self.X.shape[0]) if self._sparse else 8 * (self._n_columns + 2)
-        if self.kernel.name != "precomputed" and n_most * per_row <= _HELD_BYTES:
+        self._keep_exact()
+        if self._is_light(n_most):
             rows = self._prepared(samples, np.float64)
             return Held(samples, lambda start, stop: span(rows, start, stop))
         return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
 
-    def values(self, samples: Held, columns: Sequence[Held]) -> FloatMatrix:
-        """Return K[samples, columns] in float64."""
-        ends = np.cumsum([0, *(len(held.ids) for held in columns)])
-        out = np.empty((len(samples.ids), ends[-1]))
-        self.n_evaluations += out.size
-        parts = left_form(self.kernel, samples.rows(0, len(samples.ids)))
-        for first, held in zip(ends, columns, strict=False):
+    def values(
+        self, samples: Held, columns: Sequence[Held], coefs: FloatMatrix, memory: FloatVector
+    ) -> tuple[list[FloatMatrix], FloatMatrix]:
+        """Return K[samples, columns], shape (m, n), in float64, and coefs K', shape (k, m), for coefs of shape (k, n).
 
-            def work(start: int, stop: int, first: int, held: Held) -> None:
-                right = held.rows(start, stop)
-                for begin, end, part in parts:
-                    row_values(self.kernel, part, right, out[begin:end, first + start : first + stop])
+        The first comes in slabs of columns, which lie one after another in `memory`, shape (m n,) or more.
+        """
+        slabs, n = [], 0
+        for held in columns:
+            size = len(held.ids)
+            slabs += [(held, start, min(size, start + _SLAB), n + start) for start in range(0, size, _SLAB)]
+            n += size
+        m = len(samples.ids)
+        sums = np.zeros((len(slabs), len(coefs), m))
+        tiles = [memory[m * at : m * (at + stop - start)].reshape(m, -1) for _, start, stop, at in slabs]
+        self.n_evaluations += m * n
+        parts = left_form(self.kernel, samples.rows(0, m))
 
-            self.pool.slabs(partial(work, first=int(first), held=held), len(held.ids), _SLAB)
-        return out
+        def work(number: int, _: int) -> None:
+            (held, start, stop, at), tile = slabs[number], tiles[number]
+            right = held.rows(start, stop)
+            for begin, end, part in parts:
+                row_values(self.kernel, part, right, tile[begin:end])
+            np.matmul(coefs[:, at : at + stop - start], tile.T, out=sums[number])
+
+        self.pool.slabs(work, len(slabs), 1)
+        return tiles, sums.sum(axis=0)
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
@@ -422,6 +471,8 @@ class KernelMatrix:
         """
         if not self.peers.is_alone or self.kernel.name in {"precomputed", "callable"}:
             return self._product(targets, sources, coefs, dtype)
+        if np.dtype(dtype) == np.float64:
+            self._keep_exact()
         place = np.full(self.n, -1, dtype=np.int64)
         place[targets] = np.arange(len(targets))
         is_both = place[sources] >= 0

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.types import FloatVector, IntVector
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ExactSums"]
 
@@ -128,18 +128,21 @@ class ExactSums:
         n_most = len(sources) + len(ids)
         columns = [self._matrix.hold(sources, n_most)]
         bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
+        memory = np.empty(0)  # that of the values, again and again: new pages take as long as what is written there
         start = 0
         while start < len(ids):
             part = ids[start : start + max(64, min(_PART, _PART_BYTES // (8 * max(1, len(sources)))))]
+            size = len(part) * len(sources)
+            memory = memory if len(memory) >= size else np.empty(max(size, _PART_BYTES // 8))
             stop = start + len(part)
-            values = self._matrix.values(self._matrix.hold(part, len(part)), columns)
-            u[start:stop] = values @ beta[sources]
-            added[part] = values @ chosen[sources]
+            both = np.stack([beta[sources], chosen[sources]])
+            held = self._matrix.hold(part, len(part))
+            tiles, (u[start:stop], added[part]) = self._matrix.values(held, columns, both, memory)
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
             is_given = coefs != 0.0
             if is_given.any():
+                added[sources] += self._back(tiles, coefs)
                 given, coefs = part[is_given], coefs[is_given]
-                added[sources] += coefs @ values[is_given]
                 others = ids[:stop][chosen[ids[:stop]] == 0.0]
                 added[others] += self._matrix.product(others, given, coefs, np.float64)
                 chosen[given] = coefs
@@ -157,3 +160,13 @@ class ExactSums:
         for state in self._states:
             state += chosen
         return u, added
+
+    def _back(self, tiles: list[FloatMatrix], coefs: FloatVector) -> FloatVector:
+        """Return K' coefs, shape (n,), K in slabs of columns."""
+        sums: list[FloatVector] = [np.empty(0)] * len(tiles)
+
+        def work(number: int, _: int) -> None:
+            sums[number] = coefs @ tiles[number]
+
+        self._matrix.pool.slabs(work, len(tiles), 1)
+        return np.concatenate(sums)

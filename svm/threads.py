@@ -51,12 +51,14 @@ class Pool:
                 work(start, min(n, start + size))
             return
 
-        def stripe(first: int) -> None:
-            for start in range(first * size, n, self.n_threads * size):
+        starts = iter(range(0, n, size))  # whoever is free takes the next: cores are not equally fast
+
+        def take() -> None:
+            for start in starts:
                 work(start, min(n, start + size))
 
-        futures = [self._executor.submit(stripe, k) for k in range(1, self.n_threads)]
-        stripe(0)
+        futures = [self._executor.submit(take) for _ in range(1, self.n_threads)]
+        take()
         for future in futures:
             future.result()
 
