@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dsgd.errors import InvalidParameterError
+from dsgd.study.rows import AbstractRun
 
 __all__ = ["LOSSES", "PARTITIONS", "SCHEDULES", "DataSource", "RunSpec", "Study", "demo_study"]
 
@@ -142,7 +143,7 @@ class Study:
 
 
 @dataclass(frozen=True)
-class RunSpec:
+class RunSpec(AbstractRun):
     """One run of a study.
 
     Parameters
@@ -187,11 +188,6 @@ class RunSpec:
             "fit_intercept": study.fit_intercept,
             "dtype": study.dtype,
         }
-
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 def demo_study() -> Study:

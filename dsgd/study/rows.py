@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,12 +17,25 @@ from typing import Any, Final, TypeAlias
 
 from dsgd.errors import DsgdError, ParseError
 
-__all__ = ["ROWS_FILE", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "read_rows"]
+__all__ = ["ROWS_FILE", "AbstractRun", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "read_rows"]
 
 Row: TypeAlias = dict[str, Any]
 
 #: Name of the file of rows in the folder of a study.
 ROWS_FILE: Final = "rows.jsonl"
+
+
+class AbstractRun(ABC):
+    """A run that a study asks for: one cell of its grid, once."""
+
+    @abstractmethod
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what is run, as plain values."""
+
+    @property
+    def key(self) -> str:
+        """The run's name in the file of rows; equal settings give equal keys."""
+        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 @dataclass(frozen=True)

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
-from dsgd.report import provenance
 from dsgd.study.data import StudyData, load_data, place
 from dsgd.study.grid import RunSpec, Study
 from dsgd.study.measure import objective, score
-from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
-from dsgd.study.workers import cluster_of
+from dsgd.study.record import Record
+from dsgd.study.rows import StudyRun
+from dsgd.study.workers import cluster_where, place_name
 from dsgd.sync import EpochAveraging, LocalSGD
 
 if TYPE_CHECKING:
@@ -64,44 +62,32 @@ def run_study(
     DatasetError
         A dataset can be neither found nor made.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = {**provenance.origin(command), "cluster": "scheduler" if scheduler else "local"}
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler))
     loaded = [load_data(source, study.dtype) for source in study.data]
     for ranks in study.all_ranks():
         grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
-        if all(spec.key in rows for _, specs in grids for spec in specs):
-            yield from (StudyRun(row, resumed=True) for _, specs in grids for row in rows.select(s.key for s in specs))
-            continue
-        with cluster_of(ranks, scheduler) as client:
+        needed = not all(record.has(specs) for _, specs in grids)
+        with cluster_where(needed, ranks, scheduler) as client:
             for data, specs in grids:
-                yield from _run_placed(client, study, data, specs, rows, context)
+                yield from _run_placed(client, study, data, specs, record)
 
 
 def _run_placed(
-    client: Client, study: Study, data: StudyData, specs: Sequence[RunSpec], rows: RowFile, context: dict[str, Any]
+    client: Client | None, study: Study, data: StudyData, specs: Sequence[RunSpec], record: Record
 ) -> Iterator[StudyRun]:
     """Run the cells of one dataset on one number of ranks."""
     blocks: list[Any] = []
     described = data.describe()
     for spec in specs:
-        if spec.key in rows:
-            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+        if known := record.recall(spec):
+            yield known
             continue
+        assert client is not None  # there is one for runs that have yet to be made
         if not blocks:
             blocks = place(client, data.X, data.y, spec.ranks, study.partition)
             _model(spec, client, max_iter=1).fit(blocks, None)
         model = _model(spec, client, max_iter=study.epochs).fit(blocks, None)
-        row = {
-            "key": spec.key,
-            **spec.settings(),
-            **described,
-            **_worth(model, data, study),
-            **_cost(model),
-            "when": datetime.now(UTC).isoformat(timespec="seconds"),
-            **context,
-        }
-        rows.append(row)
-        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+        yield record.add(spec, {**described, **_worth(model, data, study), **_cost(model)})
 
 
 def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:

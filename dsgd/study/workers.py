@@ -6,7 +6,7 @@ import logging
 import signal
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import TYPE_CHECKING
 
 from dsgd.runtime import connect_client
@@ -14,7 +14,7 @@ from dsgd.runtime import connect_client
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["cluster_of"]
+__all__ = ["cluster_of", "cluster_where", "place_name"]
 
 
 @contextmanager
@@ -56,6 +56,16 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
         )
     with started as cluster, Client(cluster, set_as_default=False) as client:
         yield client
+
+
+def cluster_where(needed: bool, ranks: int, scheduler: str | None = None) -> AbstractContextManager[Client | None]:
+    """Give a client as `cluster_of` does where one is needed, else None: nothing is started for runs that are there."""
+    return cluster_of(ranks, scheduler) if needed else nullcontext()
+
+
+def place_name(scheduler: str | None, network: object = None) -> str:
+    """Return what rows call the place of their ranks: "simulated" on a network, or "scheduler", or "local"."""
+    return "simulated" if network is not None else "scheduler" if scheduler else "local"
 
 
 @contextmanager

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 from dsgd.collectives.model import ALGORITHMS, FlatAlgorithm
 from dsgd.errors import InvalidParameterError
+from dsgd.study.rows import AbstractRun
 
 __all__ = ["WIRES", "CollectiveRun", "CollectiveStudy", "demo_collective_study"]
 
@@ -79,7 +80,7 @@ class CollectiveStudy:
 
 
 @dataclass(frozen=True)
-class CollectiveRun:
+class CollectiveRun(AbstractRun):
     """One sum, made several times.
 
     Parameters
@@ -102,10 +103,9 @@ class CollectiveRun:
     algorithm: FlatAlgorithm
     repeats: int
 
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in vars(self).items())
+    def settings(self) -> dict[str, Any]:
+        """Return everything that decides what is run, as plain values."""
+        return dict(vars(self))
 
 
 def demo_collective_study() -> CollectiveStudy:

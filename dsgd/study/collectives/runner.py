@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
 from itertools import groupby
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dsgd.report import provenance
 from dsgd.runtime.threads import run_on_threads
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.collectives.measure import measure, take_blocks
-from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
-from dsgd.study.workers import cluster_of
+from dsgd.study.record import Record
+from dsgd.study.rows import StudyRun
+from dsgd.study.workers import cluster_where
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -51,20 +48,18 @@ def run_collective_study(
     StudyRun
         By ranks, wire, length and algorithm.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = provenance.origin(command)
+    record = Record(out, force=force, command=command)
     for ranks, gangs in groupby(study.gangs(), key=lambda gang: gang[1]):
-        todo = {wire: [run for run in study.runs(wire, ranks) if run.key not in rows] for wire, _ in gangs}
-        in_processes = any(runs for wire, runs in todo.items() if wire != "inproc")
-        opened: AbstractContextManager[Client | None] = cluster_of(ranks, scheduler) if in_processes else nullcontext()
-        with opened as client:
-            for wire, runs in todo.items():
-                for run, found in zip(runs, _measure(runs, client) if runs else (), strict=True):
-                    when = datetime.now(UTC).isoformat(timespec="seconds")
-                    rows.append({"key": run.key, **vars(run), **found, "when": when, **context})
-                fresh = {run.key for run in runs}
-                for run in study.runs(wire, ranks):
-                    yield StudyRun(rows.select([run.key])[0], resumed=run.key not in fresh)
+        grids = {wire: study.runs(wire, ranks) for wire, _ in gangs}
+        in_processes = not all(record.has(runs) for wire, runs in grids.items() if wire != "inproc")
+        with cluster_where(in_processes, ranks, scheduler) as client:
+            for runs in grids.values():
+                known = {run: record.recall(run) for run in runs}
+                todo = [run for run in runs if known[run] is None]
+                made = zip(todo, _measure(todo, client) if todo else (), strict=True)
+                fresh = {run: record.add(run, found) for run, found in made}
+                for run in runs:
+                    yield known[run] or fresh[run]
 
 
 def _measure(runs: Sequence[CollectiveRun], client: Client | None) -> list[dict[str, Any]]:

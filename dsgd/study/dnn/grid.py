@@ -10,6 +10,7 @@ from typing import Any, Final
 from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, PowerSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
+from dsgd.study.rows import AbstractRun
 from dsgd.sync import (
     DPSGD,
     EASGD,
@@ -174,7 +175,7 @@ class DnnStudy:
 
 
 @dataclass(frozen=True)
-class DnnRun:
+class DnnRun(AbstractRun):
     """One run of a study of neural networks.
 
     Parameters
@@ -225,11 +226,6 @@ class DnnRun:
             "lr": study.lr,
             "momentum": way.momentum,
         }
-
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 def demo_dnn_study() -> DnnStudy:

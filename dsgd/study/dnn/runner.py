@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
-from pathlib import Path, PurePath
+from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dsgd.datasets import load
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
-from dsgd.report import origin
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
-from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
-from dsgd.study.workers import cluster_of
+from dsgd.study.record import Record
+from dsgd.study.rows import StudyRun
+from dsgd.study.workers import cluster_where, place_name
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -140,36 +138,27 @@ def run_dnn_study(
     DsgdError
         A run diverges.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
-    context = {**origin(command), "cluster": cluster}
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     images = load_images(study.rows, study.test_rows)
     for ranks in study.ranks:
         specs = study.runs(images.name, len(images.y), len(images.y_test), ranks)
-        # Workers are not started where all of their runs are there already.
-        idle = study.network is not None or all(spec.key in rows for spec in specs)
-        opened: AbstractContextManager[Client | None] = nullcontext() if idle else cluster_of(ranks, scheduler)
-        with opened as client:
-            yield from _run_gang(client, images, specs, rows, context)
+        needed = study.network is None and not record.has(specs)
+        with cluster_where(needed, ranks, scheduler) as client:
+            yield from _run_gang(client, images, specs, record)
 
 
-def _run_gang(
-    client: Client | None, images: Images, specs: Sequence[DnnRun], rows: RowFile, context: dict[str, Any]
-) -> Iterator[StudyRun]:
+def _run_gang(client: Client | None, images: Images, specs: Sequence[DnnRun], record: Record) -> Iterator[StudyRun]:
     warm = set()
     for spec in specs:
-        if spec.key in rows:
-            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+        if known := record.recall(spec):
+            yield known
             continue
         if client is not None and spec.model not in warm:
             # Loading torch and compiled code on the workers is in no timing.
             _fit(client, images, spec, 1, 4 * spec.ranks * spec.study.batch)
             warm.add(spec.model)
-        found = _measure(client, images, spec)
-        when = datetime.now(UTC).isoformat(timespec="seconds")
         about = {"source": images.source, "shape": list(images.X.shape[1:])}
-        rows.append({"key": spec.key, **spec.settings(), **about, **found, "when": when, **context})
-        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+        yield record.add(spec, about | _measure(client, images, spec))
 
 
 def _measure(client: Client | None, images: Images, spec: DnnRun) -> dict[str, Any]:

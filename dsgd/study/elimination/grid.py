@@ -9,6 +9,7 @@ from typing import Final
 from dsgd.errors import InvalidParameterError
 from dsgd.study.elimination.model import TEN_GIGABIT, Network
 from dsgd.study.elimination.problems import PROBLEMS, Problem
+from dsgd.study.rows import AbstractRun
 
 __all__ = [
     "CACHES",
@@ -160,7 +161,7 @@ class EliminationStudy:
 
 
 @dataclass(frozen=True)
-class EliminationRun:
+class EliminationRun(AbstractRun):
     """One run.
 
     Parameters
@@ -211,11 +212,6 @@ class EliminationRun:
             "tol": self.study.tol,
             "repeat": self.repeat,
         }
-
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 def _rotated(names: Sequence[str], places: int) -> list[str]:

@@ -6,10 +6,7 @@ import os
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError
-from dsgd.report import provenance
 from dsgd.study.data import place
 from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import ProblemData, load_problem
-from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
-from dsgd.study.workers import cluster_of
+from dsgd.study.record import Record
+from dsgd.study.rows import StudyRun
+from dsgd.study.workers import cluster_where
 from dsgd.svm import SVC
 
 if TYPE_CHECKING:
@@ -98,46 +95,35 @@ def run_elimination_study(
     StudyRun
         First the runs in this process, by problem, then the distributed ones, by ranks and problem.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    context = provenance.origin(command)
+    record = Record(out, force=force, command=command)
     for found in data:
-        yield from _run(study.runs(found.problem), found, rows, context, None)
+        yield from _run(study.runs(found.problem), found, record, None)
     for ranks in sorted(set(study.ranks)):
         todo = [(found, study.rank_runs(found.problem, ranks)) for found in data]
-        is_done = all(run.key in rows for _, runs in todo for run in runs)
-        opened: AbstractContextManager[Client | None] = nullcontext() if is_done or ranks == 1 else cluster_of(ranks)
-        with opened as client:
+        needed = ranks > 1 and not all(record.has(runs) for _, runs in todo)
+        with cluster_where(needed, ranks) as client:
             for found, runs in todo:
-                yield from _run(runs, found, rows, context, client)
+                yield from _run(runs, found, record, client)
 
 
 def _run(
-    runs: Sequence[EliminationRun], data: ProblemData, rows: RowFile, context: dict[str, Any], client: Client | None
+    runs: Sequence[EliminationRun], data: ProblemData, record: Record, client: Client | None
 ) -> Iterator[StudyRun]:
     described: dict[str, Any] = {}
     warm: set[str] = set()
     blocks: list[Any] | None = None
     for run in runs:
-        if run.key not in rows:
-            if not described:
-                described = data.describe()
-            if run.solver not in warm:
-                if client is not None and blocks is None and run.ranks is not None:
-                    blocks = place(client, data.X, data.y, run.ranks, "shuffled")
-                _warm_up(run, data, client, blocks)
-                warm.add(run.solver)
-            row = {
-                "key": run.key,
-                **run.settings(),
-                **described,
-                **_fit(run, data, client, blocks),
-                "when": datetime.now(UTC).isoformat(timespec="seconds"),
-                **context,
-            }
-            rows.append(row)
-            yield StudyRun(rows.select([run.key])[0], resumed=False)
-        else:
-            yield StudyRun(rows.select([run.key])[0], resumed=True)
+        if known := record.recall(run):
+            yield known
+            continue
+        if not described:
+            described = data.describe()
+        if run.solver not in warm:
+            if client is not None and blocks is None and run.ranks is not None:
+                blocks = place(client, data.X, data.y, run.ranks, "shuffled")
+            _warm_up(run, data, client, blocks)
+            warm.add(run.solver)
+        yield record.add(run, {**described, **_fit(run, data, client, blocks)})
 
 
 def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: list[Any] | None) -> dict[str, Any]:

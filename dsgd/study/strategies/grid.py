@@ -11,6 +11,7 @@ from dsgd.kernels import SCHEDULES
 from dsgd.sim.compute import stragglers_for
 from dsgd.sim.network import network_for
 from dsgd.study.grid import LOSSES, PARTITIONS, DataSource
+from dsgd.study.rows import AbstractRun
 from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,
@@ -185,7 +186,7 @@ class StrategyStudy:
 
 
 @dataclass(frozen=True)
-class StrategyRun:
+class StrategyRun(AbstractRun):
     """One run of a study of strategies.
 
     Parameters
@@ -247,11 +248,6 @@ class StrategyRun:
             "partition": study.partition,
             "dtype": study.dtype,
         }
-
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 def looks(epochs: int) -> list[int]:

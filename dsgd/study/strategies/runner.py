@@ -4,22 +4,19 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
-from dsgd.report import provenance
 from dsgd.sim import SimulatedCluster
 from dsgd.study.data import StudyData, deal, load_data, place
 from dsgd.study.measure import objective, score
-from dsgd.study.rows import ROWS_FILE, RowFile, StudyRun
+from dsgd.study.record import Record
+from dsgd.study.rows import StudyRun
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
-from dsgd.study.workers import cluster_of
+from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -69,35 +66,28 @@ def run_strategy_study(
     DsgdError
         A strategy diverges.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
-    context = {**provenance.origin(command), "cluster": cluster}
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
     for ranks in study.all_ranks():
         grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
-        # Workers are not started where all of their runs are there already.
-        idle = study.network is not None or all(spec.key in rows for _, specs in grids for spec in specs)
-        opened: AbstractContextManager[Client | None] = nullcontext() if idle else cluster_of(ranks, scheduler)
-        with opened as client:
+        needed = study.network is None and not all(record.has(specs) for _, specs in grids)
+        with cluster_where(needed, ranks, scheduler) as client:
             for data, specs in grids:
-                yield from _run_placed(client, data, specs, rows, context)
+                yield from _run_placed(client, data, specs, record)
 
 
 def _run_placed(
-    client: Client | None, data: StudyData, specs: Sequence[StrategyRun], rows: RowFile, context: dict[str, Any]
+    client: Client | None, data: StudyData, specs: Sequence[StrategyRun], record: Record
 ) -> Iterator[StudyRun]:
     """Run the strategies on one dataset and one number of ranks."""
     described = data.describe()
     placed: tuple[Any, Any] | None = None
     for spec in specs:
-        if spec.key in rows:
-            yield StudyRun(rows.select([spec.key])[0], resumed=True)
+        if known := record.recall(spec):
+            yield known
             continue
         placed = placed or _place(client, data, spec)
-        found = _measure(client, data, placed, spec)
-        when = datetime.now(UTC).isoformat(timespec="seconds")
-        rows.append({"key": spec.key, **spec.settings(), **described, **found, "when": when, **context})
-        yield StudyRun(rows.select([spec.key])[0], resumed=False)
+        yield record.add(spec, {**described, **_measure(client, data, placed, spec)})
 
 
 def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[Any, Any]:

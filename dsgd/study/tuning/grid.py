@@ -10,6 +10,7 @@ from typing import Any, Final
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
 from dsgd.study.grid import LOSSES, DataSource
+from dsgd.study.rows import AbstractRun
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,
@@ -154,7 +155,7 @@ class TuningStudy:
 
 
 @dataclass(frozen=True)
-class TuningRun:
+class TuningRun(AbstractRun):
     """One run of a study of the period.
 
     Parameters
@@ -209,11 +210,6 @@ class TuningRun:
             "alpha": study.alpha,
             "dtype": study.dtype,
         }
-
-    @property
-    def key(self) -> str:
-        """The run's name in the file of rows; equal settings give equal keys."""
-        return " ".join(f"{name}={value}" for name, value in self.settings().items())
 
 
 def demo_tuning_study() -> TuningStudy:

@@ -11,20 +11,17 @@ import math
 import os
 import statistics
 from collections.abc import Iterator
-from contextlib import nullcontext
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.estimators import SGDClassifier
-from dsgd.report import origin
 from dsgd.sim import SimulatedCluster
 from dsgd.study.data import StudyData, load_data, place
 from dsgd.study.measure import objective, score
-from dsgd.study.rows import ROWS_FILE, Row, RowFile, StudyRun
+from dsgd.study.record import Record
+from dsgd.study.rows import Row, StudyRun
 from dsgd.study.tuning.grid import SEQUENTIAL, TuningRun, TuningStudy
 from dsgd.study.tuning.summary import seconds_to
-from dsgd.study.workers import cluster_of
+from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -75,44 +72,34 @@ def run_tuning_study(
     DatasetError
         A dataset can be neither found nor made.
     """
-    rows = RowFile(Path(out) / ROWS_FILE, force=force)
-    cluster = "simulated" if study.network is not None else "scheduler" if scheduler else "local"
-    context = {**origin(command), "cluster": cluster}
+    record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
     grids = [(data, study.runs(data.name, len(data.y), len(data.y_test))) for data in loaded]
-    # Workers are not started where all runs are there already.
-    idle = study.network is not None or all(spec.key in rows for _, specs in grids for spec in specs)
-    with nullcontext() if idle else cluster_of(study.ranks, scheduler) as client:
+    needed = study.network is None and not all(record.has(specs) for _, specs in grids)
+    with cluster_where(needed, study.ranks, scheduler) as client:
         for data, specs in grids:
-            yield from _run_placed(client, data, specs, rows, context)
+            yield from _run_placed(client, data, specs, record)
 
 
-def _run_placed(
-    client: Client | None, data: StudyData, specs: list[TuningRun], rows: RowFile, context: dict[str, Any]
-) -> Iterator[StudyRun]:
+def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], record: Record) -> Iterator[StudyRun]:
     """Run the policies on one dataset."""
     described, blocks = data.describe(), None
     target = best = math.inf
     for spec in specs:
-        if spec.key not in rows:
+        run = record.recall(spec)
+        if run is None:
             if blocks is None and client is not None:
                 # As an estimator deals the rows of an array.
                 blocks = place(client, data.X, data.y, spec.study.ranks, "shuffled")
                 # Loading compiled code is in no timing.
                 _model(spec, client, 1).fit(blocks, None)
             slow = _SLOW_PERIOD if spec.every is not None else _SLOW_RULE
-            found = _measure(spec, client, data, blocks, slow * best)
-            when = datetime.now(UTC).isoformat(timespec="seconds")
-            rows.append({"key": spec.key, **spec.settings(), **described, **found, "when": when, **context})
-            resumed = False
-        else:
-            resumed = True
-        row = rows.select([spec.key])[0]
+            run = record.add(spec, {**described, **_measure(spec, client, data, blocks, slow * best)})
         if spec.policy == SEQUENTIAL:
-            target, best = row["curve"][-1]["objective"], math.inf
+            target, best = run.row["curve"][-1]["objective"], math.inf
         elif spec.every is not None:
-            best = min(best, seconds_to(row, target))
-        yield StudyRun(row, resumed=resumed)
+            best = min(best, seconds_to(run.row, target))
+        yield run
 
 
 def _measure(spec: TuningRun, client: Client | None, data: StudyData, blocks: Any, limit_s: float) -> Row:
