@@ -232,9 +232,9 @@ class KernelMatrix:
         return picked
 
     def block(self, picked: Picked) -> FloatMatrix:
-        """Return the values among some active samples, shape (q, q), float64; those of cached rows are read."""
+        """Return the values among some active samples, shape (q, q), in the type of rows; cached ones are read."""
         q = len(picked.ids)
-        out = np.empty((q, q))
+        out = np.empty((q, q), dtype=self.dtype)
         slots = self._cache.peek(picked.ids)
         if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
             self._compute_block(out, picked, np.arange(q))

@@ -12,12 +12,85 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel
+from dsgd.kernels.jit import kernel, scalar
 
 __all__ = ["add_rows", "collect", "compact_rows", "extremes", "read_block", "solve_block", "store_rows"]
 
 #: Stands for a curvature that is not above zero: equal rows, or a kernel that is not positive semi-definite.
 _TAU = 1e-12
+
+#: Extremes are taken of that many lanes side by side, by vector instructions; in a lane are k, k + 64, k + 128, ...
+_LANES = 64
+
+
+@scalar
+def _spread(lows, highs, f, bar_up, bar_low):  # type: ignore[no-untyped-def]
+    """Take the lowest f_k + bar_up_k and the highest f_k − bar_low_k of each lane."""
+    lanes, n = np.uint64(_LANES), np.uint64(len(f))
+    for start in range(np.uint64(0), n, lanes):
+        for lane in range(min(lanes, n - start)):
+            low, high = f[start + lane] + bar_up[start + lane], f[start + lane] - bar_low[start + lane]
+            lows[lane] = low if low < lows[lane] else lows[lane]
+            highs[lane] = high if high > highs[lane] else highs[lane]
+
+
+@scalar
+def _gain_of(above, eta):  # type: ignore[no-untyped-def]
+    """Return what a step with a variable wins whose f is so far above the least; none if it is below."""
+    above = above if above > 0.0 else 0.0
+    return above * above / (eta if eta > 0.0 else _TAU)
+
+
+@scalar
+def _gain(best, f, bar, row, diagonal, least, curvature):  # type: ignore[no-untyped-def]
+    """Take the largest gain of a step with a variable of each lane."""
+    lanes, n = np.uint64(_LANES), np.uint64(len(f))
+    for start in range(np.uint64(0), n, lanes):
+        for lane in range(min(lanes, n - start)):
+            k = start + lane
+            value = _gain_of(f[k] - bar[k] - least, curvature + diagonal[k] - 2.0 * row[k])
+            best[lane] = value if value > best[lane] else best[lane]
+
+
+@scalar
+def _find_least(f, bar, lanes, least):  # type: ignore[no-untyped-def]
+    """Return the first variable whose f is the least."""
+    found = len(f)
+    for lane in range(min(len(f), _LANES)):
+        if lanes[lane] == least:
+            for k in range(lane, found, _LANES):
+                if f[k] + bar[k] == least:
+                    found = k
+                    break
+    return found
+
+
+@scalar
+def _find_gain(f, bar, row, diagonal, least, curvature, lanes, most):  # type: ignore[no-untyped-def]
+    """Return the first variable whose gain is the most."""
+    found = len(f)
+    for lane in range(min(len(f), _LANES)):
+        if lanes[lane] == most:
+            for k in range(lane, found, _LANES):
+                if _gain_of(f[k] - bar[k] - least, curvature + diagonal[k] - 2.0 * row[k]) == most:
+                    found = k
+                    break
+    return found
+
+
+@scalar
+def _move(f, t, one, two):  # type: ignore[no-untyped-def]
+    """Add t (one − two) to f."""
+    for k in range(len(f)):
+        f[k] += t * (np.float64(one[k]) - two[k])
+
+
+@scalar
+def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untyped-def]
+    """Note whether variable k is in I_up and in I_low."""
+    below, above = alpha < upper, alpha > 0.0
+    bar_up[g, k] = 0.0 if (below if y > 0 else above) else np.inf
+    bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
 
 @kernel
@@ -26,8 +99,8 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
 
     Parameters
     ----------
-    K : float64 array, shape (q, q)
-        Kernel values.
+    K : float32 or float64 array, shape (q, q)
+        Kernel values; sums are float64.
     y, upper, alpha, f : float64 arrays, shape (q,)
         Signs, upper bounds, variables, indicators.
     group : int64 array, shape (q,)
@@ -38,46 +111,41 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
         Steps at most; number of groups.
     """
     q = len(y)
-    up = np.empty(q, dtype=np.bool_)
-    low = np.empty(q, dtype=np.bool_)
+    bar_up, bar_low = np.empty((n_groups, q)), np.empty((n_groups, q))  # zero in I_up, in I_low; else ∞
     diagonal = np.empty(q)
     for k in range(q):
         diagonal[k] = K[k, k]
-        up[k] = alpha[k] < upper[k] if y[k] > 0 else alpha[k] > 0
-        low[k] = alpha[k] > 0 if y[k] > 0 else alpha[k] < upper[k]
-    best_up = np.empty(n_groups, dtype=np.int64)
-    best_low = np.empty(n_groups)
-    steps = 0
-    while steps < max_steps:
         for g in range(n_groups):
-            best_up[g] = -1
-            best_low[g] = -np.inf
-        for k in range(q):
-            g = group[k]
-            if up[k] and (best_up[g] < 0 or f[k] < f[best_up[g]]):
-                best_up[g] = k
-            if low[k] and f[k] > best_low[g]:
-                best_low[g] = f[k]
+            bar_up[g, k], bar_low[g, k] = np.inf, np.inf
+        _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
+    lows, highs, gains = np.empty((n_groups, _LANES)), np.empty((n_groups, _LANES)), np.empty(_LANES)
+    least = np.empty(n_groups)
+    t, one, two, steps = 0.0, K[0], K[0], 0
+    while True:
+        lows[:] = np.inf
+        highs[:] = -np.inf
+        if steps:
+            _move(f, t, one, two)
+        for g in range(n_groups):
+            _spread(lows[g], highs[g], f, bar_up[g], bar_low[g])
         gap = -np.inf
         for g in range(n_groups):
-            if best_up[g] >= 0:
-                gap = max(gap, best_low[g] - f[best_up[g]])
-        if gap < tol:
+            least[g] = lows[g].min()
+            gap = max(gap, highs[g].max() - least[g])
+        if gap < tol or steps >= max_steps:
             break
         i, j, gain = -1, -1, 0.0
         for g in range(n_groups):
-            a = best_up[g]
-            if a < 0:
+            if least[g] == np.inf:
                 continue
-            row, least, curvature = K[a], f[a], diagonal[a]
-            for k in range(q):
-                if low[k] and f[k] > least and group[k] == g:
-                    eta = curvature + diagonal[k] - 2.0 * row[k]
-                    if eta <= 0.0:
-                        eta = _TAU
-                    value = (f[k] - least) * (f[k] - least) / eta
-                    if value > gain:
-                        i, j, gain = a, k, value
+            a = _find_least(f, bar_up[g], lows[g], least[g])
+            row = K[a]
+            gains[:] = 0.0
+            _gain(gains, f, bar_low[g], row, diagonal, least[g], diagonal[a])
+            most = gains.max()
+            if most > gain:
+                i, gain = a, most
+                j = _find_gain(f, bar_low[g], row, diagonal, least[g], diagonal[a], gains, most)
         if j < 0:
             break
         eta = diagonal[i] + diagonal[j] - 2.0 * K[i, j]
@@ -93,11 +161,8 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
         if t == room_j:
             alpha[j] = 0.0 if y[j] > 0 else upper[j]
         for k in (i, j):
-            up[k] = alpha[k] < upper[k] if y[k] > 0 else alpha[k] > 0
-            low[k] = alpha[k] > 0 if y[k] > 0 else alpha[k] < upper[k]
+            _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
         one, two = K[i], K[j]
-        for k in range(q):
-            f[k] += t * (one[k] - two[k])
         steps += 1
     return steps
 
