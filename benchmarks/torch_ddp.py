@@ -1,8 +1,14 @@
 """Steps of synchronous SGD beside those of torch's DistributedDataParallel, on the same worker processes.
 
 Every rank trains a small convolutional network on images of 28 x 28, with momentum and weight decay in float32, first
-by DDP over gloo on the loopback interface and then by the rank loop, in turns; the table has the median step of each
-and the largest difference of their parameters after the first 100 steps.
+by DDP over gloo on the loopback interface and then by the rank loop, in turns; the table has the median step of each.
+
+In the end both train once more, for 100 steps, and the table has the largest difference of their parameters over the
+largest parameter: for that network, and for one that has tanh and means where it has ReLU and maxima. On two ranks
+both are zero. Three gradients have an order of addition, gloo has one and the rank loop another, and what is left is
+rounding; of the smooth network it stays that. ReLU and maximum have kinks, where a last bit decides which of two
+gradients it is: from then on the two trainings are apart by more than rounding, whoever does the sums. In float64 this
+does not happen within 100 steps.
 
     python benchmarks/torch_ddp.py [--ranks 2 3] [--batch 32] [--turns 5] [--out FILE]
 """
@@ -13,6 +19,7 @@ import argparse
 import os
 import tempfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -38,35 +45,47 @@ N_STEPS = 100
 LR, MOMENTUM, WEIGHT_DECAY = 0.05, 0.9, 1e-4
 
 
-def network() -> nn.Module:
+def network(
+    channels: int = 16,
+    hidden: int = 64,
+    activation: type[nn.Module] = nn.ReLU,
+    pool: Callable[[int], nn.Module] = nn.MaxPool2d,
+) -> nn.Module:
     """Return the network, with the same parameters every time."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         return nn.Sequential(
-            nn.Conv2d(1, 16, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
-            nn.Conv2d(16, 32, 3, padding=1),
-            nn.ReLU(),
-            nn.MaxPool2d(2),
+            nn.Conv2d(1, channels, 3, padding=1),
+            activation(),
+            pool(2),
+            nn.Conv2d(channels, 2 * channels, 3, padding=1),
+            activation(),
+            pool(2),
             nn.Flatten(),
-            nn.Linear(32 * 7 * 7, 64),
-            nn.ReLU(),
-            nn.Linear(64, 10),
+            nn.Linear(2 * channels * 7 * 7, hidden),
+            activation(),
+            nn.Linear(hidden, 10),
         )
 
 
-def own_rows(number: int, batch: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the images and classes of a rank."""
+def smooth_network() -> nn.Module:
+    """Return the network without kinks."""
+    return network(activation=nn.Tanh, pool=nn.AvgPool2d)
+
+
+def own_rows(number: int, n: int) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return n images of a rank, and their classes."""
     rng = np.random.default_rng(number)
-    X = rng.standard_normal((N_STEPS * batch, 1, 28, 28), dtype=np.float32)
-    return torch.from_numpy(X), torch.from_numpy(rng.integers(0, 10, len(X)))
+    X = rng.standard_normal((n, 1, 28, 28), dtype=np.float32)
+    return torch.from_numpy(X), torch.from_numpy(rng.integers(0, 10, n))
 
 
-def by_ddp(X: Any, y: Any, batch: int) -> tuple[float, np.ndarray]:
-    """Return the seconds of a step of DDP, and the parameters."""
-    module = network()
-    parallel = DistributedDataParallel(module)
+def by_ddp(
+    X: Any, y: Any, batch: int, make: Callable[[], nn.Module] = network, **options: Any
+) -> tuple[float, np.ndarray]:
+    """Return the seconds of a step of DDP with these options, and the parameters."""
+    module = make()
+    parallel = DistributedDataParallel(module, **options)
     optimizer = torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
     dist.barrier()
     begin = time.perf_counter()
@@ -75,14 +94,16 @@ def by_ddp(X: Any, y: Any, batch: int) -> tuple[float, np.ndarray]:
         nn.functional.cross_entropy(parallel(X[start : start + batch]), y[start : start + batch]).backward()
         optimizer.step()
     seconds = time.perf_counter() - begin
-    return seconds / N_STEPS, torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
+    return seconds / (len(X) // batch), torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
-def by_rank_loop(rank: Rank, X: Any, y: Any, batch: int) -> tuple[float, np.ndarray]:
-    """Return the seconds of a step of the rank loop, and the parameters."""
-    module = network()
+def by_rank_loop(
+    rank: Rank, X: Any, y: Any, batch: int, make: Callable[[], nn.Module] = network, **options: Any
+) -> tuple[float, np.ndarray]:
+    """Return the seconds of a step of the rank loop, whose strategy has these options, and the parameters."""
+    module = make()
     optimizer = ModuleOptimizer(
-        module=network,
+        module=make,
         module_options={},
         buffers={},
         identity=fingerprint(module),
@@ -92,26 +113,27 @@ def by_rank_loop(rank: Rank, X: Any, y: Any, batch: int) -> tuple[float, np.ndar
         optimizer_options={"lr": LR, "momentum": MOMENTUM, "weight_decay": WEIGHT_DECAY},
     )
     initial = FlatModule(module).params.copy()
-    job = TrainJob(optimizer, MinibatchSGD(batch * rank.size), initial, max_iter=1, tol=None, n_iter_no_change=5)
+    sync = MinibatchSGD(batch * rank.size, **options)
+    job = TrainJob(optimizer, sync, initial, max_iter=1, tol=None, n_iter_no_change=5)
     result = train(rank, TrainData(TensorRows(X, y, shuffle=False, seed=0)), job)
     # What the rank loop does once, before its first step, is not in it; DDP is made before its clock starts too.
-    return result.history[0].seconds / N_STEPS, result.params
+    return result.history[0].seconds / (len(X) // batch), result.params
 
 
-def measure(rank: Rank, data: Any, store: str, batch: int, turns: int) -> list[tuple[float, float, float]]:
-    """Return (step of DDP, step of the rank loop, difference) of every turn; a rank program."""
+def measure(rank: Rank, data: Any, store: str, batch: int, turns: int) -> tuple[list[tuple[float, float]], list[float]]:
+    """Return (step of DDP, step of the rank loop) of every turn, and both differences; a rank program."""
     del data
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
     torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank.number, world_size=rank.size)
     try:
-        X, y = own_rows(rank.number, batch)
-        found = []
-        for _ in range(turns + 1):
-            theirs, expected = by_ddp(X, y, batch)
-            ours, params = by_rank_loop(rank, X, y, batch)
-            found.append((theirs, ours, float(np.abs(params - expected).max() / np.abs(expected).max())))
-        return found[1:]  # the first turn loads libraries
+        X, y = own_rows(rank.number, N_STEPS * batch)
+        steps = [(by_ddp(X, y, batch)[0], by_rank_loop(rank, X, y, batch)[0]) for _ in range(turns + 1)]
+        differences = []
+        for make in (network, smooth_network):
+            expected, params = by_ddp(X, y, batch, make)[1], by_rank_loop(rank, X, y, batch, make)[1]
+            differences.append(float(np.abs(params - expected).max() / np.abs(expected).max()))
+        return steps[1:], differences  # the first turn loads libraries
     finally:
         dist.destroy_process_group()
 
@@ -131,7 +153,7 @@ def main() -> None:
     options = parser.parse_args()
     batch, turns = (8, 1) if options.quick else (options.batch, options.turns)
     rows = Rows("torch_ddp", options.out)
-    print("ranks  batch  DDP ms/step  dsgd ms/step  ratio  largest difference")
+    print("ranks  batch  DDP ms/step  dsgd ms/step  ratio  difference  without kinks")
     for n in options.ranks:
         with (
             tempfile.TemporaryDirectory() as folder,
@@ -140,11 +162,21 @@ def main() -> None:
         ):
             arguments = (str(Path(folder) / "store"), batch, turns)
             gang = run_on_cluster(measure, [], client=client, pack=nothing, args=arguments)
-        theirs, ours, difference = (median(column) for column in zip(*gang.value, strict=True))
+        steps, (difference, smooth) = gang.value
+        theirs, ours = (median(column) for column in zip(*steps, strict=True))
         rows.add(
-            ranks=n, batch=batch, ddp_step_s=theirs, dsgd_step_s=ours, difference=difference, torch=torch.__version__
+            ranks=n,
+            batch=batch,
+            ddp_step_s=theirs,
+            dsgd_step_s=ours,
+            difference=difference,
+            difference_smooth=smooth,
+            torch=torch.__version__,
         )
-        print(f"{n:5d}  {batch:5d}  {1e3 * theirs:11.3f}  {1e3 * ours:12.3f}  {ours / theirs:5.3f}  {difference:.1e}")
+        print(
+            f"{n:5d}  {batch:5d}  {1e3 * theirs:11.3f}  {1e3 * ours:12.3f}  {ours / theirs:5.3f}  {difference:10.1e}  "
+            f"{smooth:13.1e}"
+        )
 
 
 if __name__ == "__main__":

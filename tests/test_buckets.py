@@ -9,15 +9,15 @@ import pytest
 
 from dsgd import SGDClassifier
 from dsgd.collectives import allreduce_cost
-from dsgd.compress import QSGD
+from dsgd.compress import QSGD, Half
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime import run_on_threads
 from dsgd.sync import MinibatchSGD
 from dsgd.sync.buckets import GradientBuckets
 
 
-def _bucketed(rank: Any, vector: Any, n_bytes: int, overlap: bool, places: list[int]) -> Any:
-    buckets = GradientBuckets(rank.group, n_bytes, overlap=overlap)
+def _bucketed(rank: Any, vector: Any, n_bytes: int, overlap: bool, places: list[int], compressor: Any = None) -> Any:
+    buckets = GradientBuckets(rank.group, n_bytes, overlap=overlap, compressor=compressor)
     try:
         found = []
         for k in range(3):
@@ -68,8 +68,28 @@ def test_training_in_buckets_is_training() -> None:
     assert apart - whole == 8 * 2 * 4 * allreduce_cost(0, 2, 12, 8).messages
 
 
+@pytest.mark.parametrize("half", [Half(), Half("bfloat16")], ids=repr)
+def test_halves_in_buckets_are_halves_of_the_whole(half: Half) -> None:
+    """Cut anywhere, beside the pass or after it, gradients in half precision have the mean that they have whole."""
+    vectors = [np.random.default_rng(r).standard_normal(700).astype(np.float32) for r in range(3)]
+    whole, *parts = (
+        run_on_threads(_bucketed, vectors, (n_bytes, overlap, [350, 0], half)).value[0]
+        for n_bytes, overlap in ((10**6, False), (300, False), (300, True))
+    )
+    for found in parts:
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in whole]
+    X = np.random.default_rng(0).standard_normal((120, 50))
+    models = [
+        SGDClassifier(max_iter=2, tol=None, random_state=0, n_jobs=2, sync=sync).fit(X, X[:, 0] > 0)
+        for sync in (
+            MinibatchSGD(60, compressor=half), MinibatchSGD(60, bucket_bytes=96, overlap=True, compressor=half),
+        )
+    ]  # fmt: skip
+    assert len({model.coef_.tobytes() for model in models}) == 1
+
+
 def test_buckets_that_cannot_be_are_refused() -> None:
-    """No overlap without buckets, no compressor with them."""
+    """No overlap without buckets, no compressor with them that looks at all entries."""
     with pytest.raises(InvalidParameterError, match="bucket_bytes"):
         MinibatchSGD(32, overlap=True)
     with pytest.raises(InvalidParameterError, match="bucket_bytes"):

@@ -84,6 +84,8 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
         Whether what a payload leaves out is kept and goes into a later one.
     needs_feedback : bool
         Whether SGD stalls where what is left out of gradients is lost; see `ErrorFeedback`.
+    entrywise : bool
+        Whether each entry is encoded by itself and nothing is remembered, so that a vector may be cut anywhere.
     """
 
     unbiased: ClassVar[bool] = False
@@ -91,6 +93,7 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     linear: ClassVar[bool] = False
     remembers: ClassVar[bool] = False
     needs_feedback: ClassVar[bool] = False
+    entrywise: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> MemoryT:

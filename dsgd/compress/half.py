@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -42,6 +42,7 @@ class Half(AbstractCompressor[NoMemory]):
     """
 
     format: Literal["float16", "bfloat16"] = "float16"
+    entrywise: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         """Refuse other formats."""

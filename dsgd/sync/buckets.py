@@ -8,8 +8,11 @@ as the gradient is final from its beginning on, in a thread of its own, while th
 places and are summed one after the other, so that all ranks sum the same entries in the same order; whether a sum runs
 beside the pass or after it changes no bit.
 
-Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`. The same bytes as one of the whole,
-and a message's latency more for each bucket, of which what runs beside the pass costs nothing.
+A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
+
+Cost per round: one all-reduce for each bucket, `dsgd.collectives.allreduce_cost`, or with a compressor
+`dsgd.collectives.compressed_cost`. The same bytes as one of the whole, and a message's latency more for each bucket, of
+which what runs beside the pass costs nothing.
 
 Source: Das et al. 2016, section 3; Li et al. 2020 (buckets in reverse order).
 """
@@ -19,7 +22,9 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
+from dsgd.collectives.compressed import compressed_mean
 from dsgd.collectives.group import Group
+from dsgd.compress import AbstractCompressor, AbstractMemory
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.minibatch import MinibatchSGD
@@ -41,10 +46,15 @@ class GradientBuckets:
         Bytes of a bucket, about.
     overlap : bool
         Whether buckets are summed beside what calls `ready`; else by `finish`.
+    compressor : AbstractCompressor or None, default None
+        How buckets travel; one that takes entries one by one.
     """
 
-    def __init__(self, group: Group, n_bytes: int, *, overlap: bool) -> None:
-        self._group, self._n_bytes = group, n_bytes
+    def __init__(
+        self, group: Group, n_bytes: int, *, overlap: bool, compressor: AbstractCompressor[Any] | None = None
+    ) -> None:
+        self._group, self._n_bytes, self._compressor = group, n_bytes, compressor
+        self._memory: AbstractMemory | None = None
         self._thread = group.transport.helper("dsgd-buckets") if overlap else None
         self._running: list[Future[None]] = []
         self._vector: FloatVector | None = None
@@ -63,6 +73,10 @@ class GradientBuckets:
             Share of this rank in the mean.
         """
         self._vector, self._end = vector, len(vector)
+        if self._compressor is not None and self._memory is None:
+            group = self._group
+            # It remembers nothing: this is where it works.
+            self._memory = self._compressor.init(len(vector), vector.dtype, group.seed, group.rank, group.size)
         self._n_rows, self._weight = max(1, n_rows), weight
         self._running.clear()
 
@@ -100,11 +114,16 @@ class GradientBuckets:
 
     def _mean(self, part: FloatVector) -> None:
         part /= self._n_rows
-        weighted_mean(self._group, part, self._weight)
+        if self._compressor is None:
+            weighted_mean(self._group, part, self._weight)
+        else:
+            compressed_mean(self._group, part, self._weight, self._compressor, self._memory)
 
 
 def buckets_for(group: Group, strategy: AbstractStrategy[Any]) -> GradientBuckets | None:
     """Return the buckets that a strategy sums gradients in; None if it has none, or nobody to sum with."""
     if not isinstance(strategy, MinibatchSGD) or strategy.bucket_bytes is None or group.size == 1:
         return None
-    return GradientBuckets(group, strategy.bucket_bytes, overlap=strategy.overlap)
+    compressor = strategy.compressor
+    assert compressor != "auto"  # refused with buckets
+    return GradientBuckets(group, strategy.bucket_bytes, overlap=strategy.overlap, compressor=compressor)

@@ -89,7 +89,7 @@ def check_compressor(strategy: Any) -> None:
         raise InvalidParameterError(
             f"{name}(compressor=...) must be a compressor of dsgd.compress, 'auto' or None. Got {compressor!r}."
         )
-    if strategy.overlap:
+    if strategy.overlap and strategy.exchanges == "model":
         raise IncompatiblePartsError(
             f"{name}(overlap=True) does not go with compressor={compressor!r}: what is compressed is the difference "
             "from the last model in common, and with overlap there is none. Leave out one of them."

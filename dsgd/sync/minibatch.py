@@ -50,7 +50,8 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         How gradients travel. A biased one must be wrapped in `ErrorFeedback` or have a memory of its own; ``"auto"``
         sends the entries that are not zero and loses nothing. See `dsgd.sync.compression`.
     bucket_bytes : int or None, default None
-        Gradients are summed in buckets of so many bytes, those of the last layers first; None sums them whole.
+        Gradients are summed in buckets of so many bytes, those of the last layers first; None sums them whole. Of the
+        compressors, those go with it that take entries one by one: `Half`.
     overlap : bool, default False
         Whether buckets are summed while the gradients of earlier layers come about: worth it for neural networks on a
         slow wire. It changes no bit.
@@ -87,10 +88,10 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
             )
         if self.bucket_bytes is not None:
             check_number("MinibatchSGD(bucket_bytes=...)", self.bucket_bytes, low=1, integer=True)
-            if self.compressor is not None:
+            if self.compressor is not None and not getattr(self.compressor, "entrywise", False):
                 raise IncompatiblePartsError(
                     f"MinibatchSGD(bucket_bytes=...) does not go with compressor={self.compressor!r}, which chooses "
-                    "among all entries of a gradient. Leave out one of them."
+                    "among all entries of a gradient. Leave out one of them, or use Half()."
                 )
         check_bool("MinibatchSGD(overlap=...)", self.overlap)
         if self.overlap and self.bucket_bytes is None:
