@@ -21,6 +21,7 @@ from dsgd.compress import (
     GTopK,
     Half,
     Identity,
+    Layerwise,
     MajorityVote,
     NonZero,
     OneBit,
@@ -62,6 +63,8 @@ FAMILY: list[tuple[Compressor, int | None]] = [
     (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),
+    (Layerwise({"*": ErrorFeedback(TopK(0.01))}), 64 + 10 * 32 + 64 + 64),
+    (Layerwise({"*": NonZero()}), None),
 ]
 COMPRESSORS = [compressor for compressor, _ in FAMILY]
 #: Keep what they do not send, and nothing else.
@@ -98,7 +101,8 @@ def arrays(record: Any) -> list[np.ndarray]:
     found: list[np.ndarray] = []
     for field in fields(record):
         value = getattr(record, field.name)
-        found += arrays(value) if is_dataclass(value) else [value]
+        for part in value if isinstance(value, tuple) else (value,):
+            found += arrays(part) if is_dataclass(part) else [part]
     return found
 
 
@@ -471,12 +475,23 @@ def test_feedback_makes_biased_compressors_reach_the_optimum() -> None:
         (lambda: GTopK(route="star"), "route"),  # type: ignore[arg-type]
         (lambda: ErrorFeedback(TopK(), decay=0.0), "decay"),
         (lambda: ErrorFeedback("topk"), "compressor"),  # type: ignore[arg-type]
+        (lambda: Layerwise({}), "rules"),
+        (lambda: Layerwise({"*": "topk"}), "rules"),
+        (lambda: Layerwise({"conv*": GTopK()}).bound({"out.weight": (2, 3)}), "no tensor matches 'conv"),
+        (lambda: Layerwise({"*": None}).bound({"out.weight": (2, 3)}).init(7, np.float32, 0), "6 entries"),
     ],
 )
 def test_parameters_are_checked(make: Any, text: str) -> None:
     """What cannot be is refused when it is written, by name."""
     with pytest.raises(InvalidParameterError, match=text):
         make()
+
+
+@pytest.mark.parametrize("inner", [TopK(), PowerSGD(), Layerwise({"*": None})], ids=repr)
+def test_layers_refuse_what_loses(inner: Compressor) -> None:
+    """A compressor without a memory of what it leaves out, and layers in layers, are refused by name."""
+    with pytest.raises(IncompatiblePartsError, match=f"Layerwise cannot hold {type(inner).__name__}"):
+        Layerwise({"*": inner})
 
 
 @pytest.mark.parametrize("inner", [GTopK(), DGC(), AdaComp(), QSGD(), TernGrad(), ErrorFeedback(TopK())], ids=repr)

@@ -14,7 +14,8 @@ change. Payloads are summed
   all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the ranks have agreed on the largest scale) and
   `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
 - pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
-- as they are, where the entries that are not zero would take more than that: `NonZero`.
+- as they are, where the entries that are not zero would take more than that: `NonZero`;
+- tensor by tensor: `Layerwise`; those that travel whole together, and so the factors of all `PowerSGD`.
 
 Every rank decodes the same payloads in the same order, so every bit agrees on all ranks. Where ranks are threads of
 several processes and cannot all reach each other, payloads are gathered, and parts summed by everybody: the same bits,
@@ -35,6 +36,7 @@ import numpy as np
 
 from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
 from dsgd.collectives.encoding import encoding
+from dsgd.collectives.factors import sum_of_factors, sum_together
 from dsgd.collectives.group import Group
 from dsgd.collectives.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
 from dsgd.comm import inproc
@@ -45,6 +47,7 @@ from dsgd.compress import (
     GTopK,
     Half,
     Identity,
+    Layerwise,
     MajorityVote,
     NonZero,
     PowerSGD,
@@ -52,7 +55,6 @@ from dsgd.compress import (
     TernGrad,
 )
 from dsgd.compress.base import WORD_BYTES, words_for
-from dsgd.compress.powersgd import times_rows
 from dsgd.compress.sparse import n_entries
 from dsgd.compress.terngrad import TERNARY_PER_WORD
 from dsgd.kernels import bits, quantize
@@ -87,11 +89,10 @@ def compressed_mean(
     ProtocolError
         What a peer sent is no payload of such a vector.
     """
-    if weight == 0.0:
-        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
-        vector.fill(0.0)
-    elif weight != 1.0:
-        vector *= float(weight)
+    if isinstance(compressor, Layerwise):
+        _mean_by_layer(group, vector, weight, compressor, memory)
+        return
+    _weigh(vector, weight)
     rest = None
     if isinstance(compressor, ErrorFeedback):
         compressor.accumulate(vector, memory)
@@ -104,8 +105,20 @@ def compressed_mean(
         add_up(group, vector, compressor, memory, rest)
 
 
+def _weigh(vector: FloatVector, weight: float) -> None:
+    if weight == 0.0:
+        # 0 * inf is not 0: an empty rank must not be able to spoil the mean.
+        vector.fill(0.0)
+    elif weight != 1.0:
+        vector *= float(weight)
+
+
 def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
     """Compile or load what `compressed_mean` runs for vectors of a dtype, so that no peer waits for it later."""
+    if isinstance(compressor, Layerwise):
+        for each in compressor.compressors:
+            load_kernels(each, dtype)
+        return
     n = 2 * _UNIT
     alone = Group(inproc.connect(1)[0])
     compressed_mean(alone, np.ones(n, dtype), 0.5, compressor, compressor.init(n, dtype, 0))
@@ -169,24 +182,28 @@ def _sum_random(group: Group, vector: FloatVector, compressor: Any, memory: Any,
 
 
 def _sum_power(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
-    matrix = compressor.matrix(vector, memory)
-    # Each of these passes over the matrix once for each of its factors.
-    n_passed = matrix.size * int(compressor.rank)
-    left = encoding(group, n_passed, lambda: compressor.project(matrix, memory))
-    group.allreduce(left)
+    sum_of_factors(group, [(vector, compressor, memory, rest)])
 
-    def row_factors() -> AnyArray:
-        quantize.orthonormalise(left)
-        right: AnyArray = times_rows(left, matrix)
-        if rest is not None:
-            quantize.add_outer(left, right, rest, -1.0)
-        return right
 
-    right = encoding(group, n_passed * (1 if rest is None else 2), row_factors)
-    group.allreduce(right)
-    compressor.keep(right, memory)
-    vector.fill(0.0)
-    encoding(group, n_passed, lambda: quantize.add_outer(left, right, vector, 1.0))
+def _mean_by_layer(group: Group, vector: FloatVector, weight: float, compressor: Layerwise, memory: Any) -> None:
+    whole: list[FloatVector] = []
+    matrices: list[tuple[FloatVector, PowerSGD, Any, FloatVector | None]] = []
+    for part, own in zip(compressor.parts(vector.shape[0]), memory.parts, strict=True):
+        tensor, inner = vector[part.place], part.compressor
+        if isinstance(inner, Identity):
+            _weigh(tensor, weight)
+            whole.append(tensor)
+        elif isinstance(inner, ErrorFeedback) and isinstance(inner.compressor, PowerSGD):
+            _weigh(tensor, weight)
+            inner.accumulate(tensor, own)
+            tensor[:] = own.residual
+            matrices.append((tensor, inner.compressor, own.inner, own.residual))
+        else:
+            compressed_mean(group, tensor, weight, inner, own)
+    if whole:
+        sum_together(group, whole)
+    if matrices:
+        sum_of_factors(group, matrices)
 
 
 def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any, rest: FloatVector | None) -> None:
@@ -354,6 +371,8 @@ def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: Abs
     if size == 1:
         return Cost(0, 0)
     costs: list[Cost]
+    if isinstance(compressor, Layerwise):
+        return _layerwise_cost(rank, size, n, itemsize, compressor)
     if isinstance(compressor, GTopK):
         costs = [gtopk_cost(rank, size, n, itemsize, compressor)]
     elif isinstance(compressor, Identity):
@@ -377,6 +396,26 @@ def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: Abs
             return None
         costs = [allgatherv_cost(rank, [known] * size, 1, known=True)]
     return Cost(sum(cost.n_bytes for cost in costs), sum(cost.messages for cost in costs))
+
+
+def _layerwise_cost(rank: int, size: int, n: int, itemsize: int, compressor: Layerwise) -> Cost | None:
+    whole, lefts, rights = [], [], []
+    costs: list[Cost | None] = []
+    for part in compressor.parts(n):
+        length, inner = part.place.stop - part.place.start, part.compressor
+        if isinstance(inner, Identity):
+            whole.append(length)
+        elif isinstance(inner, ErrorFeedback) and isinstance(inner.compressor, PowerSGD):
+            left, right = (int(inner.compressor.rank) * side for side in inner.compressor.shape(length))
+            lefts.append(left)
+            rights.append(right)
+        else:
+            costs.append(compressed_cost(rank, size, length, itemsize, inner))
+    costs += [allreduce_cost(rank, size, sum(lengths), itemsize) for lengths in (whole, lefts, rights) if lengths]
+    known = [cost for cost in costs if cost is not None]
+    if len(known) < len(costs):
+        return None
+    return Cost(sum(cost.n_bytes for cost in known), sum(cost.messages for cost in known))
 
 
 def _parts_cost(rank: int, size: int, n: int, forward: Callable[[int], int], back: Callable[[int], int]) -> Cost:

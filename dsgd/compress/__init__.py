@@ -7,6 +7,7 @@ from dsgd.compress.feedback import ErrorFeedback, FeedbackMemory
 from dsgd.compress.gtopk import GTopK
 from dsgd.compress.half import Half
 from dsgd.compress.identity import Identity
+from dsgd.compress.layerwise import Layerwise, LayerwiseMemory
 from dsgd.compress.nonzero import NonZero
 from dsgd.compress.onebit import OneBit
 from dsgd.compress.parse import COMPRESSOR_NAMES, parse_compressor
@@ -30,6 +31,8 @@ __all__ = [
     "GTopK",
     "Half",
     "Identity",
+    "Layerwise",
+    "LayerwiseMemory",
     "MajorityVote",
     "NoMemory",
     "NonZero",

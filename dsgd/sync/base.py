@@ -307,12 +307,19 @@ class AbstractRejoining(ABC):
 
 
 def state_arrays(state: Any) -> dict[str, AnyArray]:
-    """Return the arrays of a state record by name; those of a record inside it as ``"outer.inner"``."""
+    """Return the arrays of a state record by name; those of a record inside it as ``"outer.inner"``.
+
+    A field may also be a tuple of records: ``"outer.0.inner"``.
+    """
     arrays: dict[str, AnyArray] = {}
     for field in fields(state):
         value = getattr(state, field.name)
-        if is_dataclass(value):
-            arrays |= {f"{field.name}.{name}": array for name, array in state_arrays(value).items()}
+        if isinstance(value, tuple):
+            records = {f"{field.name}.{number}": record for number, record in enumerate(value)}
+        elif is_dataclass(value):
+            records = {field.name: value}
         else:
-            arrays[field.name] = value
+            arrays[field.name], records = value, {}
+        for outer, record in records.items():
+            arrays |= {f"{outer}.{name}": array for name, array in state_arrays(record).items()}
     return arrays

@@ -31,7 +31,7 @@ import numpy as np
 
 from dsgd.collectives.compressed import compressed_mean, load_kernels
 from dsgd.collectives.group import Group
-from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, MajorityVote, NonZero
+from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, Layerwise, MajorityVote, NonZero
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
@@ -94,7 +94,8 @@ def check_compressor(strategy: Any) -> None:
             f"{name}(overlap=True) does not go with compressor={compressor!r}: what is compressed is the difference "
             "from the last model in common, and with overlap there is none. Leave out one of them."
         )
-    if strategy.exchanges == "model" and isinstance(compressor, (DGC, MajorityVote)):
+    held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
+    if strategy.exchanges == "model" and any(isinstance(each, (DGC, MajorityVote)) for each in held):
         raise IncompatiblePartsError(
             f"{name} exchanges differences of models, and {compressor!r} is made for gradients: use it with "
             "MinibatchSGD, or ErrorFeedback(TopK(...)) or ErrorFeedback(Sign()) here."

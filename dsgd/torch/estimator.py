@@ -39,7 +39,7 @@ from dsgd.torch.parts import build_module
 from dsgd.torch.passes import Passes
 from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
-from dsgd.torch.strategies import strategy_for
+from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
 
@@ -195,7 +195,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             dataset=self.dataset,
             n_parts=n_parts,
         )
-        strategy = self._strategy()
+        strategy = bound_to(self._strategy(), flat)
         trained = set(flat.names)
         buffers = {k: v.numpy().copy() for k, v in template.state_dict().items() if k not in trained}
         optimizer = ModuleOptimizer(

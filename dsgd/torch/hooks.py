@@ -23,7 +23,7 @@ import torch.distributed as dist
 from dsgd.collectives import Group
 from dsgd.collectives.compressed import compressed_mean
 from dsgd.comm.base import AbstractTransport, check_limit
-from dsgd.compress import AbstractCompressor
+from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.ledger import RankLedger
 from dsgd.sync.averaging import weighted_mean
@@ -53,8 +53,12 @@ def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Cal
     Raises
     ------
     IncompatiblePartsError
-        The compressor loses what it leaves out of gradients.
+        The compressor loses what it leaves out of gradients, or goes tensor by tensor.
     """
+    if isinstance(compressor, Layerwise):
+        raise IncompatiblePartsError(
+            f"compress_hook({compressor!r}): the buckets of DDP have no names of tensors. Use dsgd.torch.Synchronizer."
+        )
     if compressor.needs_feedback and not compressor.remembers:
         raise IncompatiblePartsError(
             f"{compressor!r} loses what it leaves out of gradients. Wrap it: ErrorFeedback({compressor!r})."

@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from dsgd.compress import AbstractCompressor
+from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync import AbstractStrategy, MinibatchSGD, resolve
+from dsgd.torch.flat import FlatModule
 
-__all__ = ["strategy_for"]
+__all__ = ["bound_to", "strategy_for"]
 
 
 def strategy_for(
@@ -41,3 +42,18 @@ def strategy_for(
             f"sync={strategy!r} has a compressor already. Leave out compressor={compressor!r}."
         )
     return replace(strategy, compressor=compressor)  # type: ignore[no-any-return]
+
+
+def bound_to(strategy: AbstractStrategy[Any], flat: FlatModule) -> AbstractStrategy[Any]:
+    """Return a strategy whose compressor knows the tensors of a module, where it goes tensor by tensor.
+
+    Raises
+    ------
+    InvalidParameterError
+        A pattern matches none of them.
+    """
+    compressor = getattr(strategy, "compressor", None)
+    if not isinstance(compressor, Layerwise) or compressor.tensors:
+        return strategy
+    changed: Any = strategy
+    return replace(changed, compressor=compressor.bound(flat.shapes))  # type: ignore[no-any-return]

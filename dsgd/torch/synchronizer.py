@@ -32,7 +32,7 @@ from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule, FlatTensors
 from dsgd.torch.statistics import ModuleStatistics
-from dsgd.torch.strategies import strategy_for
+from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -110,6 +110,7 @@ class Synchronizer:
                 self._group.broadcast(vector)
         self.flat.to_device()
         self._buffers.to_device()
+        self._strategy = bound_to(self._strategy, self.flat)
         self._state = self._strategy.init(self._group, self.flat.params, self._weight)
         self._n_steps = self.n_exchanges = 0
         self._is_finished = False
