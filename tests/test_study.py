@@ -13,7 +13,8 @@ import pytest
 from sklearn.linear_model import SGDClassifier as ReferenceClassifier
 
 from dsgd.__main__ import main
-from dsgd.cli.study import make_study, parse_numbers
+from dsgd.cli.study import parse_numbers
+from dsgd.cli.study_msf import make_study
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Bars
 from dsgd.report.provenance import command_line, machine, versions

@@ -23,6 +23,7 @@ from dsgd.cli import (
     study_dnn,
     study_elimination,
     study_gtopk,
+    study_msf,
     study_scaling,
     study_strategies,
     study_tuning,
@@ -60,6 +61,7 @@ def _options(
 app.command("fit", epilog=fit.EXAMPLES)(fit.fit)
 app.command("predict", epilog=predict.PREDICT_EXAMPLES)(predict.predict)
 app.command("score", epilog=predict.SCORE_EXAMPLES)(predict.score)
+study.app.command("msf", epilog=study_msf.EXAMPLES)(study_msf.msf)
 study.app.command("collectives", epilog=study_collectives.EXAMPLES)(study_collectives.collectives)
 study.app.command("dnn", epilog=study_dnn.EXAMPLES)(study_dnn.dnn)
 study.app.command("elimination", epilog=study_elimination.EXAMPLES)(study_elimination.elimination)

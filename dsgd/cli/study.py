@@ -1,108 +1,46 @@
-"""``dsgd study``: reproduce published studies."""
+"""``dsgd study``: what its commands do alike: reading options, the progress line, printing what came out."""
 
 from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import typer
 
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
-    from dsgd.report import Page, Table
-    from dsgd.study import Study, StudyRun, Summary
+    from _typeshed import DataclassInstance
 
-__all__ = ["app", "follow", "make_study", "parse_numbers", "tell"]
+    from dsgd.report import Page, Table
+    from dsgd.study import DataSource, StudyRun
+
+    StudyT = TypeVar("StudyT", bound=DataclassInstance)
+
+__all__ = [
+    "app",
+    "changed",
+    "check_place",
+    "follow",
+    "on_ranks",
+    "parse_numbers",
+    "parse_words",
+    "seeds_of",
+    "show",
+    "sized",
+    "tell",
+]
 
 app = typer.Typer(no_args_is_help=True)
-
-_EXAMPLES: Final = """\
-Examples:
-
-  dsgd study msf --demo --out demo/
-
-  dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,1024,4096 --out study/
-
-  dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/
-"""
-_GRID: Final = "The grid"
-_MODEL: Final = "The model"
 
 
 @app.callback()
 def _study() -> None:
     """Reproduce published studies."""
-
-
-@app.command("msf", epilog=_EXAMPLES)
-def msf(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."),
-    ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Worker processes, as 1,2,4.", rich_help_panel=_GRID)] = None,
-    every: Annotated[
-        str | None, typer.Option(help="Samples between two synchronisations, as 1,16,256.", rich_help_panel=_GRID)
-    ] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=_GRID)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=_GRID)] = None,
-    rows: Annotated[int | None, typer.Option(help="Training rows of each dataset.", rich_help_panel=_GRID)] = None,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=_MODEL)] = None,
-    loss: Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=_MODEL)] = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="optimal, pegasos, or per-epoch as in the published study.", rich_help_panel=_MODEL),
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=_MODEL)
-    ] = None,
-    intercept: Annotated[
-        bool | None, typer.Option(help="Learn an intercept; the published study has none.", rich_help_panel=_MODEL)
-    ] = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64.", rich_help_panel=_MODEL)] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(help="Time to target: loss above the sequential run's, as 0.02.", rich_help_panel=_MODEL),
-    ] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
-    ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="The three sets of the paper, small enough for two cores and four minutes.")
-    ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-) -> None:
-    """How often must ranks synchronise? Sweep the period and recompute the claims of arXiv 1905.01219.
-
-    Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished: a
-    study that was stopped goes on where it was when the same command is given again. OUT/report.html needs no network.
-    """
-    from dsgd.study import check_extras
-
-    check_extras()  # before minutes of work, not after
-    given = {
-        "ranks": parse_numbers("--ranks", ranks),
-        "every": parse_numbers("--every", every),
-        "seeds": None if seeds is None else tuple(range(seeds)),
-        "epochs": epochs,
-        "alpha": alpha,
-        "loss": loss,
-        "schedule": None if schedule is None else schedule.replace("-", "_"),
-        "partition": partition,
-        "fit_intercept": intercept,
-        "dtype": dtype,
-        "target_excess": target,
-    }
-    study = make_study(dataset or (), rows, given, demo=demo)
-    found = _run(study, out, scheduler=scheduler, force=force, quiet=as_json)
-    _report(study, found, out, as_json=as_json)
 
 
 def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
@@ -136,51 +74,61 @@ def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
     return tuple(int(word) for word in words)
 
 
-def make_study(datasets: Sequence[str], rows: int | None, given: dict[str, Any], *, demo: bool) -> Study:
-    """Return the study that the options describe.
+def parse_words(text: str | None) -> tuple[str, ...] | None:
+    """Return the words in a text such as ``shm,tcp``; None gives None."""
+    return None if text is None else tuple(word.strip() for word in text.split(","))
 
-    Parameters
-    ----------
-    datasets : sequence of str
-        Names of datasets; the preset's own if empty.
-    rows : int or None
-        Training rows of each.
-    given : dict
-        Fields of `Study`; those that are None keep the value of the preset.
-    demo : bool
-        Whether the preset is the demo, and not the defaults.
+
+def seeds_of(count: int | None) -> tuple[int, ...] | None:
+    """Return the seeds of so many repetitions; None gives None."""
+    return None if count is None else tuple(range(count))
+
+
+def changed(preset: StudyT, given: Mapping[str, Any]) -> StudyT:
+    """Return a study with the values that were given; those that are None keep the value of the preset.
 
     Raises
     ------
     InvalidParameterError
         A value is outside its domain.
     """
-    from dsgd.study import DataSource, Study, demo_study
-
-    study = demo_study() if demo else Study()
-    data = [DataSource(name) for name in datasets] or study.data
-    if rows is not None:
-        data = [replace(source, rows=rows, test_rows=None) for source in data]
-    return replace(study, data=tuple(data), **{name: value for name, value in given.items() if value is not None})
+    return replace(preset, **{name: value for name, value in given.items() if value is not None})
 
 
-def _run(study: Study, out: Path, *, scheduler: str | None, force: bool, quiet: bool) -> list[dict[str, Any]]:
-    """Run the study with a progress bar; return its rows."""
-    from dsgd.study import run_study
-
-    def describe(row: dict[str, Any]) -> str:
-        return f"{row['dataset']} on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
-
-    return follow(run_study(study, out, scheduler=scheduler, force=force), study.count(), describe, out, quiet=quiet)
+def sized(sources: Sequence[DataSource], rows: int | None) -> tuple[DataSource, ...]:
+    """Return data sets with so many training rows each, and as many to test on as they have; None changes nothing."""
+    return tuple(sources if rows is None else (replace(source, rows=rows, test_rows=None) for source in sources))
 
 
-def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
-    """Write the report; print what it says."""
-    from dsgd.study import results_table, study_page, summarise
+def check_place(*, simulated: bool, scheduler: str | None, **of_simulated: str | None) -> None:
+    """Refuse options of simulated ranks where they are real, and of real ones where they are simulated.
 
-    summary = summarise(rows)
-    tables = [results_table(summary, dataset) for dataset in summary.datasets()]
-    tell(study_page(study, rows), out, tables, {"cells": _cells(summary)}, as_json=as_json)
+    Parameters
+    ----------
+    simulated : bool
+        Whether ranks are simulated.
+    scheduler : str or None
+        What ``--scheduler`` was given.
+    **of_simulated
+        What options of simulated ranks were given, by name.
+
+    Raises
+    ------
+    InvalidParameterError
+        One was given that does not belong there.
+    """
+    for name, value in of_simulated.items():
+        if value is not None and not simulated:
+            raise InvalidParameterError(f"--{name} {value!r} is of simulated ranks: add --simulated, or leave it out")
+    if scheduler is not None and simulated:
+        raise InvalidParameterError(
+            f"--scheduler {scheduler!r} is of real workers, and ranks are simulated: leave one of the two out"
+        )
+
+
+def on_ranks(row: Mapping[str, Any]) -> str:
+    """Return how many ranks a row is of, for the progress line."""
+    return f"on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
 
 
 def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
@@ -209,13 +157,28 @@ def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], 
         }
         typer.echo(json.dumps(known | facts))
         return
-    from rich.console import Console
-
     from dsgd.report import claims_table
+
+    show(page, [*tables, *([claims_table(page.claims)] if page.claims else [])], path)
+
+
+def show(page: Page, tables: Sequence[Table], path: Path) -> None:
+    """Print what a report says, and where it is, for people.
+
+    Parameters
+    ----------
+    page : Page
+        The report.
+    tables : sequence of Table
+        What of it is printed.
+    path : pathlib.Path
+        Where it was written.
+    """
+    from rich.console import Console
 
     # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
     console = Console(width=None if sys.stdout.isatty() else 170)
-    for table in (*tables, *([claims_table(page.claims)] if page.claims else [])):
+    for table in tables:
         console.print(table.renderable())
     console.print(page.answer)
     for doubt in page.doubts:
@@ -271,17 +234,3 @@ def follow(
     if n_resumed and not quiet:
         typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
     return rows
-
-
-def _cells(summary: Summary) -> list[dict[str, Any]]:
-    names = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
-    return [
-        {
-            "dataset": cell.dataset,
-            "ranks": cell.ranks,
-            "every": cell.every,
-            "seeds": len(cell.rows),
-            **{name: stat.median if (stat := cell.stat(name)) else None for name in names},
-        }
-        for cell in summary.cells
-    ]

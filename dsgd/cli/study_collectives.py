@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers, tell
+from dsgd.cli import study_options as options
+from dsgd.cli.study import changed, follow, parse_numbers, parse_words, tell
 
 if TYPE_CHECKING:
     from dsgd.study.collectives import CollectiveStudy
@@ -27,7 +27,7 @@ Examples:
 
 
 def collectives(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figure and report.")],
+    out: options.Out,
     wires: Annotated[str | None, typer.Option(help="inproc (threads), shm, spin and tcp, as shm,tcp.")] = None,
     ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4,8.")] = None,
     sizes: Annotated[str | None, typer.Option(help="Bytes of the vectors, as 8,4096,1048576.")] = None,
@@ -35,12 +35,10 @@ def collectives(
         str | None, typer.Option(help="Algorithms, as ring,rabenseifner; a wrong name lists them.")
     ] = None,
     repeats: Annotated[int | None, typer.Option(help="Times that each sum is made.")] = None,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Use the cluster at this address; by default workers are started here.")
-    ] = None,
+    scheduler: options.Scheduler = None,
     demo: Annotated[bool, typer.Option("--demo", help="Threads and processes, small enough for a minute.")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """What does a sum over all ranks take? Time every algorithm by length and ranks, and hold it against the model.
 
@@ -53,25 +51,20 @@ def collectives(
 
     check_extras()  # before minutes of work, not after
     given = {
-        "wires": _words(wires),
+        "wires": parse_words(wires),
         "ranks": parse_numbers("--ranks", ranks),
         "sizes": parse_numbers("--sizes", sizes),
-        "algorithms": _words(algorithms),
+        "algorithms": parse_words(algorithms),
         "repeats": repeats,
     }
     preset = demo_collective_study() if demo else CollectiveStudy()
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    study = replace(preset, **changes)
+    study = changed(preset, given)
 
     def describe(row: dict[str, Any]) -> str:
         return f"{row['wire']} on {row['ranks']} ranks"
 
     runs = run_collective_study(study, out, scheduler=scheduler, force=force)
     _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
-
-
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word.strip() for word in text.split(","))
 
 
 def _report(study: CollectiveStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers, tell
-from dsgd.errors import InvalidParameterError
+from dsgd.cli import study_options as options
+from dsgd.cli.study import changed, check_place, follow, parse_numbers, seeds_of, tell
+from dsgd.cli.study_options import GRID
 
 if TYPE_CHECKING:
     from dsgd.study.dnn import DnnStudy
@@ -25,13 +25,11 @@ Examples:
 
   dsgd study dnn --model mlp -s local -s gtopk -s diloco --ranks 16 --simulated --network 1GbE --out study/
 """
-_GRID: Final = "The grid"
 _TRAINING: Final = "Training"
-_PLACE: Final = "Where ranks run"
 
 
 def dnn(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
+    out: options.Out,
     model: Annotated[list[str] | None, typer.Option(help="mlp or cnn; repeat for both, which is the default.")] = None,
     strategy: Annotated[
         list[str] | None,
@@ -42,25 +40,15 @@ def dnn(
             "repeat for several. All by default.",
         ),
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4.", rich_help_panel=_GRID)] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=_GRID)] = None,
+    ranks: options.Ranks = None,
+    seeds: options.Seeds = None,
     looks: Annotated[
-        str | None, typer.Option(help="Epochs after which a run is looked at, as 1,4.", rich_help_panel=_GRID)
+        str | None, typer.Option(help="Epochs after which a run is looked at, as 1,4.", rich_help_panel=GRID)
     ] = None,
-    rows: Annotated[int | None, typer.Option(min=100, help="Training rows.", rich_help_panel=_GRID)] = None,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Ranks on a virtual clock.", rich_help_panel=_PLACE)
-    ] = False,
-    network: Annotated[
-        str | None,
-        typer.Option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=_PLACE),
-    ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Use the cluster at this address; by default workers are started here.", rich_help_panel=_PLACE
-        ),
-    ] = None,
+    rows: Annotated[int | None, typer.Option(min=100, help="Training rows.", rich_help_panel=GRID)] = None,
+    simulated: options.Simulated = False,
+    network: options.OnNetwork = None,
+    scheduler: options.OnScheduler = None,
     batch: Annotated[int | None, typer.Option(help="Rows of a rank in a step.", rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="The learning rate.", rich_help_panel=_TRAINING)] = None,
     density: Annotated[
@@ -69,8 +57,8 @@ def dnn(
     demo: Annotated[
         bool, typer.Option("--demo", help="All of them on 16 simulated ranks, a small network, about a minute.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """How should the ranks of a neural network talk? Train on handwritten digits with every way of talking.
 
@@ -82,15 +70,12 @@ def dnn(
 
     check_extras()  # before minutes of work, not after
     preset = demo_dnn_study() if demo else DnnStudy()
-    if network is not None and not (simulated or demo):
-        raise InvalidParameterError(f"--network {network!r} is of simulated ranks: add --simulated, or leave it out")
-    if scheduler is not None and (simulated or demo):
-        raise InvalidParameterError(f"--scheduler {scheduler!r} is of real workers: leave it out, or the simulation")
-    given: dict[str, Any] = {
+    check_place(simulated=simulated or demo, scheduler=scheduler, network=network)
+    given = {
         "models": tuple(model) if model else None,
         "ways": tuple(strategy) if strategy else None,
         "ranks": parse_numbers("--ranks", ranks),
-        "seeds": None if seeds is None else tuple(range(seeds)),
+        "seeds": seeds_of(seeds),
         "looks": parse_numbers("--looks", looks),
         "rows": rows,
         "network": network or ("10GbE" if simulated else None),
@@ -98,7 +83,7 @@ def dnn(
         "lr": lr,
         "density": density,
     }
-    study = replace(preset, **{name: value for name, value in given.items() if value is not None})
+    study = changed(preset, given)
 
     def describe(row: dict[str, Any]) -> str:
         return f"{row['model']}, {row['strategy']} on {row['ranks']} ranks"

@@ -9,7 +9,9 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from dsgd.cli.study import follow, parse_numbers, tell
+from dsgd.cli import study_options as options
+from dsgd.cli.study import changed, follow, on_ranks, parse_numbers, parse_words, tell
+from dsgd.cli.study_options import GRID
 
 if TYPE_CHECKING:
     from dsgd.study.elimination import EliminationStudy, EliminationSummary
@@ -25,48 +27,48 @@ Examples:
 
   dsgd study elimination --problem covtype --rows 10000 --presets multi,auto --cache small --out study/
 """
-_GRID: Final = "The grid"
-_MODEL: Final = "The machine"
+_MACHINE: Final = "The machine"
 
 
 def elimination(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
+    out: options.Out,
     problem: Annotated[
         list[str] | None,
         typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
     ] = None,
     presets: Annotated[
-        str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=_GRID)
+        str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=GRID)
     ] = None,
-    cache: Annotated[str | None, typer.Option(help="small, fits or small,fits.", rich_help_panel=_GRID)] = None,
+    cache: Annotated[str | None, typer.Option(help="small, fits or small,fits.", rich_help_panel=GRID)] = None,
     cache_share: Annotated[
-        float | None, typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=_GRID)
+        float | None,
+        typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=GRID),
     ] = None,
     ranks: Annotated[
         str | None,
-        typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=_GRID),
+        typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=GRID),
     ] = None,
     simulated: Annotated[
         str | None,
-        typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=_GRID),
+        typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=GRID),
     ] = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of each problem.", rich_help_panel=_GRID)] = None,
-    repeats: Annotated[int | None, typer.Option(help="Times that each run is made.", rich_help_panel=_GRID)] = None,
+    rows: Annotated[int | None, typer.Option(help="Rows of each problem.", rich_help_panel=GRID)] = None,
+    repeats: Annotated[int | None, typer.Option(help="Times that each run is made.", rich_help_panel=GRID)] = None,
     threads: Annotated[
         int | None,
-        typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MODEL),
+        typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MACHINE),
     ] = None,
     cost: Annotated[
         float | None,
-        typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MODEL),
+        typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MACHINE),
     ] = None,
-    tol: Annotated[float | None, typer.Option(help="The gap to reach.", rich_help_panel=_MODEL)] = None,
-    reference: Annotated[bool, typer.Option(help="Run scikit-learn's SVC too.", rich_help_panel=_GRID)] = True,
+    tol: Annotated[float | None, typer.Option(help="The gap to reach.", rich_help_panel=_MACHINE)] = None,
+    reference: Annotated[bool, typer.Option(help="Run scikit-learn's SVC too.", rich_help_panel=GRID)] = True,
     demo: Annotated[
         bool, typer.Option("--demo", help="All problems, small enough for two cores and two minutes.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """What does leaving samples out save? Run every preset of elimination and recompute what has been claimed of it.
 
@@ -79,8 +81,8 @@ def elimination(
 
     check_extras()  # before minutes of work, not after
     given = {
-        "presets": _words(presets),
-        "caches": _words(cache),
+        "presets": parse_words(presets),
+        "caches": parse_words(cache),
         "cache_share": cache_share,
         "ranks": () if ranks == "none" else parse_numbers("--ranks", ranks),
         "simulated_ranks": () if simulated == "none" else parse_numbers("--simulated", simulated),
@@ -94,8 +96,7 @@ def elimination(
         typer.echo(line, err=True)
 
     def describe(row: dict[str, Any]) -> str:
-        where = "" if row["ranks"] is None else f" on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
-        return f"{row['problem']}{where}"
+        return row["problem"] if row["ranks"] is None else f"{row['problem']} {on_ranks(row)}"
 
     runs = run_elimination_study(study, data, out, force=force)
     _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, skipped, as_json=as_json)
@@ -133,12 +134,7 @@ def make_elimination_study(
         chosen = [replace(found, rows=rows) for found in chosen]
     if cost is not None:
         chosen = [replace(found, C=cost) for found in chosen]
-    more = {name: value for name, value in given.items() if value is not None}
-    return replace(study, problems=tuple(chosen), **more)
-
-
-def _words(text: str | None) -> tuple[str, ...] | None:
-    return None if text is None else tuple(word.strip() for word in text.split(","))
+    return changed(study, {"problems": tuple(chosen), **given})
 
 
 def _report(

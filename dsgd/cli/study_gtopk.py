@@ -9,6 +9,7 @@ from typing import Annotated, Final
 
 import typer
 
+from dsgd.cli import study_options as options
 from dsgd.cli.study import tell
 
 __all__ = ["EXAMPLES", "gtopk"]
@@ -29,7 +30,7 @@ def gtopk(
     latency: Annotated[float, typer.Option(help="Milliseconds of an empty message.")] = 0.436,
     bandwidth: Annotated[float, typer.Option(help="Gigabytes a second between two ranks.")] = 1 / 9,
     density: Annotated[float, typer.Option(help="Share of the entries that is sent.")] = 0.001,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """What do sparse sums save on a slow network? Scaling efficiency from a model of cost, and the mass gTop-k loses.
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from dsgd.cli.study import parse_numbers
+from dsgd.cli import study_options as options
+from dsgd.cli.study import parse_numbers, show
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -57,7 +57,7 @@ def scaling(
         str,
         typer.Option(help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN, Aries, FDR.", rich_help_panel=_OWN),
     ] = "10GbE",
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """How far does synchronous SGD scale? Published speed-ups beside predictions from the balance equations.
 
@@ -78,14 +78,7 @@ def scaling(
     if as_json:
         typer.echo(json.dumps({"report": str(path), "answer": page.answer, "points": list(page.rows)}))
         return
-    from rich.console import Console
-
-    # Into a file or a pipe tables are written as wide as they are, not folded to 80 columns.
-    console = Console(width=None if sys.stdout.isatty() else 170)
-    for table in page.tables:
-        console.print(table.renderable())
-    console.print(page.answer)
-    typer.echo(f"\nreport: {path}")
+    show(page, page.tables, path)
 
 
 def _own(model: str, shape: str | None, nodes: str, batch: int, network: str, rates: tuple[float, float, float]) -> Own:

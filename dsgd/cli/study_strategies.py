@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dsgd.cli import study_options as options
 from dsgd.cli.fit import compressing, parse_sync
-from dsgd.cli.study import follow, parse_numbers, tell
+from dsgd.cli.study import changed, check_place, follow, on_ranks, parse_numbers, seeds_of, sized, tell
+from dsgd.cli.study_options import MODEL, PLACE
 from dsgd.errors import DsgdError, InvalidParameterError
 
 if TYPE_CHECKING:
@@ -29,18 +31,12 @@ Examples:
 
   dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/
 """
-_GRID: Final = "The grid"
-_MODEL: Final = "The model"
-_PLACE: Final = "Where ranks run"
 _NETWORK: Final = "1GbE"
 
 
 def strategies(
-    out: Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")],
-    dataset: Annotated[
-        list[str] | None,
-        typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."),
-    ] = None,
+    out: options.Out,
+    dataset: options.Dataset = None,
     strategy: Annotated[
         list[str] | None,
         typer.Option("--strategy", "-s", help="As in dsgd fit --sync; repeat for several. All by default."),
@@ -49,46 +45,36 @@ def strategies(
         list[str] | None,
         typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
     ] = None,
-    ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4.", rich_help_panel=_GRID)] = None,
-    seeds: Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=_GRID)] = None,
-    epochs: Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=_GRID)] = None,
-    rows: Annotated[int | None, typer.Option(help="Training rows of each dataset.", rich_help_panel=_GRID)] = None,
-    simulated: Annotated[
-        bool, typer.Option("--simulated", help="Ranks on a virtual clock.", rich_help_panel=_PLACE)
-    ] = False,
-    network: Annotated[
-        str | None,
-        typer.Option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=_PLACE),
-    ] = None,
+    ranks: options.Ranks = None,
+    seeds: options.Seeds = None,
+    epochs: options.Epochs = None,
+    rows: options.Rows = None,
+    simulated: options.Simulated = False,
+    network: options.OnNetwork = None,
     stragglers: Annotated[
         str | None,
-        typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=_PLACE),
+        typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
     ] = None,
-    scheduler: Annotated[
-        str | None,
-        typer.Option(
-            help="Use the cluster at this address; by default workers are started here.", rich_help_panel=_PLACE
-        ),
-    ] = None,
-    alpha: Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=_MODEL)] = None,
-    loss: Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=_MODEL)] = None,
+    scheduler: options.OnScheduler = None,
+    alpha: options.Alpha = None,
+    loss: options.Loss = None,
     schedule: Annotated[
         str | None,
-        typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=_MODEL),
+        typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=MODEL),
     ] = None,
-    eta0: Annotated[float | None, typer.Option(help="The constant rate.", rich_help_panel=_MODEL)] = None,
+    eta0: Annotated[float | None, typer.Option(help="The constant rate.", rich_help_panel=MODEL)] = None,
     partition: Annotated[
-        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=_MODEL)
+        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=MODEL)
     ] = None,
     target: Annotated[
         float | None,
-        typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=_MODEL),
+        typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=MODEL),
     ] = None,
     demo: Annotated[
         bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
     ] = False,
-    force: Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
 ) -> None:
     """How should ranks talk? Train with every strategy; seconds and bytes to a target and accuracy, beside each other.
 
@@ -100,11 +86,11 @@ def strategies(
     from dsgd.study.strategies import StrategyStudy, demo_strategy_study, run_strategy_study
 
     check_extras()  # before minutes of work, not after
-    place = _place(simulated=simulated or demo, network=network, stragglers=stragglers, scheduler=scheduler)
+    check_place(simulated=simulated or demo, scheduler=scheduler, network=network, stragglers=stragglers)
     given = {
         "strategies": _chosen(strategy, compress or (), simulated=simulated or demo),
         "ranks": parse_numbers("--ranks", ranks),
-        "seeds": None if seeds is None else tuple(range(seeds)),
+        "seeds": seeds_of(seeds),
         "epochs": epochs,
         "alpha": alpha,
         "loss": loss,
@@ -112,42 +98,21 @@ def strategies(
         "eta0": eta0,
         "partition": partition,
         "target_excess": target,
-        **place,
+        # The demo has a network of its own.
+        "network": network or (_NETWORK if simulated and not demo else None),
+        "stragglers": stragglers,
     }
     preset = demo_strategy_study() if demo else StrategyStudy()
-    if demo and network is None:
-        del given["network"]
     data = [DataSource(name) for name in dataset or ()] or preset.data
     if demo and dataset:
         data = [replace(source, rows=preset.data[0].rows, test_rows=preset.data[0].test_rows) for source in data]
-    if rows is not None:
-        data = [replace(source, rows=rows, test_rows=None) for source in data]
-    changes: dict[str, Any] = {name: value for name, value in given.items() if value is not None}
-    study = replace(preset, data=tuple(data), **changes)
+    study = changed(preset, {"data": sized(data, rows), **given})
 
     def describe(row: dict[str, Any]) -> str:
-        return f"{row['strategy']} on {row['ranks']} rank{'s' * (row['ranks'] > 1)}, {row['dataset']}"
+        return f"{row['strategy']} {on_ranks(row)}, {row['dataset']}"
 
     runs = run_strategy_study(study, out, scheduler=scheduler, force=force)
     _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
-
-
-def _place(
-    *, simulated: bool, network: str | None, stragglers: str | None, scheduler: str | None
-) -> dict[str, str | None]:
-    """Return where ranks run, as fields of the study."""
-    if not simulated:
-        for option, value in (("--network", network), ("--stragglers", stragglers)):
-            if value is not None:
-                raise InvalidParameterError(
-                    f"{option} {value!r} is of simulated ranks: add --simulated, or leave it out"
-                )
-        return {}
-    if scheduler is not None:
-        raise InvalidParameterError(
-            f"--scheduler {scheduler!r} is of real workers, and ranks are simulated: leave one of the two out"
-        )
-    return {"network": network or _NETWORK, "stragglers": stragglers}
 
 
 def _chosen(strategy: Sequence[str] | None, compress: Sequence[str], *, simulated: bool) -> dict[str, Any] | None:
