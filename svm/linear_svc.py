@@ -299,8 +299,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(right / total)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     def _check_choices(self) -> None:
@@ -381,8 +380,3 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
                 f"LinearSVC(class_weight=...) names classes that are not in y: {unknown}. The classes are {labels}."
             )
         return np.array([float(self.class_weight.get(label, 1.0)) for label in labels])
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
-        return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)

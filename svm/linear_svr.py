@@ -15,7 +15,6 @@ from dsgd.svm.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_cluster import LinearJob
 from dsgd.svm.linear_problem import make_problem
 from dsgd.svm.linear_rows import gather_rows
-from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
 __all__ = ["LinearSVR"]
@@ -225,8 +224,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+            return lazy.r2(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
@@ -249,9 +247,3 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
             seed=seed,
         )
         return None, job
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        predicted = self.predict(X) if len(y) else np.zeros(0)
-        y = np.asarray(y, dtype=np.float64)
-        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

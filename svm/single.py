@@ -125,12 +125,5 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
             1 - sum w (y - f)^2 / sum w (y - mean y)^2.
         """
         if self._is_lazy(X):
-            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+            return lazy.r2(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> FloatVector:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        predicted = self.predict(X) if len(y) else np.zeros(0)
-        y = np.asarray(y, dtype=np.float64)
-        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

@@ -405,8 +405,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(right / total)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     def to_sklearn(self) -> Any:
@@ -484,8 +483,3 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
 
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         return coef, intercept
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        right = self.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
-        return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)

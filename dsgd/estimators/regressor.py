@@ -6,7 +6,6 @@ import os
 from collections.abc import Sequence
 from typing import Any, Self
 
-import numpy as np
 from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -293,8 +292,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            weight, y_sum, y2_sum, residual = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(1 - residual / (y2_sum - y_sum**2 / weight))
+            return lazy.r2(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     def to_sklearn(self) -> Any:
@@ -337,9 +335,3 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
 
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         return coef.ravel(), intercept
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        predicted = self.predict(X) if len(y) else np.zeros(0)
-        y = np.asarray(y, dtype=np.float64)
-        return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ from dsgd.inputs.blocks import make_block
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.types import AnyArray
 
-__all__ = ["apply", "score_sums"]
+__all__ = ["accuracy", "apply", "r2"]
 
 
 def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtype[Any]) -> Any:
@@ -63,33 +64,57 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
     return X.map_blocks(_on_array, shared, method, dtype=dtype, meta=np.empty(shape, dtype=dtype), **options)
 
 
-def score_sums(model: Any, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-    """Return the sums over all rows that a score is made of; computes.
+def accuracy(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """Return the share of (weighted) rows that a classifier predicts right; computes, and no row leaves its worker.
 
     Parameters
     ----------
     model : estimator
-        Has ``_score_sums(X, y, sample_weight)``, which returns an array of plain sums.
+        Fitted, without a client.
     X, y, sample_weight : dask collections
         As for ``fit``.
-
-    Returns
-    -------
-    array
-        Added up over blocks; no row leaves its worker.
     """
+    right, total = _added_up(_accuracy_sums, model, X, y, sample_weight)
+    return float(right / total)
+
+
+def r2(model: Any, X: Any, y: Any, sample_weight: Any) -> float:
+    """Return 1 - sum w (y - f)^2 / sum w (y - mean y)^2 of a regressor f; computes, and no row leaves its worker.
+
+    Parameters
+    ----------
+    model : estimator
+        Fitted, without a client.
+    X, y, sample_weight : dask collections
+        As for ``fit``.
+    """
+    weight, y_sum, y2_sum, residual = _added_up(_r2_sums, model, X, y, sample_weight)
+    return float(1 - residual / (y2_sum - y_sum**2 / weight))
+
+
+def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, sample_weight: Any) -> AnyArray:
+    """Return the sum over all blocks of what `sums_of` returns for a model and a block."""
     import dask
 
     shared = dask.delayed(model, pure=False)
-    sums = dask.delayed(_block_sums, pure=False)
+    sums = dask.delayed(sums_of, pure=False)
     parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight)]
     return np.sum(dask.compute(*parts), axis=0)  # type: ignore[no-any-return]
 
 
-def _block_sums(model: Any, block: Any) -> AnyArray:
+def _accuracy_sums(model: Any, block: Any) -> AnyArray:
     X, y, sample_weight = make_block(block)
-    sums: AnyArray = model._score_sums(X, y, sample_weight)
-    return sums
+    weights = np.ones(len(y)) if sample_weight is None else sample_weight
+    right = model.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
+    return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)
+
+
+def _r2_sums(model: Any, block: Any) -> AnyArray:
+    X, y, sample_weight = make_block(block)
+    weights = np.ones(len(y)) if sample_weight is None else sample_weight
+    predicted = model.predict(X) if len(y) else np.zeros(0)
+    y = np.asarray(y, dtype=np.float64)
+    return np.array([weights.sum(), weights @ y, weights @ y**2, weights @ (y - predicted) ** 2], dtype=np.float64)
 
 
 def _on_array(chunk: Any, model: Any, method: str) -> AnyArray:

@@ -258,8 +258,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            right, total = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(right / total)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
@@ -287,7 +286,3 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
                 f"{self.classes_[0]!r}."
             )
         return self.classes_
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        return np.array([weights[self.predict(X) == y].sum(), weights.sum()]) if len(y) else np.zeros(2)

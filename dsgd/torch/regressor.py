@@ -146,8 +146,7 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
         """
         if self._is_lazy(X):
             check_is_fitted(self)
-            weight, errors, values, squares = lazy.score_sums(self._without_client(), X, y, sample_weight)
-            return float(1.0 - errors / (squares - values**2 / weight))
+            return lazy.r2(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
@@ -158,10 +157,3 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
 
     def _learn_targets(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
         return None
-
-    def _score_sums(self, X: Any, y: Any, sample_weight: Any) -> AnyArray:
-        if not len(y):
-            return np.zeros(4)
-        weights = np.ones(len(y)) if sample_weight is None else sample_weight
-        errors = (self.predict(X) - y) ** 2
-        return np.array([weights.sum(), (weights * errors).sum(), (weights * y).sum(), (weights * y**2).sum()])
