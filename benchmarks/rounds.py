@@ -1,9 +1,9 @@
 """Where a round of local SGD goes that averages after every row, over each wire of one host.
 
 Two ranks train on ijcnn1 (a generated twin where the set is not at hand) with ``LocalSGD(every=1)``: as two worker
-processes of one `LocalCluster` over TCP, over shared memory with ranks that sleep while they wait (the default) and
-that spin, and as two threads of one process, which spin by default where each has a core, and which sleep. All in one
-run, one after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.
+processes of one `LocalCluster` over TCP and over shared memory, and as two threads of one process; over memory once
+with a core for each rank, where rounds are fused, and once as if there were fewer cores than ranks. All in one run, one
+after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.
 
     python benchmarks/rounds.py --quick
     python benchmarks/rounds.py --out docs/figures/rounds.jsonl && python docs/figures/rounds.py
@@ -29,6 +29,7 @@ from common import Rows
 from distributed import Client, LocalCluster
 
 import dsgd.comm.inproc
+import dsgd.runtime.rendezvous
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 
@@ -36,21 +37,28 @@ PHASES = ("compute", "encode", "wire", "wait")
 #: What it is called, and how it is run.
 WIRES = {
     "processes, tcp": "tcp",
-    "processes, shm": "auto",
-    "processes, spin": "spin",
-    "threads, asleep": None,
+    "processes, few cores": "auto",
+    "processes": "auto",
+    "threads, few cores": None,
     "threads": None,
 }
 
 
+def believe(n_cores: int) -> None:
+    """Let a worker process believe that it may use so many cores."""
+    dsgd.runtime.rendezvous.CPU_COUNT = n_cores  # type: ignore[attr-defined]
+
+
 @contextmanager
-def enough_cores(name: str) -> Iterator[None]:
-    """Let threads believe that there is one core only, where they are to sleep."""
-    if name != "threads, asleep":
+def cores_for(name: str, client: Client) -> Iterator[None]:
+    """Let ranks believe that there is one core only, where there are to be few."""
+    if not name.endswith("few cores"):
         yield
         return
+    client.run(believe, 1)
     with mock.patch.object(dsgd.comm.inproc, "_n_cores", return_value=1):
         yield
+    client.run(believe, 2)
 
 
 def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[str, Any]:
@@ -58,7 +66,7 @@ def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[st
     transport = WIRES[name]
     place: dict[str, Any] = {"n_jobs": 2} if transport is None else {"client": client, "transport": transport}
     model = SGDClassifier(sync=1, max_iter=n_epochs, tol=None, random_state=0, **place)
-    with enough_cores(name):
+    with cores_for(name, client):
         model.fit(X, y)
     n_rounds = -(-X.shape[0] // 2)
     ends = [0.0, *(epoch["seconds"] for epoch in model.fit_report_["epochs"])]
@@ -106,19 +114,19 @@ def main() -> None:
         models = {name: measure(name, X[:8000], y[:8000], client, 1)["model"] for name in WIRES}
         for _ in range(1 if arguments.quick else 5):
             for name in WIRES:
-                quick = name in ("processes, spin", "threads")
+                quick = name in ("processes", "threads")
                 found[name].append(measure(name, X, y, client, 20 if quick else 1))
     for place in ("processes", "threads"):
         if len({model for name, model in models.items() if name.startswith(place)}) > 1:
             raise SystemExit(f"{place} give other models over one wire than over another")
-    print(f"{'us a round':>16} {'round':>8} {'mean':>8} " + " ".join(f"{name:>8}" for name in (*PHASES, "other")))
+    print(f"{'us a round':>20} {'round':>8} {'mean':>8} " + " ".join(f"{name:>8}" for name in (*PHASES, "other")))
     for name, runs in found.items():
         run = middle(runs)
         run.pop("model")
         spent = [run[f"{phase}_us"] for phase in PHASES]
         other = max(run["round_us"] - sum(spent), 0.0)
         figures = " ".join(f"{value:>8.2f}" for value in (*spent, other))
-        print(f"{name:>16} {run['round_us']:>8.2f} {run['mean_round_us']:>8.2f} {figures}")
+        print(f"{name:>20} {run['round_us']:>8.2f} {run['mean_round_us']:>8.2f} {figures}")
         rows.add(data=data.name, n_rows=X.shape[0], every=1, wire=name, other_us=other, **run)
 
 

@@ -53,6 +53,16 @@ def add_up(rank: Rank, data: Sequence[Any]) -> np.ndarray:
     return vector
 
 
+def sees_all(rank: Rank, data: Sequence[Any]) -> bool:
+    """Return whether this rank reads the vectors of all others in memory."""
+    return rank.group.transport.window is not None
+
+
+def believe(n_cores: int) -> None:
+    """Let a worker believe that it may use so many cores."""
+    sys.modules["dsgd.runtime.rendezvous"].CPU_COUNT = n_cores  # type: ignore[attr-defined]
+
+
 def add_long(rank: Rank, data: Any, n: int) -> float:
     """Return the sum of a long all-reduced vector of rank numbers plus one."""
     vector = np.full(n, rank.number + 1.0)

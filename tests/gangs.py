@@ -50,6 +50,7 @@ def wrap_picky(sock: tcp.socket.socket, server_side: bool) -> tcp.socket.socket:
 SHARED: dict[str, Callable[[int], dict[str, Any]]] = {
     "shm": lambda n: {},
     "spin": lambda n: {"wait": "spin"},
+    "window": lambda n: {"window": True},
     "mixed": lambda n: {"identity": two_hosts(n)},
     "mixed-spin": lambda n: {"identity": two_hosts(n), "wait": "spin"},
     "mixed-wrapped": lambda n: {"identity": two_hosts(n), "wrap": wrap_picky},

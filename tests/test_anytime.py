@@ -45,7 +45,7 @@ def run_timed(
     ledgers = [
         RankLedger(rank, clock=lambda rank=rank: costs_s[rank] * (states[rank].t - 1.0)) for rank in range(len(n_rows))
     ]
-    transports = inproc.connect(len(n_rows), ledgers=ledgers, spins=False)
+    transports = inproc.connect(len(n_rows), ledgers=ledgers, window=False)
 
     def run(number: int) -> Any:
         shard = make_shard(*rows_of(number, n_rows[number]), shuffle=False)

@@ -134,7 +134,7 @@ def job(strategy: AbstractStrategy, max_iter: int) -> TrainJob:
 def run(strategy: AbstractStrategy, max_iter: int, limit_s: float) -> list[Any]:
     """Train on two threads, of which one is slow; return what each returned or raised, and the deadlines at the end."""
     aborts = [AbortFlag(), AbortFlag()]
-    transports = inproc.connect(2, timeout_s=limit_s, aborts=aborts, spins=False)
+    transports = inproc.connect(2, timeout_s=limit_s, aborts=aborts, window=False)
     data = [problem(0, 40), problem(1, 41)]
 
     def rank(number: int) -> Any:

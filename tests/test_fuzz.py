@@ -304,7 +304,7 @@ N_ROUNDS = 4
 )
 def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: list[int], vector: bytes) -> None:
     """Whatever a peer writes into its box, the spinning loop ends with a round of the epoch, or an error in time."""
-    transports = inproc.connect(2, timeout_s=0.01, spins=True)
+    transports = inproc.connect(2, timeout_s=0.01, window=True)
     window = transports[victim].window
     assert window is not None
     own, box = (

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
@@ -70,6 +71,28 @@ def test_workers_without_room_for_shared_memory_use_tcp(client: Client) -> None:
             run_on_cluster(programs.add_up, [], client=client, pack=programs.keep, transport="shm")
     finally:
         client.run(programs.fill_shared_memory, False)
+
+
+def test_ranks_have_a_window_where_each_has_a_core(client: Client) -> None:
+    """Workers of one host see each other's vectors if all may use as many cores as there are ranks; not over TCP."""
+    n = len(client.scheduler_info(n_workers=-1)["workers"])
+    first = next(iter(client.scheduler_info(n_workers=-1)["workers"]))
+
+    def windowed(transport: Any = "auto") -> bool:
+        found: bool = run_on_cluster(
+            programs.sees_all, [], client=client, pack=programs.keep, transport=transport
+        ).value
+        return found
+
+    before = client.run(programs.believe, n)
+    try:
+        assert windowed()
+        assert not windowed("tcp")
+        client.run(programs.believe, n - 1, workers=[first])
+        assert not windowed()
+    finally:
+        client.run(programs.believe, CPU_COUNT)
+    assert len(before) == n
 
 
 def test_blocks_come_in_input_order(client: Client) -> None:

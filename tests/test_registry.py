@@ -31,9 +31,9 @@ class World:
         """Return the state the client sees."""
         return str(self.registry.status(job_id)["job_state"])
 
-    def join(self, job_id: str, rank: int, address: str = "") -> dict[str, Any]:
+    def join(self, job_id: str, rank: int, address: str = "", n_cores: int = 1) -> dict[str, Any]:
         """Join as a rank."""
-        return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}")
+        return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}", n_cores)
 
     def finish(self, job_id: str, rank: int, kind: str = "") -> None:
         """End a rank, with a failure if a kind is given."""
@@ -71,11 +71,12 @@ def test_the_queue_is_first_come_first_served(world: World) -> None:
 def test_ranks_meet_when_the_last_has_come(world: World) -> None:
     """Every rank gets all addresses in rank order, and those who wait learn who is missing."""
     world.admit("a", "xyz")
-    assert world.join("a", 2)["missing"] == ["rank 0 on worker x", "rank 1 on worker y"]
-    world.join("a", 0)
+    assert world.join("a", 2, n_cores=8)["missing"] == ["rank 0 on worker x", "rank 1 on worker y"]
+    world.join("a", 0, n_cores=2)
     addresses, workers = ["h:0", "h:1", "h:2"], ["x", "y", "z"]
-    assert world.join("a", 1) == {"join_state": "ready", "addresses": addresses, "workers": workers}
-    assert world.join("a", 2) == {"join_state": "ready", "addresses": addresses, "workers": workers}
+    ready = {"join_state": "ready", "addresses": addresses, "workers": workers, "n_cores": 2}
+    assert world.join("a", 1, n_cores=4) == ready
+    assert world.join("a", 2) == ready
 
 
 def test_strangers_are_turned_away(world: World) -> None:

@@ -27,17 +27,17 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train_rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
-from gangs import connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
+from gangs import SHARED, connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
 
 N_FEATURES = 7
 
 
 def connect(kind: str, n: int, **options: Any) -> list[Any]:
     if kind.startswith("threads"):
-        return inproc.connect(n, spins=kind == "threads", **options)
+        return inproc.connect(n, window=kind == "threads", **options)
     if kind == "tcp":
         return raise_first(connect_tcp(n, **options))
-    return raise_first(connect_shm(n, wait="spin" if kind == "spin" else "sleep", **options))
+    return raise_first(connect_shm(n, **SHARED[kind](n), **options))
 
 
 @contextmanager
@@ -105,7 +105,7 @@ CASES: dict[str, tuple[list[int], dict[str, Any], dict[str, Any]]] = {
 }
 
 
-@pytest.mark.parametrize("kind", ["threads", "spin"])
+@pytest.mark.parametrize("kind", ["threads", "window"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_kernel_changes_no_bit_and_no_count(kind: str, case: str, calls: dict[int, list[int]]) -> None:
     """Model, average, history, bytes, messages and rounds are those of rounds run one by one, on every rank."""
@@ -186,7 +186,7 @@ def waiting_rank(transport: Any, abort: AbortFlag) -> Any:
     return rounds.run(0, 4, Cut((0,) * rank.size, 8), 0.5)
 
 
-@pytest.mark.parametrize("kind", ["threads", "spin"])
+@pytest.mark.parametrize("kind", ["threads", "window"])
 def test_a_peer_that_does_not_come_is_named(kind: str) -> None:
     """A deadline that passes, a peer that leaves and an abort each end the wait with the error that they are."""
     abort = AbortFlag()
@@ -210,7 +210,7 @@ def test_a_peer_that_does_not_come_is_named(kind: str) -> None:
 def test_a_counter_that_cannot_be_is_refused() -> None:
     """A peer that has published rounds which this rank has not reached is not at the same point."""
     abort = AbortFlag()
-    with gang("spin", 2, aborts=[abort, AbortFlag()]) as transports:
+    with gang("window", 2, aborts=[abort, AbortFlag()]) as transports:
         memory = transports[1]._rings[0]._segment.array
         memory[-2 * kernels.BOX_BYTES :] = 77
         memory[-2 * kernels.BOX_BYTES + kernels.GONE_AT :][:8] = 0
@@ -220,7 +220,7 @@ def test_a_counter_that_cannot_be_is_refused() -> None:
 
 def test_a_process_killed_in_a_round_is_noticed() -> None:
     """The end of a peer's process ends the rounds of the others within moments, though none of them sleeps."""
-    with process_gang(2, "train", timeout_s=60.0, kind="spin") as (group, (process,), _):
+    with process_gang(2, "train", timeout_s=60.0, kind="window") as (group, (process,), _):
         threading.Timer(0.3, os.kill, (process.pid, signal.SIGKILL)).start()
         begin = time.monotonic()
         with pytest.raises(AbortedError, match=r"rank 1 .*went away"):
@@ -230,7 +230,7 @@ def test_a_process_killed_in_a_round_is_noticed() -> None:
 
 def test_a_process_stopped_in_a_round_is_caught_by_the_deadline() -> None:
     """A peer that hangs is named when the deadline passes."""
-    with process_gang(2, "train", timeout_s=0.5, kind="spin") as (group, (process,), _):
+    with process_gang(2, "train", timeout_s=0.5, kind="window") as (group, (process,), _):
         timer = threading.Timer(0.3, os.kill, (process.pid, signal.SIGSTOP))
         timer.start()
         try:
@@ -257,7 +257,7 @@ def test_samples_stand_for_all_rounds(calls: dict[int, list[int]]) -> None:
             assert (np.diff(numbers) > 0).all()
 
 
-@pytest.mark.parametrize("kind", ["threads", "threads-asleep", "tcp", "shm", "spin"])
+@pytest.mark.parametrize("kind", ["threads", "threads-asleep", "tcp", "shm", "spin", "window"])
 @pytest.mark.parametrize(
     "strategy", [LocalSGD(every=1), LocalSGD(every=1, overlap=True), MinibatchSGD(batch=2)], ids=repr
 )

@@ -1,7 +1,7 @@
 """Draw docs/_static/rounds.png from rounds.jsonl, the rows of benchmarks/rounds.py.
 
-A bar ends at the median round. Where ranks spin, the few rounds in which a rank had lost its core make the mean wait
-longer than the median round; of the wait only what fits the bar is drawn.
+A bar ends at the median round. In the compiled loop, the few rounds in which a rank had lost its core make the mean
+wait longer than the median round; of the wait only what fits the bar is drawn.
 
 python docs/figures/rounds.py
 """
@@ -21,13 +21,13 @@ from dsgd.report.theme import PHASE_COLOURS, PHASES
 HERE = Path(__file__).parent
 NAMES = {
     "processes, tcp": "processes\nTCP",
-    "threads, asleep": "threads\nasleep",
-    "processes, shm": "processes\nshared memory\n(default)",
-    "processes, spin": "processes\nspinning",
-    "threads": "threads\n(default)",
+    "threads, few cores": "threads",
+    "processes, few cores": "processes\nshared memory",
+    "processes": "processes",
+    "threads": "threads",
 }
-SLEEPING = ["processes, tcp", "threads, asleep", "processes, shm"]
-SPINNING = ["processes, spin", "threads"]
+ROUND_BY_ROUND = ["processes, tcp", "threads, few cores", "processes, few cores"]
+FUSED = ["processes", "threads"]
 
 
 def main() -> None:
@@ -37,8 +37,8 @@ def main() -> None:
     with mpl.rc_context(settings()):
         figure = Figure(figsize=(9.0, 3.9), layout="constrained")
         left, right = figure.subplots(1, 2, width_ratios=[3, 2])
-        bars(left, [rows[name] for name in SLEEPING], "Round by round in Python: ranks sleep")
-        bars(right, [rows[name] for name in SPINNING], "In one compiled loop: ranks spin")
+        bars(left, [rows[name] for name in ROUND_BY_ROUND], "Round by round in Python: fewer cores than ranks, or TCP")
+        bars(right, [rows[name] for name in FUSED], "In one compiled loop: a core for each")
         left.set_ylabel("microseconds a round")
         handles, labels = left.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES))

@@ -114,7 +114,7 @@ class AbstractTransport(ABC):
     mailbox : AbstractMailbox or None
         Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
     window : Window or None
-        Memory in which every rank sees the vectors of all others, for ranks that may keep their cores while they wait.
+        Memory in which every rank sees the vectors of all others, for ranks with a core each.
     adder : callable or None
         Where a wire can add up what comes while it comes: takes the arguments of `exchange`, adds to `incoming` instead
         of filling it, and returns True; or returns False, with nothing done, where it cannot.

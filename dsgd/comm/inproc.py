@@ -82,7 +82,7 @@ class InprocTransport(AbstractTransport):
     timeout_s : float
         Longest wait for a peer, in seconds.
     window : Window or None
-        Memory that all ranks see, where they may keep their cores while they wait.
+        Memory that all ranks see, where they have a core each.
     """
 
     def __init__(
@@ -217,7 +217,7 @@ def connect(
     timeout_s: float = DEFAULT_TIMEOUT_S,
     ledgers: Sequence[RankLedger] | None = None,
     aborts: Sequence[AbortFlag] | None = None,
-    spins: bool | None = None,
+    window: bool | None = None,
 ) -> list[InprocTransport]:
     """Return the transports of n ranks that are threads of this process.
 
@@ -231,8 +231,8 @@ def connect(
         The ledger of each rank; new ones by default.
     aborts : sequence of AbortFlag, length n, optional
         The flag that wakes each rank; may be one flag n times. New ones by default.
-    spins : bool, optional
-        Whether ranks get a `Window`, in which a rank that waits keeps its core. By default if there is a core for each.
+    window : bool, optional
+        Whether ranks get a `Window`. By default if there is a core for each.
 
     Returns
     -------
@@ -253,8 +253,8 @@ def connect(
         if len(given) != n:
             raise InvalidParameterError(f"connect({name}=...) must have one entry per rank ({n}). Got {len(given)}.")
     meetings = [[_Meeting() for _ in range(n)] for _ in range(n)]
-    spins = 1 < n <= _n_cores() if spins is None else spins
-    windows: Sequence[Window | None] = inproc_windows(aborts) if spins else [None] * n
+    window = 1 < n <= _n_cores() if window is None else window
+    windows: Sequence[Window | None] = inproc_windows(aborts) if window else [None] * n
     transports = [
         InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)
     ]

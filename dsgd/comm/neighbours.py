@@ -186,6 +186,7 @@ def join_neighbours(
     epoch: int,
     capacity: int,
     carries_headers: bool,
+    has_boxes: bool,
     identity: bytes | None = None,
     pulls: bool = True,
 ) -> Neighbourhood:
@@ -203,6 +204,8 @@ def join_neighbours(
         Bytes of each ring.
     carries_headers : bool
         See `Ring`.
+    has_boxes : bool
+        Whether segments have the boxes of a window.
     identity : bytes, length 32, optional
         What stands for this host; found out by default.
     pulls : bool, default True
@@ -221,7 +224,7 @@ def join_neighbours(
         A peer does not answer, or went away.
     """
     identity = host_identity() if identity is None else identity
-    meeting = _Meeting(links, rank, capacity, segment_bytes(capacity, has_boxes=carries_headers))
+    meeting = _Meeting(links, rank, capacity, segment_bytes(capacity, has_boxes=has_boxes))
     try:
         identities = meeting.ask(identity)
         meeting.make_segments([peer for peer in sorted(links) if identities[peer] == identity])

@@ -169,6 +169,6 @@ def connect(
         return [between]
     alone = between.size == 1
     limit_s = timeout_s if alone else min(_PATIENCE * timeout_s, MAX_LIMIT_S)
-    spins = None if alone else False
-    inside = inproc.connect(n, timeout_s=limit_s, ledgers=ledgers, aborts=[abort] * n, spins=spins)
+    window = None if alone else False
+    inside = inproc.connect(n, timeout_s=limit_s, ledgers=ledgers, aborts=[abort] * n, window=window)
     return list(inside) if alone else [NestedTransport(transport, between, ranks_of) for transport in inside]

@@ -69,7 +69,7 @@ class Ring:
     first : bool
         Whether this side made the segment.
     carries_headers : bool
-        Whether whole frames go through memory; else headers go over the link. Such a segment has boxes too.
+        Whether whole frames go through memory; else headers go over the link.
     pulling : Pulling
         Who of the two may read the memory of the other.
 

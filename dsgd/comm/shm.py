@@ -12,7 +12,10 @@ user read each other's memory, a frame of `PULL_FROM_BYTES` does not enter the r
 is. A sum over ranks adds up what comes while it comes.
 
 With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
-That takes the wake-up out of a short round, and a core per rank while it waits: for ranks that have a core each.
+That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no
+other program beside them.
+
+Ranks that have a core each may also have a `dsgd.comm.window`, through which whole rounds run without frames.
 
 Cost per long frame: one copy, or two of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
@@ -74,6 +77,8 @@ class SharedTransport(AbstractTransport):
         Longest wait without progress, in seconds.
     spins : bool
         Whether a rank that waits looks at memory for a while before it sleeps.
+    has_window : bool
+        Whether the ranks have a window, if they all share memory.
     """
 
     def __init__(
@@ -84,6 +89,7 @@ class SharedTransport(AbstractTransport):
         timeout_s: float,
         *,
         spins: bool,
+        has_window: bool,
     ) -> None:
         self.rank = mesh.rank
         self.size = mesh.size
@@ -99,7 +105,7 @@ class SharedTransport(AbstractTransport):
         self._from_bytes = 0 if spins else RING_FROM_BYTES
         self.adder = self._add
         abort.on_set(self._wake)
-        if spins and self.wire == "shm":
+        if has_window and self.wire == "shm":
             self.window = self._open_window()
 
     def exchange(
@@ -210,6 +216,7 @@ class SharedTransport(AbstractTransport):
             self.rank,
             outgoing,
             incoming,
+            [rings[peer].bell.fileno() if peer in rings else -1 for peer in range(self.size)],
             [names.get(peer, "this rank") for peer in range(self.size)],
             abort=self._abort,
             nap=self._nap,
@@ -249,6 +256,7 @@ def connect(
     wrap: Wrap | None = None,
     detour: Detour | None = None,
     wait: Wait = "sleep",
+    window: bool = False,
     identity: bytes | None = None,
     pulls: bool = True,
 ) -> SharedTransport:
@@ -260,6 +268,8 @@ def connect(
         See `dsgd.comm.tcp.connect`.
     wait : {"sleep", "spin"}, default "sleep"
         What a rank does that waits for a neighbour; the same on all ranks.
+    window : bool, default False
+        Whether ranks get a `Window` if they all share memory; the same on all ranks, which should have a core each.
     identity : bytes, length 32, optional
         What stands for this host; found out by default.
     pulls : bool, default True
@@ -274,7 +284,7 @@ def connect(
     Raises
     ------
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`; a peer that waits in another way is a `ProtocolError`.
+        See `dsgd.comm.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
     """
     size = len(addresses)
     if not 0 <= rank < size:
@@ -285,7 +295,7 @@ def connect(
     check_limit("connect_timeout_s", connect_timeout_s)
     spins = wait == "spin"
     abort = AbortFlag() if abort is None else abort
-    credentials = Credentials(rank, size, job_id, epoch, token, b"shm " + wait.encode() + b" " + config)
+    credentials = Credentials(rank, size, job_id, epoch, token, b"shm %s %d " % (wait.encode(), window) + config)
     # Loaded or compiled now, and not while a peer waits for the first frame.
     with listener.attended(wrap, credentials.job, epoch):
         pump(None, None)
@@ -298,6 +308,7 @@ def connect(
             epoch=epoch,
             capacity=RING_BYTES,
             carries_headers=spins,
+            has_boxes=window,
             identity=identity,
             pulls=pulls,
         )
@@ -310,4 +321,4 @@ def connect(
     for link in links.values():
         link.configure(timeout_s)
     mesh = TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
-    return SharedTransport(mesh, neighbourhood, abort, timeout_s, spins=spins)
+    return SharedTransport(mesh, neighbourhood, abort, timeout_s, spins=spins, has_window=window)

@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
-from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, store, yield_core
+from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store, yield_core
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.processes import N_WORDS, read_process
 from dsgd.types import AnyArray
@@ -125,21 +125,11 @@ _PIECE_BYTES: Final = 64 * 1024
 SCRATCH_BYTES: Final = 256 * 1024
 _POLLS_BEFORE_YIELD: Final = 64
 
-_send = types.ExternalFunction("send", types.intp(types.int32, types.intp, types.uintp, types.int32))
 _recv = types.ExternalFunction("recv", types.intp(types.int32, types.intp, types.uintp, types.int32))
 _memcmp = types.ExternalFunction("memcmp", types.int32(types.intp, types.intp, types.uintp))
-_DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL", 0))
 _LOOK: Final = int(socket.MSG_DONTWAIT) | int(socket.MSG_PEEK)
 _FLOAT32 = np.zeros(1, dtype=np.float32)
 _FLOAT64 = np.zeros(1, dtype=np.float64)
-
-
-@scalar
-def _ring_if_asleep(flag: int, bell: int, message: int) -> None:
-    barrier()
-    if load(flag) != 0:
-        store(flag, 0)
-        _send(np.int32(bell), message, np.uint64(1), np.int32(_DONT_WAIT))
 
 
 @scalar
@@ -187,7 +177,7 @@ def _put(state: AnyArray, payload: int) -> Any:
     if total > 0:
         state[_WRITTEN] = _round_up(state[_WRITTEN])
         store(control + _WRITTEN_AT, state[_WRITTEN])
-        _ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
 
 
@@ -205,7 +195,7 @@ def _post(state: AnyArray, payload: int) -> None:
     store(control + _ADDRESS_AT, payload)
     store(control + _POSTED_AT, state[_POSTED])
     if header == 0:
-        _ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
 
 
 @scalar
@@ -251,7 +241,7 @@ def _take(state: AnyArray, payload: int) -> Any:
     if total > 0:
         state[_READ] = _round_up(state[_READ])
         store(control + _READ_AT, state[_READ])
-        _ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
 
 
@@ -279,7 +269,7 @@ def _pull(state: AnyArray, payload: int) -> Any:
     state[_PULLED] += n
     store(control + _PULLED_AT, state[_PULLED])
     if n == left:
-        _ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
+        ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return n
 
 

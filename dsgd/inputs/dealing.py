@@ -23,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any, TypeVar
 
 import numpy as np
@@ -119,7 +120,7 @@ def deal_rows(
     keys = content_keys(fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))), seed ^ _SALT)
     order = np.argsort(keys, kind="stable")
     stops = _stops(None if visits is None else visits[order], keys[order], n_rows, n_ranks)
-    for start, stop in zip(stops, stops[1:], strict=False):
+    for start, stop in pairwise(stops):
         order[start:stop].sort()
     return Deal(stops, pieces, order)
 

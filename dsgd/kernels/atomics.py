@@ -12,8 +12,10 @@ Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
 
 from __future__ import annotations
 
-from typing import Any
+import socket
+from typing import Any, Final
 
+import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.extending import intrinsic
@@ -21,7 +23,7 @@ from numba.extending import intrinsic
 from dsgd.kernels.jit import scalar
 from dsgd.types import AnyArray
 
-__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "store", "yield_core"]
+__all__ = ["barrier", "copy_bytes", "load", "pointer_like", "ring_if_asleep", "store", "yield_core"]
 
 #: ``memcpy(target, source, n_bytes)`` of the C library.
 copy_bytes = types.ExternalFunction("memcpy", types.intp(types.intp, types.intp, types.uintp))
@@ -87,3 +89,27 @@ def barrier() -> None:
 def pointer_like(address: int, array: AnyArray) -> Any:
     """Return a pointer to entries of the dtype of `array`, for ``numba.carray``."""
     return _pointer_like(address, array)
+
+
+_send = types.ExternalFunction("send", types.intp(types.int32, types.intp, types.uintp, types.int32))
+_DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL", 0))
+
+
+@scalar
+def ring_if_asleep(flag: int, bell: int, message: int) -> None:
+    """Send a byte to whoever sleeps, after a write that it waits for.
+
+    Parameters
+    ----------
+    flag : int
+        Address of a word that is not zero while the other side sleeps, or is about to: it reads once more what it waits
+        for after it has set the word and a `barrier`.
+    bell : int
+        Descriptor of a socket that it sleeps on.
+    message : int
+        Address of the byte.
+    """
+    barrier()
+    if load(flag) != 0:
+        store(flag, 0)
+        _send(np.int32(bell), message, np.uint64(1), np.int32(_DONT_WAIT))

@@ -13,7 +13,8 @@ Sums are taken in the order of recursive doubling, so that they equal those of `
 Rank 0 says in its box after which round all ranks leave the loop, so that they come back to Python at the same round.
 
 Cost per round: one read of a cache line per peer and 64 bytes of the model; no system call, no wake-up. A rank that
-waits keeps its core.
+waits keeps its core for as long as a wake-up takes, then it leaves the kernel to sleep, and the peer that it waits for
+wakes it: where other programs want the cores too, a rank that kept its core would only take it from its peers.
 
 Source: the counters are those of Lamport 1983; sense-reversing barriers (Mellor-Crummey and Scott 1991) wait likewise.
 """
@@ -26,7 +27,7 @@ from typing import Any, Final
 import numpy as np
 from numba import carray, types
 
-from dsgd.kernels.atomics import copy_bytes, load, pointer_like, store, yield_core
+from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
@@ -46,7 +47,7 @@ __all__ = [
 
 # What `run_rounds` returns.
 DONE: Final = 0
-LATE: Final = 1  # a peer lets this rank wait; call again
+LATE: Final = 1  # a peer lets this rank wait and will ring; sleep and call again
 FULL: Final = 2  # no room for another sample; call again
 ABORTED: Final = 3
 BROKEN: Final = 4  # a counter shows what it cannot show
@@ -57,6 +58,7 @@ SLOT_BYTES: Final = 64 * 1024
 PUBLISHED_AT: Final = 0
 LEAVE_AT: Final = 8  # and one word further for odd rounds
 GONE_AT: Final = 24
+ASLEEP_AT: Final = 32
 _SLOTS_AT: Final = 128
 BOX_BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
 
@@ -75,8 +77,7 @@ BEGIN: Final = 10  # the row of this rank at which its round 0 begins
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
-_POLLS_BEFORE_YIELD: Final = 20_000
-_POLLS: Final = 24_000
+_POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
 
 _clock_gettime = types.ExternalFunction("clock_gettime", types.int32(types.int32, types.intp))
@@ -97,8 +98,16 @@ def _slot(box: int, number: int, like: FloatVector) -> Any:
 
 
 @scalar
-def _publish(boxes_out: IntVector, places: IntVector, params: FloatVector, weight: float, leaves: bool) -> None:
-    """Write the weighted model into all boxes of this rank, then say so."""
+def _publish(
+    boxes_out: IntVector,
+    boxes_in: IntVector,
+    bells: IntVector,
+    places: IntVector,
+    params: FloatVector,
+    weight: float,
+    leaves: bool,
+) -> None:
+    """Write the weighted model into all boxes of this rank, say so, and wake who sleeps."""
     number = places[PUBLISHED]
     first = _slot(boxes_out[0], number, params)
     n = np.uint64(params.shape[0])
@@ -118,11 +127,14 @@ def _publish(boxes_out: IntVector, places: IntVector, params: FloatVector, weigh
         store(box + LEAVE_AT + 8 * (number & 1), 1 if leaves else 0)
         store(box + PUBLISHED_AT, number + 1)
     places[PUBLISHED] = number + 1
+    for rank in range(boxes_in.shape[0]):
+        if bells[rank] >= 0:
+            ring_if_asleep(boxes_in[rank] + ASLEEP_AT, bells[rank], bells.ctypes.data)
 
 
 @scalar
-def _await_peers(boxes_in: IntVector, places: IntVector, abort: IntVector) -> Any:
-    """Wait until every peer has published as many rounds as this rank, or for some microseconds."""
+def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, abort: IntVector) -> Any:
+    """Wait until every peer has published as many rounds as this rank; for some microseconds, then say asleep."""
     due = places[PUBLISHED]
     for rank in range(boxes_in.shape[0]):
         if rank == places[RANK]:
@@ -131,10 +143,13 @@ def _await_peers(boxes_in: IntVector, places: IntVector, abort: IntVector) -> An
         shown = load(boxes_in[rank] + PUBLISHED_AT)
         while shown < due:
             polls += 1
-            if polls > _POLLS_BEFORE_YIELD:
-                yield_core()
             if polls % _POLLS_PER_LOOK == 0 and load(abort.ctypes.data) != 0:
                 return ABORTED
+            if polls == _POLLS:
+                # Whoever rings takes the word down again.
+                for k in range(boxes_out.shape[0]):
+                    store(boxes_out[k] + ASLEEP_AT, 1)
+                barrier()
             if polls > _POLLS:
                 places[LATE_RANK] = rank
                 return LATE
@@ -197,6 +212,7 @@ def run_rounds(
     weight: float,
     boxes_out: IntVector,
     boxes_in: IntVector,
+    bells: IntVector,
     abort: IntVector,
     places: IntVector,
     stamps: FloatVector,
@@ -219,6 +235,8 @@ constants, codes
         Addresses of the boxes of this rank: one that all peers read, or one for each peer.
     boxes_in : array of int64, shape (size,)
         Address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
+    bells : array of int64, shape (size,)
+        Descriptors of what wakes each rank; negative for those that are not woken, this rank among them.
     abort : array of int64, shape (1,)
         Not zero when the job has stopped.
     places : array of int64, shape (N_PLACES,)
@@ -265,11 +283,11 @@ constants, codes
             )
             if timed:
                 stamps[1] = _now(stamps)
-            _publish(boxes_out, places, params, weight, number + 1 >= places[LAST])
+            _publish(boxes_out, boxes_in, bells, places, params, weight, number + 1 >= places[LAST])
             if timed:
                 stamps[2] = _now(stamps)
             places[WAITS] = 1
-        code: int = _await_peers(boxes_in, places, abort)
+        code: int = _await_peers(boxes_out, boxes_in, places, abort)
         if code != DONE:
             return code
         if timed:

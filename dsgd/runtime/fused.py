@@ -2,11 +2,11 @@
 
 Problem: with an average after every few rows, Python costs more than steps and sums together.
 
-Where ranks see each other's memory and may keep their cores (`dsgd.comm.window`: threads with a core each, processes
-with ``transport="spin"``) and every round is a plain weighted mean, the rank loop hands consecutive rounds to
-`dsgd.kernels.rounds`. A call lasts about `CALL_S`, as rank 0 measures it, and all ranks come back after the same round:
-there abort flags are read, and whatever else a rank does between rounds has its place. The last round of an epoch is
-always an ordinary one. Models, bytes and messages are those of ordinary rounds, to the bit.
+Where ranks see each other's memory and have a core each (`dsgd.comm.window`: threads, and processes of one host) and
+every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
+about `CALL_S`, as rank 0 measures it, and all ranks come back after the same round: there abort flags are read, and
+whatever else a rank does between rounds has its place. The last round of an epoch is always an ordinary one. Models,
+bytes and messages are those of ordinary rounds, to the bit.
 
 Cost per round on two cores: see `benchmarks/rounds.py`.
 """
@@ -83,6 +83,7 @@ class FusedRounds:
         self._sums = (
             window.outgoing,
             window.incoming,
+            window.bells,
             window.abort_word,
             self._places,
             np.zeros(kernels.N_STAMPS + 2),

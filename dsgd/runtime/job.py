@@ -113,8 +113,8 @@ def run_on_cluster(
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
         ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their
         workers where no connection can be opened, which the log of the worker says; ``"spin"`` is the same, but a rank
-        that waits for a neighbour keeps its core busy for up to 10 ms before it sleeps (for rounds of a few
-        microseconds and a core per rank); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
+        that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
+        and no other program beside them); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
         alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or
         ucxx carry the arrays.
     ports : str or int, optional

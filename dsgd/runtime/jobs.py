@@ -46,6 +46,7 @@ class Job:
     opened: set[str] = field(default_factory=set)
     started: set[int] = field(default_factory=set)
     addresses: dict[int, str] = field(default_factory=dict)
+    n_cores: int | None = None
     ended: set[int] = field(default_factory=set)
     failure: dict[str, Any] | None = None
     suspicion: dict[str, Any] | None = None

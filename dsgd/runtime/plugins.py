@@ -165,12 +165,12 @@ class GangSchedulerPlugin(SchedulerPlugin):
     # ---- asked by the members
 
     async def join(
-        self, job_id: str, epoch: int, token: bytes, member: int, address: str, wait_s: float
+        self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int, wait_s: float
     ) -> dict[str, Any]:
         """Give a member's address; returns those of all when the last has come, or the state after `wait_s`."""
 
         def answer() -> dict[str, Any]:
-            return self.registry.join(job_id, epoch, token, member, address)
+            return self.registry.join(job_id, epoch, token, member, address, n_cores)
 
         await self._until(job_id, lambda: answer()["join_state"] != "waiting", wait_s)
         return answer()

@@ -189,15 +189,17 @@ class Registry:
             job.started.add(member)
             self._changed(job)
 
-    def join(self, job_id: str, epoch: int, token: bytes, member: int, address: str) -> dict[str, Any]:
-        """Give the data address of a member, and get those of all when the last has come.
+    def join(
+        self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int = 1
+    ) -> dict[str, Any]:
+        """Give the data address of a member and the cores it may use, and get those of all when the last has come.
 
         Returns
         -------
         dict
             ``join_state``: ``"waiting"`` (with ``missing``, those that have not come), ``"ready"`` (with
-            ``addresses`` and ``workers`` in order), ``"stopped"`` (with ``reason``) or ``"stale"``: this task does not
-            belong to the gang (any more).
+            ``addresses`` and ``workers`` in order, and ``n_cores``, the fewest that a member may use), ``"stopped"``
+            (with ``reason``) or ``"stale"``: this task does not belong to the gang (any more).
         """
         job = self._fenced(job_id, epoch, token, member)
         if job is None or job.phase != "granted" or member in job.ended:
@@ -209,6 +211,7 @@ class Registry:
         if member not in job.addresses:
             job.started.add(member)
             job.addresses[member] = address
+            job.n_cores = min(job.n_cores or n_cores, n_cores)
             self._changed(job)
         missing = [k for k in range(len(job.members)) if k not in job.addresses]
         if missing:
@@ -220,6 +223,7 @@ class Registry:
             "join_state": "ready",
             "addresses": [job.addresses[k] for k in range(len(job.members))],
             "workers": [member.worker for member in job.members],
+            "n_cores": job.n_cores,
         }
 
     def finish(

@@ -19,6 +19,9 @@ from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from dask.system import CPU_COUNT
+from distributed.comm import get_address_host
+
 from dsgd.comm import shm, tcp
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.listener import Listener, Wrap
@@ -88,7 +91,8 @@ class SchedulerLink:
 
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
         """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
-        answer: dict[str, Any] = self._call("dsgd_join", wait_s + CALL_S, idle, address=address, wait_s=wait_s)
+        mine = {"address": address, "n_cores": CPU_COUNT}
+        answer: dict[str, Any] = self._call("dsgd_join", wait_s + CALL_S, idle, **mine, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
@@ -285,7 +289,10 @@ def _connect(
     if options.transport in ("tcp", "rpc"):
         return tcp.connect(listener, fence.member, answer["addresses"], **settings)
     wait: shm.Wait = "spin" if options.transport == "spin" else "sleep"
-    near = shm.connect(listener, fence.member, answer["addresses"], wait=wait, **settings)
+    # Processes of one host that have a core each may look for a moment before they sleep.
+    on_one_host = len({get_address_host(address) for address in workers}) == 1
+    window = wait == "spin" or (on_one_host and len(workers) <= answer["n_cores"])
+    near = shm.connect(listener, fence.member, answer["addresses"], wait=wait, window=window, **settings)
     if options.transport == "shm" and near.size > 1 and near.wire != "shm":
         near.close()
         raise ClusterError(
