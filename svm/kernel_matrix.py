@@ -306,7 +306,7 @@ class KernelMatrix:
                 for begin, end, part in parts:
                     row_values(self.kernel, part, right, tile[begin:end])
                 # In the type of the tile: its values are rounded by as much as these sums are.
-                u[start:stop] += missing_coefs @ tile
+                u[start:stop] += np.dot(missing_coefs, tile)
                 store_rows(tile, cache.flat, cache.stride, new_slots, start)
 
         self.pool.slabs(work, len(self.active), _SLAB if parts else 4096)

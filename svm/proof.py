@@ -15,8 +15,10 @@ from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ExactSums"]
 
+_TILES = 16  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
-_PART_BYTES = 16 * 2**20  # and their values with those that have coefficients
+_PART_BYTES = 32 * 2**20  # and their values with those that have coefficients
+_TOGETHER = 256  # samples that are given coefficients, whose rows are then computed together
 
 
 class ExactSums:
@@ -125,8 +127,8 @@ class ExactSums:
         if not self._is_aside[ids].all():  # a proof has looked at them since
             return self.renew(ids, beta), added
         sources, chosen = np.flatnonzero(beta), np.zeros(self._matrix.n)
-        n_most = len(sources) + len(ids)
-        columns = [self._matrix.hold(sources, n_most)]
+        columns = _Columns(self._matrix, sources, len(sources) + len(ids))
+        given_lately = _Given(self._matrix, added)
         bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
         memory = np.empty(0)  # that of the values, again and again: new pages take as long as what is written there
         start = 0
@@ -137,18 +139,18 @@ class ExactSums:
             stop = start + len(part)
             both = np.stack([beta[sources], chosen[sources]])
             held = self._matrix.hold(part, len(part))
-            tiles, (u[start:stop], added[part]) = self._matrix.values(held, columns, both, memory)
+            tiles, (u[start:stop], added[part]) = self._matrix.values(held, columns.held, both, memory)
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
             is_given = coefs != 0.0
-            if is_given.any():
+            given = part[is_given]
+            if len(given):
                 added[sources] += self._back(tiles, coefs)
-                given, coefs = part[is_given], coefs[is_given]
-                others = ids[:stop][chosen[ids[:stop]] == 0.0]
-                added[others] += self._matrix.product(others, given, coefs, np.float64)
-                chosen[given] = coefs
+                chosen[given] = coefs[is_given]
                 sources = np.concatenate([sources, given])
-                columns.append(self._matrix.hold(given, n_most))
+                columns.append(given)
+            given_lately.note(part[~is_given], given, coefs[is_given])
             start = stop
+        given_lately.settle()
         given = np.flatnonzero(chosen)
         if len(given):  # all at once, as each time the rows of the bystanders have to be made ready
             added[bystanders] += self._matrix.product(bystanders, given, chosen[given], np.float64)
@@ -165,8 +167,72 @@ class ExactSums:
         """Return K' coefs, shape (n,), K in slabs of columns."""
         sums: list[FloatVector] = [np.empty(0)] * len(tiles)
 
-        def work(number: int, _: int) -> None:
-            sums[number] = coefs @ tiles[number]
+        def work(start: int, stop: int) -> None:
+            for number in range(start, stop):
+                sums[number] = np.dot(coefs, tiles[number])
 
-        self._matrix.pool.slabs(work, len(tiles), 1)
+        self._matrix.pool.slabs(work, len(tiles), _TILES)
         return np.concatenate(sums)
+
+
+class _Columns:
+    """Samples with coefficients, their rows ready; those that come in small numbers are held together.
+
+    Parameters
+    ----------
+    matrix : KernelMatrix
+        Kernel values.
+    samples : int64 array, shape (m,)
+        The first ones.
+    n_most : int
+        Samples there may come to be.
+    """
+
+    def __init__(self, matrix: KernelMatrix, samples: IntVector, n_most: int) -> None:
+        self._matrix, self._n_most = matrix, n_most
+        self.held = [matrix.hold(samples, n_most)]
+
+    def append(self, samples: IntVector) -> None:
+        """Add samples at the end."""
+        if len(self.held) > 1 and len(self.held[-1].ids) < _TOGETHER:
+            samples = np.concatenate([self.held.pop().ids, samples])
+        self.held.append(self._matrix.hold(samples, self._n_most))
+
+
+class _Given:
+    """Adds to the sums of samples without coefficients what those add that were given some, many of these at a time.
+
+    A sample has met those of the parts before its own already, and those with coefficients have met each other, but for
+    those of one part.
+
+    Parameters
+    ----------
+    matrix : KernelMatrix
+        Kernel values.
+    added : array, shape (n,)
+        The sums; changed.
+    """
+
+    def __init__(self, matrix: KernelMatrix, added: FloatVector) -> None:
+        self._matrix, self._added = matrix, added
+        self._before: IntVector = np.empty(0, dtype=np.int64)
+        self._parts: list[tuple[IntVector, IntVector, FloatVector]] = []
+
+    def note(self, others: IntVector, given: IntVector, coefs: FloatVector) -> None:
+        """Take the next part: samples without coefficients, those with new ones, and these."""
+        self._parts.append((others, given, coefs))
+        if sum(len(given) for _, given, _ in self._parts) >= _TOGETHER:
+            self.settle()
+
+    def settle(self) -> None:
+        """Add all that is outstanding."""
+        for number, (others, given, coefs) in enumerate(self._parts):
+            self._add(given, given, coefs)
+            targets = np.concatenate([self._before, others]) if number == 0 else others
+            self._add(targets, *(np.concatenate([part[k] for part in self._parts[number:]]) for k in (1, 2)))
+        self._before = np.concatenate([self._before, *(others for others, _, _ in self._parts)])
+        self._parts = []
+
+    def _add(self, targets: IntVector, given: IntVector, coefs: FloatVector) -> None:
+        if len(targets) and len(given):
+            self._added[targets] += self._matrix.product(targets, given, coefs, np.float64)

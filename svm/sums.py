@@ -132,9 +132,9 @@ def symmetric_sums(
             for begin, end, part in parts:
                 values = tile[: end - begin]
                 row_values(kernel, part, columns, values)
-                out[stretch] += values.T @ coefs[begin:end]
+                out[stretch] += np.dot(values.T, coefs[begin:end])
                 if len(given):
-                    back[start // slab, begin - first : end - first] = values[:, giving] @ given
+                    back[start // slab, begin - first : end - first] = np.dot(values[:, giving], given)
 
         pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right) - first, slab)
         out[first:last] += back.sum(axis=0)
@@ -162,7 +162,7 @@ def _add_sums(
         for begin, end, part, columns in parts:
             values = tile[: end - begin]
             row_values(kernel, part, rows, values)
-            out[start:stop, columns] += values.T @ coefs[begin:end]
+            out[start:stop, columns] += np.dot(values.T, coefs[begin:end])
 
     pool.slabs(work, len(out), slab)
 

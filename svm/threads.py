@@ -1,6 +1,9 @@
 """Threads of a solver: our own pool over slabs of columns, with BLAS held to one thread meanwhile.
 
 Two pools that spin against each other, BLAS's and an OpenMP one, cost more than the second core brings.
+
+A vector times a matrix is written ``np.dot(x, A)`` in what these threads run: that gives the interpreter lock away,
+which ``x @ A`` keeps.
 """
 
 from __future__ import annotations

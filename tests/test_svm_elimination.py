@@ -15,6 +15,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 import dsgd.svm.block as block_module
 import dsgd.svm.left_out as left_out_module
+import dsgd.svm.proof as proof_module
 from dsgd.svm import SVC, SVR, Elimination, kernel_matrix, release_memory
 from dsgd.svm.block import solve
 from dsgd.svm.buffers import Buffers
@@ -217,12 +218,15 @@ def test_a_large_problem_stops_at_max_iter_with_the_gap_over_all_samples():
     assert auto.gap == pytest.approx(gap, rel=1e-6)
 
 
-@pytest.mark.parametrize("form", ["dense", "rows too large to hold", "csr"])
+@pytest.mark.parametrize("form", ["dense", "many parts", "rows too large to hold", "csr"])
 def test_exact_sums_are_those_of_all_coefficients(monkeypatch, form):
     """Whatever was renewed by itself or added before, all sums come out as K beta, and values are counted."""
     X, _ = _few_vectors(900)
     if form == "csr":
         X = sp.random(900, 200, 0.02, format="csr", random_state=np.random.RandomState(0))
+    elif form == "many parts":
+        monkeypatch.setattr(proof_module, "_PART", 64)
+        monkeypatch.setattr(proof_module, "_TOGETHER", 30)
     elif form != "dense":
         monkeypatch.setattr(kernel_matrix, "_HELD_BYTES", 0)
     rng, K = np.random.default_rng(3), rbf_kernel(X, gamma=GAMMA)
