@@ -1,31 +1,23 @@
-"""Methods in which nobody waits for everybody: the laws of servers and of what they do with what comes."""
+"""Methods in which nobody waits for everybody, trained with servers, in pairs and on a virtual clock."""
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from scipy import sparse
 
+from async_jobs import PUSHING, fit, make_data, make_job
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag
 from dsgd.comm.wire import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime import keeping
 from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.rank import GangResult, Mail, Rank
+from dsgd.runtime.rank import GangResult, Mail
 from dsgd.runtime.serving import mail_for
-from dsgd.runtime.snapshot import SnapshotKeeper
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.sim import Compute, SimulatedCluster
@@ -44,194 +36,7 @@ from dsgd.sync import (
     StalenessAware,
     StaleSynchronous,
 )
-from dsgd.sync.server import AbstractDesk, Letter, Model, letter_bytes
-from gangs import run_gang
-from reference import asynchronous as reference
-
-PUSHING = (
-    ASGD(),
-    StalenessAware(arrivals=2),
-    DelayCompensatedASGD(decay=0.95, compensation=2.0),
-    StaleSynchronous(),
-    BackupWorkers(),
-)
-
-
-def make_job(strategy: Any, epochs: int = 2, **options: Any) -> TrainJob:
-    settings_of = {"schedule": "constant", "eta0": 0.05} | options
-    optimizer = SGD(Objective("log_loss", "l2", settings_of.pop("alpha", 1e-3)), **settings_of)
-    return TrainJob(optimizer, strategy, np.zeros(6), max_iter=epochs, tol=None, n_iter_no_change=5)
-
-
-def make_data(n_ranks: int, n_rows: int = 96) -> list[TrainData]:
-    rng = np.random.default_rng(5)
-    X = rng.standard_normal((n_rows, 5))
-    y = np.where(X @ rng.standard_normal(5) + 0.3 * rng.standard_normal(n_rows) > 0, 1.0, -1.0)
-    return TrainData(make_shard(X, y, shuffle=False)).cut(n_ranks)
-
-
-def fit(strategy: Any, n_ranks: int, epochs: int = 2, n_rows: int = 96, **options: Any) -> GangResult:
-    job = make_job(strategy, epochs, **options)
-    return run_on_threads(train, make_data(n_ranks, n_rows), (job,), timeout_s=30.0, mail=mail_for(job))
-
-
-# -- desks, one event after the other --------------------------------------------------------------------------------
-
-
-class Driver:
-    """Workers with quadratic losses around a desk, driven by an order of arrivals."""
-
-    def __init__(self, make_desk: Callable[[Model], AbstractDesk], n_workers: int, rate: float, rounds: int) -> None:
-        self.x = np.linspace(-1.0, 1.0, 4)
-        self.model = Model(self.x, self._step, lambda: None, n_workers, rounds)
-        self.rate = rate
-        self.desk = make_desk(self.model)
-        self.seen = [self.x.copy() for _ in range(n_workers)]
-        self.versions = [0] * n_workers
-        self.parked: set[int] = set()
-        self.delays: list[int] = []
-
-    def _step(self, g: np.ndarray, factor: float) -> None:
-        self.x -= self.rate * factor * g
-
-    def arrive(self, worker: int) -> None:
-        """Let the gradient of a worker arrive, and hand out the answers."""
-        g = gradient(worker, self.seen[worker])
-        self.delays.append(self.model.version - self.versions[worker])
-        self.parked.add(worker)
-        for other in list(self.desk.accept(worker, letter_of(g, self.versions[worker]))):
-            self.parked.remove(other)
-            self.desk.answer(other, self.seen[other])
-            self.versions[other] = self.model.version
-
-
-def letter_of(vector: np.ndarray, version: int) -> Letter:
-    letter = Letter(vector.shape[0], vector.dtype)
-    letter.body[:] = vector
-    letter.version = version
-    return letter
-
-
-def gradient(worker: int, x: np.ndarray) -> np.ndarray:
-    return (1.0 + 0.3 * worker) * x - 0.1 * worker
-
-
-METHODS: dict[str, tuple[Any, str, dict[str, Any]]] = {
-    "ASGD": (ASGD(), "asgd", {}),
-    "StalenessAware": (StalenessAware(arrivals=3), "aware", {"arrivals": 3}),
-    "DelayCompensatedASGD": (
-        DelayCompensatedASGD(compensation=0.5),
-        "compensated",
-        {"strength": 0.5, "decay": None},
-    ),
-    "adaptive": (
-        DelayCompensatedASGD(compensation=0.5, decay=0.9),
-        "compensated",
-        {"strength": 0.5, "decay": 0.9},
-    ),
-    "StaleSynchronous": (StaleSynchronous(slack=1), "stale", {"slack": 1}),
-    "BackupWorkers": (BackupWorkers(backups=1), "backup", {"wanted": 2}),
-}
-
-
-@settings(max_examples=25)
-@given(name=st.sampled_from(sorted(METHODS)), order=st.lists(st.integers(0, 2), min_size=1, max_size=40))
-def test_desks_equal_their_twins(name: str, order: list[int]) -> None:
-    """In whatever order gradients arrive, a desk leaves the model that its twin in plain numpy leaves."""
-    strategy, method, options = METHODS[name]
-    driver = Driver(strategy.desk, 3, 0.1, rounds=10**6)
-    twin = reference.Server(driver.x, 3, 0.1, gradient)
-    for worker in reference.run(twin, order, method, **options):
-        driver.arrive(worker)
-    np.testing.assert_allclose(driver.x, twin.x, rtol=1e-12, atol=1e-14)
-    assert driver.parked == set(twin.parked)
-
-
-@pytest.mark.parametrize("n_workers", [1, 2, 5])
-def test_round_robin_gives_a_staleness_of_all_others(n_workers: int) -> None:
-    """Where workers take turns, every gradient is as many steps old as there are other workers."""
-    driver = Driver(ASGD().desk, n_workers, 0.1, rounds=100)
-    for number in range(6 * n_workers):
-        driver.arrive(number % n_workers)
-    assert driver.delays[n_workers:] == [n_workers - 1] * (5 * n_workers)
-
-
-def test_compensation_of_nothing_is_asgd() -> None:
-    """Without compensation, or without delay, a compensated gradient is the gradient, bit for bit."""
-    rng = np.random.default_rng(3)
-    for strategy, n_workers in ((DelayCompensatedASGD(compensation=0.0), 4), (DelayCompensatedASGD(), 1)):
-        ours, plain = (Driver(s.desk, n_workers, 0.1, rounds=100) for s in (strategy, ASGD()))
-        for worker in rng.integers(0, n_workers, size=50).tolist():
-            ours.arrive(worker)
-            plain.arrive(worker)
-        np.testing.assert_array_equal(ours.x, plain.x)
-
-
-@pytest.mark.parametrize("delay", [0, 1, 2, 3, 5, 8])
-def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
-    """On x**2 / 2 with a fixed delay d, rates below 2 sin(pi / (2 (2 d + 1))) converge and rates above diverge."""
-    bound = 2.0 * math.sin(math.pi / (2.0 * (2.0 * delay + 1.0)))
-    norms = []
-    for rate in (0.97 * bound, 1.03 * bound):
-        x = np.ones(1)
-
-        def step(g: np.ndarray, factor: float, x: np.ndarray = x, rate: float = rate) -> None:
-            x -= rate * factor * g
-
-        model = Model(x, step, lambda: None, delay + 1, rounds=10**6)
-        desk, seen = ASGD().desk(model), [x.copy() for _ in range(delay + 1)]
-        largest = []
-        for number in range(600 * (delay + 1)):
-            worker = number % (delay + 1)
-            desk.accept(worker, letter_of(seen[worker], 0))
-            desk.answer(worker, seen[worker])
-            largest.append(abs(float(x[0])))
-        norms.append(max(largest[-50 * (delay + 1) :]))
-    assert norms[0] < 1e-3
-    assert norms[1] > 1e3
-
-
-@settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    slack=st.integers(0, 3),
-    order=st.lists(st.integers(0, 4), min_size=1, max_size=60),
-)
-def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, order: list[int]) -> None:
-    """Whoever may go on has sent at most `slack` gradients more than the slowest, and the slowest may always go on."""
-    driver = Driver(StaleSynchronous(slack=slack).desk, n_workers, 0.01, rounds=10**6)
-    sent = [0] * n_workers
-    for wish in order:
-        worker = next(w % n_workers for w in range(wish, wish + n_workers) if w % n_workers not in driver.parked)
-        sent[worker] += 1
-        driver.arrive(worker)
-        free = [w for w in range(n_workers) if w not in driver.parked]
-        assert all(sent[w] - min(sent) <= slack for w in free)
-        assert any(sent[w] == min(sent) for w in free)
-
-
-@settings(max_examples=30)
-@given(
-    n_workers=st.integers(1, 5),
-    backups=st.integers(0, 5),
-    rounds=st.integers(1, 4),
-    seed=st.integers(0, 2**31),
-)
-def test_backup_workers_reach_the_end_of_every_epoch(n_workers: int, backups: int, rounds: int, seed: int) -> None:
-    """In whatever order gradients come, all workers get through their epochs: none is left without an answer."""
-    rng = np.random.default_rng(seed)
-    driver = Driver(BackupWorkers(backups=backups).desk, n_workers, 0.01, rounds)
-    sent = [0] * n_workers
-    for epoch in range(3):
-        while left := [w for w in range(n_workers) if sent[w] < (epoch + 1) * rounds and w not in driver.parked]:
-            worker = left[int(rng.integers(len(left)))]
-            sent[worker] += 1
-            driver.arrive(worker)
-        assert not driver.parked
-        assert sent == [(epoch + 1) * rounds] * n_workers
-
-
-# -- gangs ------------------------------------------------------------------------------------------------------------
+from dsgd.sync.server import letter_bytes
 
 
 @pytest.mark.parametrize("strategy", [ASGD(8), DelayCompensatedASGD(8), StaleSynchronous(8), BackupWorkers(8)])
@@ -346,31 +151,6 @@ def test_a_worker_that_fails_ends_its_server() -> None:
         run_on_threads(broken, make_data(2), (job,), timeout_s=30.0, mail=mail_for(job))
 
 
-# -- methods that send models -----------------------------------------------------------------------------------------
-
-
-@settings(max_examples=20)
-@given(n_workers=st.integers(1, 4), order=st.lists(st.integers(0, 3), min_size=1, max_size=30))
-def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) -> None:
-    """What a worker gains the centre loses, and each moves its share of the distance, whoever comes when."""
-    rng = np.random.default_rng(1)
-    centre, models = rng.standard_normal(3), rng.standard_normal((n_workers, 3))
-    model = Model(centre.copy(), lambda g, factor: None, lambda: None, n_workers, rounds=10**6)
-    desk, expected = AsyncEASGD(beta=0.8).desk(model), centre.copy()
-    total = centre + models.sum(axis=0)
-    for wish in order:
-        worker = wish % n_workers
-        moved = 0.8 / n_workers * (models[worker] - expected)
-        expected = expected + moved
-        out = np.empty(3)
-        assert list(desk.accept(worker, letter_of(models[worker], 0))) == [worker]
-        desk.answer(worker, out)
-        np.testing.assert_allclose(out, moved, rtol=1e-12, atol=1e-14)
-        models[worker] -= out
-        np.testing.assert_allclose(model.params, expected, rtol=1e-12, atol=1e-14)
-        np.testing.assert_allclose(model.params + models.sum(axis=0), total, rtol=1e-12, atol=1e-13)
-
-
 @pytest.mark.parametrize("fetch_every", [1, 3])
 def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
     """With one worker the server adds up the steps of plain SGD, however seldom the worker fetches."""
@@ -378,30 +158,6 @@ def test_downpour_of_one_worker_is_sgd(fetch_every: int) -> None:
     plain = fit(LocalSGD(8), 1, schedule="optimal").value
     np.testing.assert_allclose(ours.params, plain.params, rtol=1e-10, atol=1e-12)
     np.testing.assert_allclose([r.train_loss for r in ours.history], [r.train_loss for r in plain.history], rtol=1e-10)
-
-
-def test_a_server_adds_what_is_poured() -> None:
-    """Changes of all workers are added in whatever order; only who asks for it gets the model."""
-    model = Model(np.zeros(2), lambda g, factor: None, lambda: None, 3, rounds=10)
-    desk = Downpour(share=0.5).desk(model)
-    for worker, change in enumerate(([1.0, 2.0], [-3.0, 0.5], [4.0, 4.0])):
-        letter = letter_of(np.array(change), 0)
-        letter.say(wants_answer=worker != 1)
-        assert list(desk.accept(worker, letter)) == ([] if worker == 1 else [worker])
-    np.testing.assert_array_equal(model.params, [1.0, 3.25])
-
-
-def test_the_lowest_score_among_as_many_letters_as_workers_leads() -> None:
-    """A new leader comes when the counter of all is full, whoever filled it; no number leads nobody."""
-    model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 2, rounds=10)
-    desk = AsyncLeaderSGD().desk(model)
-    leaders = []
-    for worker, score in enumerate([3.0, 5.0, 0.5, 0.7, np.nan, np.inf]):
-        letter = letter_of(np.array([worker + 1.0]), 0)
-        letter.score = score
-        desk.accept(worker % 2, letter)
-        leaders.append((float(model.params[0]), model.version))
-    assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
@@ -468,85 +224,6 @@ def test_methods_that_send_models_converge(strategy: Any, n_ranks: int) -> None:
     result = fit(strategy, n_ranks, epochs=6).value
     assert result.history[-1].train_loss < 0.8 * result.history[0].train_loss
     assert np.isfinite(result.params).all()
-
-
-# -- one model for all threads ----------------------------------------------------------------------------------------
-
-
-def sparse_rows(n_rows: int, n_columns: int, groups: int) -> sparse.csr_matrix:
-    """Return rows of which each group of consecutive ones has columns of its own."""
-    rng = np.random.default_rng(4)
-    X = np.zeros((n_rows, n_columns))
-    for row in range(n_rows):
-        width = n_columns // groups
-        first = width * (row * groups // n_rows)
-        X[row, first + rng.choice(width, size=3, replace=False)] = rng.standard_normal(3)
-    return sparse.csr_matrix(X)
-
-
-@pytest.mark.parametrize("n_ranks", [2, 4])
-def test_threads_without_common_columns_are_one_thread(n_ranks: int) -> None:
-    """Where rows of different threads share no column, the model is that of one thread, bit for bit."""
-    X = sparse_rows(400, 40, n_ranks)
-    y = np.where(np.arange(400) % 2, 1.0, -1.0)
-    data = TrainData(make_shard(X, y, shuffle=False))
-    optimizer = SGD(Objective("log_loss", "l2", 1e-3, fit_intercept=False), schedule="constant", eta0=0.1)
-    job = TrainJob(optimizer, Hogwild(), np.zeros(41), max_iter=3, tol=None, n_iter_no_change=5)
-    one, many = (run_on_threads(train, data.cut(n), (job,)).value.params for n in (1, n_ranks))
-    np.testing.assert_array_equal(one, many)
-    assert np.abs(one).max() > 0.1
-
-
-@pytest.mark.parametrize("penalty", ["l2", "l1"])
-def test_one_thread_takes_the_steps_of_the_source(penalty: str) -> None:
-    """On one thread the steps are those of the twin in plain numpy, penalties on the columns of the row alone."""
-    X, rate, alpha = sparse_rows(60, 12, 2), 0.1, 0.01
-    y = np.where(np.arange(60) % 2, 1.0, -1.0)
-    optimizer = SGD(Objective("log_loss", penalty, alpha), schedule="constant", eta0=rate)
-    job = TrainJob(optimizer, Hogwild(), np.zeros(13), max_iter=2, tol=None, n_iter_no_change=5)
-    params = run_on_threads(train, [TrainData(make_shard(X, y, shuffle=False))], (job,)).value.params
-    twin = reference.hogwild(X.toarray(), y, rate, alpha, penalty, epochs=2, intercept_rate=0.01)
-    np.testing.assert_allclose(params, twin, rtol=1e-10, atol=1e-13)
-
-
-def test_on_dense_rows_one_thread_is_sgd() -> None:
-    """Every column is in every dense row, so one thread takes the steps of plain SGD."""
-    ours, plain = (fit(s, 1, schedule="optimal").value.params for s in (Hogwild(), LocalSGD()))
-    np.testing.assert_allclose(ours, plain, rtol=1e-10, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_ranks", [1, 3])
-def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
-    """The counter that training goes on from is that of one thread which takes all steps, as rates in training are."""
-    assert fit(Hogwild(), n_ranks, epochs=2, n_rows=96).value.t == 1 + 2 * 96
-
-
-def test_threads_on_one_model_go_on_from_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A gang that is formed anew takes up a copy of the model as it is, though every thread has left one."""
-    monkeypatch.setattr(keeping, "_COPY_S", 0.0)
-    keepers, data = [SnapshotKeeper() for _ in range(3)], make_data(3)
-
-    def program(group: Group, epochs: int) -> np.ndarray:
-        rank = Rank(group, AbortFlag(), keeper=keepers[group.rank])
-        return train(rank, data[group.rank], make_job(Hogwild(), epochs)).params
-
-    run_gang("inproc", 3, partial(program, epochs=2))
-    copies = [keeper.latest.arrays["params"][0].tobytes() for keeper in keepers if keeper.latest is not None]
-    assert len(copies) == 3
-    assert {params.tobytes() for params in run_gang("inproc", 3, partial(program, epochs=1))} <= set(copies)
-
-
-def test_ranks_of_several_processes_cannot_share_a_model() -> None:
-    """A gang whose ranks are not threads of one process is told why it cannot share a model, and what to do."""
-
-    def program(group: Group) -> None:
-        group.share(np.zeros(3))
-
-    with pytest.raises(IncompatiblePartsError, match=r"not all threads of one process.*n_jobs"):
-        run_gang("tcp", 2, program)
-
-
-# -- on the virtual clock ---------------------------------------------------------------------------------------------
 
 
 def simulate(strategy: Any, stragglers: str = "none", ranks: int = 8, **options: Any) -> GangResult:

@@ -70,13 +70,10 @@ class Turns:
     ----------
     clocks : list of VirtualClock, length n
         The clock of each rank.
-    n_switches : int
-        How often the turn went from one rank to another.
     """
 
     def __init__(self, n: int, abort: AbortFlag) -> None:
         self.clocks = [VirtualClock() for _ in range(n)]
-        self.n_switches = 0
         self._abort = abort
         # When each rank can go on, and a heap of these times; an entry of the heap that says another time is stale.
         self._due = [0.0] * n
@@ -162,7 +159,6 @@ class Turns:
         at, rank = self._earliest()
         if at < inf:
             heapq.heappop(self._ready)
-            self.n_switches += 1
             self._due[rank] = inf
             clock = self.clocks[rank]
             clock.now = max(clock.now, at)
