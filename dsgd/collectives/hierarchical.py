@@ -180,9 +180,9 @@ class Subset(AbstractTransport):
             op,
         )
 
-    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """See `AbstractTransport.worked`."""
-        self._whole.worked(rows=rows, entries=entries, params=params, n_bytes=n_bytes)
+        self._whole.worked(rows=rows, entries=entries, params=params, n_bytes=n_bytes, epochs=epochs)
 
     def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
         members, adder = self._members, self._whole.adder

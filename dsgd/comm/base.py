@@ -179,7 +179,7 @@ class AbstractTransport(ABC):
     def close(self) -> None:
         """Let go of sockets and buffers; may be called more than once."""
 
-    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """Say that this rank has done work; real ranks do nothing, since their clocks have moved by themselves.
 
         A simulated rank is charged virtual seconds for it (`dsgd.sim`). Whoever calls a kernel says so afterwards.
@@ -192,8 +192,10 @@ class AbstractTransport(ABC):
             Parameters of a model that were passed over: a step, an average, an entry each time it is coded.
         n_bytes : int, default 0
             Bytes of vectors that have arrived and were added up.
+        epochs : int, default 0
+            Epochs that have ended.
         """
-        del rows, entries, params, n_bytes
+        del rows, entries, params, n_bytes, epochs
 
     def helper(self, name: str) -> Executor:
         """Return what runs one exchange at a time beside the work of this rank; whoever asks for it shuts it down."""

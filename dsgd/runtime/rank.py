@@ -80,9 +80,9 @@ class Rank:
         """Whether its clock only moves by what it says that it has `worked`, and by what it exchanges."""
         return self.group.transport.is_virtual
 
-    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0) -> None:
-        """Say that a kernel has run, for the clock of a simulated rank; see `AbstractTransport.worked`."""
-        self.group.transport.worked(rows=rows, entries=entries, params=params)
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, epochs: int = 0) -> None:
+        """Say that work has been done, for the clock of a simulated rank; see `AbstractTransport.worked`."""
+        self.group.transport.worked(rows=rows, entries=entries, params=params, epochs=epochs)
 
     def check(self) -> None:
         """Raise `AbortedError` if the job has stopped."""

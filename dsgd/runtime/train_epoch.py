@@ -91,6 +91,7 @@ class EpochEnd:
         measured = job.strategy.exchanges == "model" and same_model
         dispersion = rounds.squared_distance_from_mean() if measured else np.nan
         settle(self._run, is_last=False)
+        self._rank.worked(epochs=1)
         sums = self._sum_over_ranks(self._message(dispersion))
         record = self._record(sums)
         self._tell_of(self._watch.update(sums.paces, n_rounds))

@@ -5,9 +5,10 @@ many ranks share a core.
 
 Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`, and by
 turns with that the loop of training itself runs over made rows with the strategy that is to be predicted, in rounds of
-one row and of many, narrow and wide, on the gang and on its simulated twin, whose work is free. What the gang takes
-longer is work: the differences give the cost of a row, of an entry and of a parameter, and what is left of the shortest
-rounds is that of a call. Every number is the median of several.
+one row and of many, narrow and wide, on the gang and on its simulated twin, whose work is free. Epochs of few and of
+many of the shortest rounds tell rounds from the end of an epoch. What the gang takes longer is work: the differences
+give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is that of a call. Every
+number is the median of several.
 
 Cost: a few seconds.
 """
@@ -27,7 +28,7 @@ from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
-from dsgd.sim.made import MadeRounds, RoundKind
+from dsgd.sim.made import MadeRounds, RoundKind, are_fused
 from dsgd.sim.network import Link, Network
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
@@ -39,7 +40,7 @@ _FEW, _MANY = 1, 512
 _KINDS: Final = ((_NARROW, _FEW), (_NARROW, _MANY), (_WIDE, _MANY), (_LONG, _FEW))
 # Rounds of an epoch: so many that an epoch is long beside its end, over rows of no more than 32 MB.
 _N_ENTRIES: Final = 1 << 22
-_LEAST_ROUNDS, _MOST_ROUNDS = 20, 100
+_LEAST_ROUNDS, _MOST_ROUNDS, _MOST_FUSED = 20, 100, 5_000
 _N_EPOCHS: Final = 3
 _N_TURNS: Final = 3
 # What a parameter costs in one of two simulations, which tell how often it is passed over.
@@ -124,7 +125,7 @@ def calibration_of(
     link : LinkCost
         What messages cost on the real one.
     taken : sequence of float
-        Seconds of its rounds of each kind, from `measure_rounds`.
+        Seconds of its rounds of each kind and of the end of an epoch, from `measure_rounds`.
     strategy : AbstractStrategy
         How its ranks talked.
     size : int
@@ -144,10 +145,10 @@ def calibration_of(
     alpha_s = link.latency_s
     free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
     if taken[0] < free[0]:
-        # Rounds that run inside one kernel (threads with a core each) exchange faster than single messages.
+        # Rounds that run inside one kernel exchange faster than single messages.
         alpha_s *= taken[0] / free[0]
         free, paid = twin(alpha_s, 0.0), twin(alpha_s, _UNIT_S)
-    shortest, narrow, wide, long = (max(t - s, 0.0) for t, s in zip(taken, free, strict=True))
+    shortest, narrow, wide, long, end_s = (max(t - s, 0.0) for t, s in zip(taken, free, strict=True))
     passes = [(b - a) / _UNIT_S for a, b in zip(free, paid, strict=True)]
     entry_s = max(wide - narrow, 0.0) / (_MANY * (_WIDE - _NARROW))
     row_s = max((narrow - shortest) / (_MANY - _FEW) - _NARROW * entry_s, 0.0)
@@ -159,7 +160,7 @@ def calibration_of(
     return Calibration(
         size,
         Network(f"calibrated {wire}", way, way, source=source),
-        Compute(entry_s, row_s, param_s, call_s, link.added_byte_s, source),
+        Compute(entry_s, row_s, param_s, call_s, link.added_byte_s, source, end_s),
     )
 
 
@@ -206,31 +207,43 @@ def _take_none(blocks: Any, rank_number: int) -> None:
 def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
     """Return what a message costs and the seconds of made rounds, as rank 0 has found them; a rank program."""
     del data
-    made = _made(rank, strategy)
+    made = _MadeKinds(rank, strategy)
     links: list[LinkCost] = []
     turns: list[list[float]] = []
     # By turns, so that what disturbs the machine for a while disturbs messages and rounds alike, and no median.
     for _ in range(_N_TURNS):
         links.append(calibrate_link(rank.group))
-        turns.append([rounds.round_s() for rounds in made])
+        turns.append(made.epochs_s())
     columns = zip(*(tuple(vars(link).values()) for link in links), strict=True)
-    return LinkCost(*(float(median(column)) for column in columns)), _medians(turns)
+    return LinkCost(*(float(median(column)) for column in columns)), made.rounds_s(turns)
 
 
 def measure_rounds(rank: Rank, data: Any, strategy: AbstractStrategy[Any], n_turns: int) -> list[float]:
-    """Return the median seconds of the rounds of each kind, over some turns of all kinds; a rank program."""
+    """Return the seconds of rounds of each kind and of the end of an epoch, medians over turns; a rank program."""
     del data
-    made = _made(rank, strategy)
-    return _medians([[rounds.round_s() for rounds in made] for _ in range(n_turns)])
+    made = _MadeKinds(rank, strategy)
+    return made.rounds_s([made.epochs_s() for _ in range(n_turns)])
 
 
-def _made(rank: Rank, strategy: AbstractStrategy[Any]) -> list[MadeRounds]:
-    return [MadeRounds(rank, strategy, _round_kind(*kind), _N_EPOCHS) for kind in _KINDS]
+class _MadeKinds:
+    """Epochs of all kinds of rounds: first of few of the shortest, then of many of each."""
 
+    def __init__(self, rank: Rank, strategy: AbstractStrategy[Any]) -> None:
+        kinds = [RoundKind(*_KINDS[0], _LEAST_ROUNDS)]
+        for width, every in _KINDS:
+            most = _MOST_FUSED if are_fused(rank, strategy, width + 1) else _MOST_ROUNDS
+            kinds.append(RoundKind(width, every, max(_LEAST_ROUNDS, min(most, _N_ENTRIES // (width * every)))))
+        self._n_rounds = [kind.rounds for kind in kinds]
+        self._made = [MadeRounds(rank, strategy, kind, _N_EPOCHS) for kind in kinds]
 
-def _medians(turns: list[list[float]]) -> list[float]:
-    return [float(median(column)) for column in zip(*turns, strict=True)]
+    def epochs_s(self) -> list[float]:
+        """Return the seconds of an epoch of each."""
+        return [rounds.epoch_s() for rounds in self._made]
 
-
-def _round_kind(width: int, every: int) -> RoundKind:
-    return RoundKind(width, every, max(_LEAST_ROUNDS, min(_MOST_ROUNDS, _N_ENTRIES // (width * every))))
+    def rounds_s(self, turns: list[list[float]]) -> list[float]:
+        """Return the seconds of a round of each kind, and of the end of an epoch."""
+        few_s, *epochs_s = (float(median(column)) for column in zip(*turns, strict=True))
+        few, *n_rounds = self._n_rounds
+        shortest_s = max(epochs_s[0] - few_s, 0.0) / (n_rounds[0] - few)
+        end_s = max(few_s - few * shortest_s, 0.0)
+        return [*(max(t - end_s, 0.0) / n for t, n in zip(epochs_s, n_rounds, strict=True)), end_s]

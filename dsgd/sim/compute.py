@@ -5,7 +5,7 @@ uneven in ways that decide which strategy is best.
 
 Model: a call of a kernel over rows costs ``call_s + rows row_s + entries entry_s + params param_s`` seconds, times the
 factor that a straggler distribution draws for the rank and its round. Bytes that arrive and are added up cost
-``added_byte_s`` each (gamma).
+``added_byte_s`` each (gamma), the end of an epoch ``end_s``.
 
 Source: distributions of delays as in Dutta et al. 2018 (exponential and Pareto service times).
 """
@@ -52,6 +52,8 @@ class Compute:
     source : str
         Where the numbers are from. The defaults are estimates of the order of what a core of a server takes for dense
         rows of float64, not a measurement: `dsgd.sim.calibrate` measures yours.
+    end_s : float, default 0
+        Per epoch: what the rank loop does at its end, beside its message.
 
     Raises
     ------
@@ -65,6 +67,7 @@ class Compute:
     call_s: float = 1.0e-5
     added_byte_s: float = 1.5e-10
     source: str = "estimates for a core of a server"
+    end_s: float = 0.0
 
     def __post_init__(self) -> None:
         """Refuse negative times."""

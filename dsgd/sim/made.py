@@ -9,12 +9,13 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.local import SGD, Objective, Shard
+from dsgd.runtime.fused import window_for
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import train
 from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.sync import AbstractStrategy
 
-__all__ = ["MadeRounds", "RoundKind"]
+__all__ = ["MadeRounds", "RoundKind", "are_fused"]
 
 # Rows that are drawn; longer shards repeat them.
 _N_DRAWN: Final = 512
@@ -45,6 +46,11 @@ class RoundKind:
     dtype: str = "float64"
 
 
+def are_fused(rank: Rank, strategy: AbstractStrategy[Any], n_params: int) -> bool:
+    """Return whether rounds run inside a kernel; they are so short that it takes many of them to be seen."""
+    return window_for(rank, strategy, np.zeros(n_params)) is not None
+
+
 class MadeRounds:
     """Training on made rows, which can be timed again and again.
 
@@ -63,7 +69,7 @@ class MadeRounds:
     """
 
     def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind, n_epochs: int = 3) -> None:
-        self._rank, self._n_rounds = replace(rank, keeper=None), kind.rounds
+        self._rank = replace(rank, keeper=None)
         # A batch is counted over all ranks.
         period = {"every": kind.every, "batch": kind.every * rank.size}
         policy: Any = strategy  # a dataclass, as all strategies are
@@ -81,10 +87,6 @@ class MadeRounds:
         """Return the median seconds of an epoch; the first one, which loads kernels and meets peers, is left out."""
         history = train(self._rank, self._data, self._job).history
         return float(median(np.diff([record.seconds for record in history]).tolist()))
-
-    def round_s(self) -> float:
-        """Return the median seconds of a round, by epochs."""
-        return self.epoch_s() / self._n_rounds
 
 
 def _made_rows(kind: RoundKind, number: int) -> Shard:

@@ -31,10 +31,11 @@ from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
 from dsgd.comm.shm import RING_FROM_BYTES
 from dsgd.errors import GangTimeoutError, InvalidParameterError
+from dsgd.kernels.rounds import SLOT_BYTES
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import calibration_of, measure_rounds, run_measurement
 from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
-from dsgd.sim.made import MadeRounds, RoundKind
+from dsgd.sim.made import MadeRounds, RoundKind, are_fused
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD, resolve
 
 __all__ = ["measure_costs"]
@@ -46,14 +47,19 @@ _FEW: Final = 4
 _WIDTHS: Final[dict[str, tuple[int, int]]] = {"dense": (_NARROW, 512), "sparse": (8, 64)}
 _COLUMNS: Final = 1024
 _ROW_ENTRIES: Final = 1 << 18
-# Models of float64, some bytes each. Frames of processes on one host take another way from a certain length on.
-_LENGTHS: Final = (8, 1024, RING_FROM_BYTES // 8 - 8, RING_FROM_BYTES // 8 + 8, 16_384, 131_072)
+# Models of float64, some bytes each. Frames of processes on one host take another way from a certain length on, and
+# rounds run inside a kernel up to another.
+_EDGES: Final = (RING_FROM_BYTES // 8, SLOT_BYTES // 8)
+_LENGTHS: Final = (8, 1024, *(edge + step for edge in _EDGES for step in (-8, 8)), 16_384, 131_072)
 _ENTRIES_OF_ROUNDS: Final = 1 << 21
 _PERIODS: Final = (1, 4, 16, 64, 256, 1024, 4096, 16_384)
 _ROWS_OF_PERIODS: Final = 1 << 16
 _LEAST_ROUNDS, _MOST_ROUNDS = 6, 200
 # Whether ranks sleep while they wait settles over many rounds.
 _MOST_PERIODS: Final = 800
+# Rounds inside a kernel are so short that an epoch has to have many to be long beside its end.
+_MOST_FUSED: Final = 20_000
+_ENTRIES_OF_FUSED: Final = 1 << 20
 _N_TURNS: Final = 3
 # Short epochs need more of them: a rank that loses its core for a moment must not decide.
 _FEW_EPOCHS, _MANY_EPOCHS = 3, 12
@@ -63,11 +69,12 @@ Key = tuple[Any, ...]
 
 @dataclass(frozen=True)
 class _Found:
-    """What a gang has measured: alpha, beta and gamma; rounds for the twin; seconds of an epoch of each kind."""
+    """What a gang has measured: alpha, beta, gamma; rounds for the twin; seconds and rounds of each kind of epoch."""
 
     link: LinkCost
     rounds_s: list[float]
     epochs_s: dict[Key, float]
+    n_rounds: dict[Key, int]
 
 
 def measure_costs(
@@ -186,6 +193,7 @@ def _measure(
 
     link = calibrate_link(rank.group)
     made: dict[Key, MadeRounds] = {}
+    plan = {key: (strategy, _lengthened(rank, strategy, kind)) for key, (strategy, kind) in plan.items()}
     turns: list[dict[Key, float]] = []
     rounds_s: list[list[float]] = []
     while not turns or (len(turns) < n_turns and elapsed_s() < limit_s):
@@ -201,15 +209,23 @@ def _measure(
             turn[key] = made[key].epoch_s()
         turns.append(turn)
     medians = [float(median(column)) for column in zip(*rounds_s, strict=True)]
-    return _Found(link, medians, {key: median(turn[key] for turn in turns) for key in plan})
+    epochs_s = {key: median(turn[key] for turn in turns) for key in plan}
+    return _Found(link, medians, epochs_s, {key: kind.rounds for key, (_, kind) in plan.items()})
+
+
+def _lengthened(rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind) -> RoundKind:
+    """Return a kind with more rounds where they are fused."""
+    if kind.rounds == 1 or not are_fused(rank, strategy, kind.width + 1):
+        return kind
+    passed = kind.every * (kind.entries or kind.width) + kind.width
+    return replace(kind, rounds=max(kind.rounds, min(_MOST_FUSED, _ENTRIES_OF_FUSED // passed)))
 
 
 def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[Any]]) -> CostModel:
     """Return the model whose seconds are those that were measured; the equations are above."""
     epochs_s, plain = found.epochs_s, kind_of(LocalSGD())
-    rounds_of = {key: kind.rounds for key, (_, kind) in _round_plan(kinds).items()}
     # Of a round with one row of few entries: first with what that row costs, which is then taken off.
-    first = rounds_of["round", plain, _LENGTHS[0]]
+    first = found.n_rounds["round", plain, _LENGTHS[0]]
     short_s = max(epochs_s["round", plain, _LENGTHS[0]] - epochs_s["end",], 0.0) / (first - 1)
     end_s = max(epochs_s["end",] - short_s, 0.0)
     rows: dict[str, RowCost] = {}
@@ -225,7 +241,7 @@ def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[
         kind: tuple(
             (
                 8.0 * (n + 1),
-                max((epochs_s["round", kind, n] - end_s) / rounds_of["round", kind, n] - row_s_of_rounds, 0.0),
+                max((epochs_s["round", kind, n] - end_s) / found.n_rounds["round", kind, n] - row_s_of_rounds, 0.0),
             )
             for n in _LENGTHS
         )
@@ -233,10 +249,8 @@ def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[
     }
     narrow = rows["dense float64 model"].seconds(1, _NARROW)
     awake_s = interpolate(rounds[plain], 8.0 * (_NARROW + 1))
-    plan = _base_plan((), ("float64",))
     waits = []
     for every in _PERIODS:
-        _, kind = plan["wait", every]
-        work_s = every * narrow
-        waits.append((work_s, (epochs_s["wait", every] - end_s) / kind.rounds - awake_s - work_s))
+        work_s, n_rounds = every * narrow, found.n_rounds["wait", every]
+        waits.append((work_s, (epochs_s["wait", every] - end_s) / n_rounds - awake_s - work_s))
     return replace(base, rows=rows, rounds=rounds, waits=tuple(waits), end_s=end_s)

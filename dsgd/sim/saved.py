@@ -36,7 +36,7 @@ __all__ = ["MAX_AGE_DAYS", "SavedCosts", "costs_path", "known_costs", "read_cost
 
 #: A calibration that is older is measured anew.
 MAX_AGE_DAYS: Final = 30
-_FORMAT: Final = 1
+_FORMAT: Final = 2
 _FOLDER: Final = "calibrations"
 _PACKAGES: Final = ("dsgd", "numpy", "numba", "distributed")
 

@@ -165,9 +165,9 @@ class SimTransport(AbstractTransport):
         self.ledger.charge(WIRE, wire_s)
         self.ledger.charge(WAIT, end - begin - wire_s)
 
-    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0) -> None:
+    def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """Charge this rank for work; see `AbstractTransport.worked`."""
-        seconds = n_bytes * self._compute.added_byte_s
+        seconds = n_bytes * self._compute.added_byte_s + epochs * self._compute.end_s
         if rows or params:
             number = self.ledger.round_number
             if number != self._drawn[0]:
