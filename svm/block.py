@@ -163,7 +163,10 @@ class _Run:
         """Solve one block and bring u of the active samples up to date."""
         state = self.state
         chosen, f = self._choose()
-        samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
+        if len(state.alpha) == 1:
+            samples, where = chosen, np.arange(len(chosen))
+        else:
+            samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
         picked = self.matrix.pick(samples)
         before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
         answer = np.append(before, 0.0)

@@ -239,7 +239,8 @@ class KernelMatrix:
         if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
             self._compute_block(out, picked, np.arange(q))
             return out
-        read_block(self._cache.flat, self._cache.stride, slots, self.position[picked.ids], out)
+        args = (self._cache.flat, self._cache.stride, slots, self.position[picked.ids], out)
+        self.pool.slabs(lambda start, stop: read_block(*args, start, stop), q, _BLOCK_ROWS)
         self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
 
@@ -323,7 +324,10 @@ class KernelMatrix:
             kept = samples
             self.n_active = len(samples)
         else:
-            kept = np.setdiff1d(self._cache.held(), gone)
+            is_gone = np.zeros(self.n, dtype=np.bool_)
+            is_gone[gone] = True
+            held = self._cache.held()
+            kept = held[~is_gone[held]]
             self.n_active -= len(gone)
         self.active = samples
         self._rows = take_rows(self._rows, keep)

@@ -235,18 +235,18 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
 
 
 @kernel
-def read_block(flat, stride, slots, positions, out):  # type: ignore[no-untyped-def]
-    """Set rows and columns of `out` that belong to cached rows: slots[a] holds row positions[a], or is negative."""
-    for a in range(len(slots)):
+def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignore[no-untyped-def]
+    """Set rows start..stop of `out` that are cached, and their mirror images among the columns of those that are not.
+
+    Row positions[a] is held in slot slots[a], or not if that is negative.
+    """
+    for a in range(start, stop):
         if slots[a] >= 0:
             source = slots[a] * stride
             for b in range(len(positions)):
                 out[a, b] = flat[source + positions[b]]
-    for a in range(len(slots)):
-        if slots[a] < 0:
-            for b in range(len(positions)):
-                if slots[b] >= 0:
-                    out[a, b] = out[b, a]
+                if slots[b] < 0:
+                    out[b, a] = out[a, b]
 
 
 @kernel
