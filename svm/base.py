@@ -278,13 +278,10 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         self.__dict__.update(gang.value)
         self.ledger_ = gang.ledger
         self.fit_report_ = {
-            "ranks": len(gang.stats),
-            **gang.wires,
+            **gang.report,
             "elapsed_s": time.perf_counter() - begin,
             "rounds": sum(record.event == "block" for history in self.elimination_history_ for record in history),
             "converged": self.converged_,
-            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
-            "stats": [dict(s) for s in gang.stats],
         }
         self._warn_if_open(int(np.sum(self.n_iter_)))
 

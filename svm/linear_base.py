@@ -9,20 +9,17 @@ import warnings
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, Self, get_args
+from typing import Any, get_args
 
 import numpy as np
-import scipy.sparse as sp
 from joblib import effective_n_jobs
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
 from threadpoolctl import ThreadpoolController
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, Block, BlockSummary
+from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.svm.linear_cluster import LinearJob, LinearPacker, LinearResult, train_linear
 from dsgd.svm.linear_problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
@@ -34,7 +31,7 @@ from dsgd.validation import check_bool, check_choice, check_number
 __all__ = ["AbstractLinearSVM"]
 
 
-class AbstractLinearSVM(AbstractClusterEstimator):
+class AbstractLinearSVM(AbstractLinearEstimator):
     """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -178,13 +175,10 @@ class AbstractLinearSVM(AbstractClusterEstimator):
         result: LinearResult = gang.value
         self.ledger_ = gang.ledger
         self.fit_report_ = {
-            "ranks": len(gang.stats),
-            **gang.wires,
+            **gang.report,
             "elapsed_s": time.perf_counter() - begin,
             "converged": all(solution.converged for solution in result.solutions),
             "certificates": [asdict(record) for record in result.history],
-            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
-            "stats": [dict(s) for s in gang.stats],
         }
         return result.solutions
 
@@ -219,42 +213,6 @@ class AbstractLinearSVM(AbstractClusterEstimator):
                 ConvergenceWarning,
                 stacklevel=3,
             )
-
-    def _scores(self, X: Any) -> AnyArray:
-        """Return X coef' + intercept, shape (n, n_outputs)."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
-        scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
-        return scores
-
-    def densify(self) -> Self:
-        """Turn `coef_` into a dense array; the default.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self)
-        if sp.issparse(self.coef_):
-            self.coef_ = self.coef_.toarray()
-        return self
-
-    def sparsify(self) -> Self:
-        """Turn `coef_` into a CSR matrix: smaller for models with many zeros.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self)
-        self.coef_ = sp.csr_array(np.atleast_2d(self.coef_)) if not sp.issparse(self.coef_) else self.coef_
-        return self
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
 
 
 @functools.cache

@@ -11,23 +11,20 @@ import os
 import time
 import warnings
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Final, Self
+from typing import Any, ClassVar, Final
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import validate_data
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_parameters, check_sample_weight
-from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads
+from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
@@ -57,7 +54,7 @@ class _Start:
     n_averaged: int = 0
 
 
-class AbstractSGD(AbstractClusterEstimator):
+class AbstractSGD(AbstractLinearEstimator):
     """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use."""
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
@@ -90,7 +87,7 @@ class AbstractSGD(AbstractClusterEstimator):
     elastic: bool
     out_of_core: bool
 
-    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "_standard", "_averaged")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, "_standard", "_averaged")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
 
     @property
@@ -258,21 +255,15 @@ class AbstractSGD(AbstractClusterEstimator):
         self.sync_history_ = result.periods
         self.ledger_ = gang.ledger
         self.fit_report_ = {
-            "ranks": len(gang.stats),
-            "workers": len({s["worker"] for s in gang.stats}),
-            "ranks_per_worker": list(Counter(s["worker"] for s in gang.stats).values()),
+            **gang.report,
             "strategy": repr(resolve(self.sync)),
-            **gang.wires,
             "elapsed_s": elapsed_s,
             "epochs": [dict(vars(record)) for record in result.history],
             "converged": result.converged,
-            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
-            "stats": [dict(s) for s in gang.stats],
             "stragglers": [
                 {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
                 for slow in result.stragglers
             ],
-            "recoveries": [dict(event) for event in gang.recoveries],
             "rows_lost": max((event["rows_lost"] for event in gang.recoveries), default=0),
         }
         if result.note:
@@ -331,46 +322,6 @@ class AbstractSGD(AbstractClusterEstimator):
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)
-
-    # -- prediction ----------------------------------------------------------------------------------------------
-
-    def _scores(self, X: Any) -> AnyArray:
-        """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
-        check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
-        coef = np.atleast_2d(self.coef_) if not sp.issparse(self.coef_) else self.coef_
-        return np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
-
-    # -- scikit-learn plumbing -----------------------------------------------------------------------------------
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        return tags
-
-    def densify(self) -> Self:
-        """Turn `coef_` into a dense array; the default.
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self)
-        coef: Any = self.coef_
-        if sp.issparse(coef):
-            self.coef_ = coef.toarray()
-        return self
-
-    def sparsify(self) -> Self:
-        """Turn `coef_` into a CSR matrix: smaller for models with many zeros (L1).
-
-        Returns
-        -------
-        self
-        """
-        check_is_fitted(self)
-        self.coef_ = sp.csr_matrix(np.atleast_2d(self.coef_))
-        return self
 
 
 def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:

@@ -3,10 +3,12 @@
 from dsgd.inputs.announcing import announced
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
 from dsgd.inputs.estimator import AbstractClusterEstimator, ClusterBlocks, count_threads
+from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.sources import is_collection, is_distributed
 
 __all__ = [
     "AbstractClusterEstimator",
+    "AbstractLinearEstimator",
     "Block",
     "BlockSummary",
     "ClusterBlocks",

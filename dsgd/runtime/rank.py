@@ -182,8 +182,22 @@ class GangResult:
     recoveries: Sequence[dict[str, Any]] = ()
 
     @property
-    def wires(self) -> dict[str, Any]:
-        """What the ranks talked over, and how many strangers were turned away: two entries of ``fit_report_``."""
+    def report(self) -> dict[str, Any]:
+        """What every ``fit_report_`` says of its gang.
+
+        How many ranks there were, on how many workers, what they talked over, how many strangers were turned away, how
+        much memory the largest process had, and `stats` and `recoveries` as plain lists.
+        """
         refused = sum((Counter(stat.get("refused")) for stat in self.stats), Counter[str]())
         ways = sorted({str(stat["transport"]) for stat in self.stats})
-        return {"transport": ", ".join(ways), "refused": dict(refused)}
+        per_worker = Counter(stat["worker"] for stat in self.stats)
+        return {
+            "ranks": len(self.stats),
+            "workers": len(per_worker),
+            "ranks_per_worker": list(per_worker.values()),
+            "transport": ", ".join(ways),
+            "refused": dict(refused),
+            "peak_rss_bytes": max((stat["peak_rss_bytes"] for stat in self.stats), default=0),
+            "stats": [dict(stat) for stat in self.stats],
+            "recoveries": [dict(event) for event in self.recoveries],
+        }

@@ -6,7 +6,6 @@ import os
 import time
 import warnings
 from abc import abstractmethod
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, ClassVar, Self
 
@@ -256,18 +255,12 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.sync_history_ = result.periods
         self.ledger_ = gang.ledger
         self.fit_report_ = {
-            "ranks": len(gang.stats),
-            "workers": len({s["worker"] for s in gang.stats}),
-            "ranks_per_worker": list(Counter(s["worker"] for s in gang.stats).values()),
+            **gang.report,
             "strategy": repr(self._strategy()),
-            **gang.wires,
             "n_params": len(result.params),
             "elapsed_s": elapsed_s,
             "epochs": [dict(vars(record)) for record in result.history],
             "converged": result.converged,
-            "peak_rss_bytes": max((s["peak_rss_bytes"] for s in gang.stats), default=0),
-            "stats": [dict(s) for s in gang.stats],
-            "recoveries": [dict(event) for event in gang.recoveries],
         }
         if result.note:
             warnings.warn(result.note, RuntimeWarning, stacklevel=3)

@@ -1,0 +1,67 @@
+"""Estimators whose model is a matrix of coefficients and a vector of intercepts."""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.extmath import safe_sparse_dot
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dsgd.inputs.estimator import AbstractClusterEstimator
+from dsgd.types import AnyArray
+
+__all__ = ["AbstractLinearEstimator"]
+
+
+class AbstractLinearEstimator(AbstractClusterEstimator):
+    """A linear model, dense or sparse, which predicts from X coef' + intercept.
+
+    Attributes
+    ----------
+    coef_ : array or CSR matrix, shape (n_features,) or (n_outputs, n_features)
+        Coefficients.
+    intercept_ : float or array, shape (n_outputs,)
+        Intercepts.
+    """
+
+    coef_: Any
+    intercept_: Any
+
+    def _scores(self, X: Any) -> AnyArray:
+        """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
+        check_is_fitted(self)
+        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
+        scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        return scores
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        return tags
+
+    def densify(self) -> Self:
+        """Turn `coef_` into a dense array; the default.
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if sp.issparse(self.coef_):
+            self.coef_ = self.coef_.toarray()
+        return self
+
+    def sparsify(self) -> Self:
+        """Turn `coef_` into a CSR matrix: smaller for models with many zeros (L1).
+
+        Returns
+        -------
+        self
+        """
+        check_is_fitted(self)
+        if not sp.issparse(self.coef_):
+            self.coef_ = sp.csr_matrix(np.atleast_2d(self.coef_))
+        return self
