@@ -18,7 +18,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
 import os
 import statistics
 import sys
@@ -36,7 +35,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np  # noqa: E402
-from common import Rows  # noqa: E402
+from common import Rows, in_processes  # noqa: E402
 
 from dsgd.collectives import Group, choose_algorithm  # noqa: E402
 from dsgd.collectives.model import ALGORITHMS  # noqa: E402
@@ -108,27 +107,15 @@ def join_gloo(rank: int, size: int, meeting_file: str) -> Callable[[Any], Any]:
 
 def time_ranks(size: int, methods: list[str], quick: bool) -> Timings:
     """Run a process per rank and return what rank 0 measured."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(size):
-                ours, theirs = context.Pipe()
-                processes.append(context.Process(target=rank_program, args=(rank, size, theirs, methods, quick)))
-                processes[-1].start()
-                theirs.close()
-                pipes.append(ours)
-            addresses = [pipe.recv() for pipe in pipes]
-            for pipe in pipes:
-                pipe.send((addresses, str(Path(folder) / "meeting")))
-            found: list[Timings] = [pipe.recv() for pipe in pipes]
-            return found[0]
-        finally:
-            for process in processes:
-                process.join(10.0)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+        meeting_file = str(Path(folder) / "meeting")
+        found: Timings = in_processes(
+            size,
+            rank_program,
+            lambda rank, pipe: (rank, size, pipe, methods, quick),
+            lambda addresses: (addresses, meeting_file),
+        )
+    return found
 
 
 def print_table(size: int, found: Timings) -> None:

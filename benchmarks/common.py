@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import platform
 import subprocess
 import time
+from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Rows", "machine"]
+__all__ = ["Rows", "in_processes", "machine"]
 
 
 def machine() -> dict[str, Any]:
@@ -68,3 +71,44 @@ class Rows:
         row = {**self._head, "time": time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()), **values}
         with self._path.open("a") as file:
             file.write(json.dumps(row) + "\n")
+
+
+def in_processes(
+    size: int,
+    target: Callable[..., None],
+    arguments: Callable[[int, Connection], Sequence[Any]],
+    meet: Callable[[list[Any]], Any],
+) -> Any:
+    """Run a rank in each of several fresh processes; return what that of rank 0 has sent in the end.
+
+    Parameters
+    ----------
+    size : int
+        How many.
+    target : callable
+        What a process runs. It sends where it can be found, receives what `meet` returns, and sends what it has found.
+    arguments : callable
+        Returns the arguments of `target` for a rank and its end of the pipe.
+    meet : callable
+        Takes what the ranks have sent at first.
+    """
+    context = multiprocessing.get_context("spawn")
+    pipes, processes = [], []
+    try:
+        for rank in range(size):
+            ours, theirs = context.Pipe()
+            processes.append(context.Process(target=target, args=tuple(arguments(rank, theirs))))
+            processes[-1].start()
+            theirs.close()
+            pipes.append(ours)
+        common = meet([pipe.recv() for pipe in pipes])
+        for pipe in pipes:
+            pipe.send(common)
+        found = [pipe.recv() for pipe in pipes]
+        return found[0]
+    finally:
+        for process in processes:
+            process.join(10.0)
+            if process.is_alive():
+                process.kill()
+                process.join()

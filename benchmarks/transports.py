@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import multiprocessing
 import os
 import statistics
 import subprocess
@@ -43,6 +42,7 @@ for _name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ.setdefault(_name, "1")
 
 import numpy as np  # noqa: E402
+from common import Rows, in_processes  # noqa: E402
 
 SIZES = {"8 B": 8, "1 KB": 1024, "64 KB": 65536, "1 MB": 10**6, "10 MB": 10**7, "64 MB": 64 * 10**6}
 REPEATS = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**6: 8}
@@ -192,27 +192,15 @@ def time_processes(method: str, quick: bool) -> Timings:
 
         security = Security.temporary()
     target = gloo_rank if method == "gloo" else dsgd_rank
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = [], []
     with tempfile.TemporaryDirectory() as folder:
-        try:
-            for rank in range(2):
-                ours, theirs = context.Pipe()
-                processes.append(context.Process(target=target, args=(method, rank, theirs, quick, security)))
-                processes[-1].start()
-                theirs.close()
-                pipes.append(ours)
-            told = [pipe.recv() for pipe in pipes]
-            for pipe in pipes:
-                pipe.send(told if method != "gloo" else str(Path(folder) / "meeting"))
-            found: list[Timings] = [pipe.recv() for pipe in pipes]
-            return found[0]
-        finally:
-            for process in processes:
-                process.join(10.0)
-                if process.is_alive():
-                    process.kill()
-                    process.join()
+        meeting_file = str(Path(folder) / "meeting")
+        found: Timings = in_processes(
+            2,
+            target,
+            lambda rank, pipe: (method, rank, pipe, quick, security),
+            lambda addresses: meeting_file if method == "gloo" else addresses,
+        )
+    return found
 
 
 def time_threads(quick: bool) -> Timings:
@@ -384,8 +372,6 @@ def main() -> None:
     if options.mpi_rank:
         mpi_rank(options.mpi_rank, options.quick)
         return
-    from common import Rows
-
     rows: list[dict[str, Any]] = []
     methods = []
     for method in options.methods.split(","):
