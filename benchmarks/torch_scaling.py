@@ -4,20 +4,22 @@ The layers of the network are traced and timed one by one on this machine, alone
 work. In a whole step they take longer than by themselves, and there is more in a step than layers (fetching rows, the
 loss, the optimiser): a factor and a constant, from two short trainings on one process with half and twice the rows a
 step. From that, and from what a message costs between two processes here, the step of 1, 2 and 4 processes is
-predicted; four take turns on fewer cores. Nothing of what is predicted was measured before.
+predicted; four take turns on fewer cores. Nothing of what is predicted was measured before. What a machine does changes
+from minute to minute, so all of this takes turns, and the table has the medians.
 
-    python benchmarks/torch_scaling.py [--out rows.jsonl]
+    python benchmarks/torch_scaling.py [--turns 3] [--out rows.jsonl]
 """
 
 from __future__ import annotations
 
 import argparse
+import contextlib
 import json
 import os
 import statistics
 import sys
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -33,39 +35,60 @@ from dsgd.torch import TorchClassifier, measure_node, trace
 BATCH = 64
 STEPS = 40
 SHAPE = (1, 28, 28)
-REPEATS = 3
+REPEATS = 2
 
 
 def main() -> None:
     """Measure, predict, print a table, and append rows."""
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="File to append rows to.")
     parser.add_argument("--ranks", default="1,2,4", help="Numbers of processes.")
+    parser.add_argument("--turns", type=int, default=3)
     options = parser.parse_args()
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
-    cores = len(os.sched_getaffinity(0))
-    alone, beside = calibrate()
-    rows = [measure(ranks, alone if ranks == 1 else beside, cores) for ranks in map(int, options.ranks.split(","))]
-    print(f"CNN, {BATCH} rows of a process in a step; {cores} cores")
+    ranks, cores = [int(n) for n in options.ranks.split(",")], len(os.sched_getaffinity(0))
+    with contextlib.ExitStack() as stack:
+        clients = {n: stack.enter_context(workers(n)) for n in {1, *ranks}}
+        turns = [take_turn(clients, ranks, cores) for _ in range(options.turns)]
+    print(f"CNN, {BATCH} rows of a process in a step; {cores} cores; medians of {options.turns} turns")
     print(f"{'processes':>9} {'measured ms':>12} {'predicted ms':>13} {'predicted / measured':>21} {'waited ms':>10}")
-    for row in rows:
+    for n in ranks:
+        row = {name: statistics.median(turn[n][name] for turn in turns) for name in turns[0][n]}
         ratio = row["predicted_s"] / row["measured_s"]
         print(
-            f"{row['ranks']:>9} {1e3 * row['measured_s']:>12.2f} {1e3 * row['predicted_s']:>13.2f} {ratio:>21.2f} "
+            f"{n:>9} {1e3 * row['measured_s']:>12.2f} {1e3 * row['predicted_s']:>13.2f} {ratio:>21.2f} "
             f"{1e3 * row['exposed_s']:>10.2f}"
         )
-    if options.out:
-        with open(options.out, "a", encoding="utf-8") as file:
-            for row in rows:
-                file.write(json.dumps(row) + "\n")
+        if options.out:
+            with open(options.out, "a", encoding="utf-8") as file:
+                file.write(json.dumps({"ranks": n, "batch": BATCH, **row, **origin()}) + "\n")
 
 
-def calibrate() -> tuple[Node, Node]:
+@contextlib.contextmanager
+def workers(n: int) -> Iterator[Client]:
+    """Start so many worker processes that have trained before."""
+    with (
+        LocalCluster(
+            n_workers=n, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=40
+        ) as cluster,
+        Client(cluster, set_as_default=False) as client,
+    ):
+        training_step_s(client, n, BATCH)
+        yield client
+
+
+def take_turn(clients: Mapping[int, Client], ranks: Sequence[int], cores: int) -> dict[int, dict[str, float]]:
+    """Return the measured and the predicted step by number of processes."""
+    alone, beside = calibrate(clients[1])
+    return {n: compare(clients[n], n, alone if n == 1 else beside, cores) for n in ranks}
+
+
+def calibrate(client: Client) -> tuple[Node, Node]:
     """Return this machine as it is for one process, and as it is for a process beside others."""
     alone, beside = (measure_node(CNN(), SHAPE, rows=(BATCH // 4, 2 * BATCH), repeats=20, beside=n) for n in (0, 1))
     few, many = BATCH // 2, 2 * BATCH
-    few_s, many_s = training_step_s(1, few), training_step_s(1, many)
+    few_s, many_s = training_step_s(client, 1, few), training_step_s(client, 1, many)
     factor = (many_s - few_s) / (passes_s(alone, many) - passes_s(alone, few))
     whole = replace(alone.slower(factor), step_s=max(0.0, few_s - factor * passes_s(alone, few)))
     # Where other cores work too, all of a step takes longer as layers do.
@@ -77,37 +100,25 @@ def passes_s(node: Node, batch: int) -> float:
     return predict_step(trace(CNN(), SHAPE), 1, batch, node, LINKS["shm"]).seconds
 
 
-def measure(ranks: int, node: Node, cores: int) -> dict[str, Any]:
-    """Return a row: the measured and the predicted step."""
+def compare(client: Client, ranks: int, node: Node, cores: int) -> dict[str, float]:
+    """Return the measured and the predicted step."""
     layers = trace(CNN(), SHAPE)
     turns = max(1.0, ranks / cores)
     step = predict_step(layers, ranks, ranks * BATCH, node.slower(turns), LINKS["shm"], sharing="data", overlaps=False)
-    return {
-        "ranks": ranks,
-        "batch": BATCH,
-        "measured_s": training_step_s(ranks, BATCH),
-        "predicted_s": step.seconds,
-        "exposed_s": step.exposed_s,
-        **origin(),
-    }
+    measured_s = training_step_s(client, ranks, BATCH)
+    return {"measured_s": measured_s, "predicted_s": step.seconds, "exposed_s": step.exposed_s}
 
 
-def training_step_s(ranks: int, batch: int) -> float:
+def training_step_s(client: Client, ranks: int, batch: int) -> float:
     """Return the median seconds of a step of synchronous SGD on so many worker processes."""
     rng = np.random.default_rng(0)
     n_rows = ranks * batch * STEPS
     X, y = rng.standard_normal((n_rows, *SHAPE)).astype(np.float32), rng.integers(0, 10, n_rows)
-    with (
-        LocalCluster(
-            n_workers=ranks, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0", silence_logs=40
-        ) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        model = TorchClassifier(
-            CNN, optimizer__momentum=0.9, lr=0.001, max_epochs=1 + REPEATS, sync=MinibatchSGD(ranks * batch),
-            client=client, random_state=0,
-        )  # fmt: skip
-        model.fit(X, y)
+    model = TorchClassifier(
+        CNN, optimizer__momentum=0.9, lr=0.001, max_epochs=1 + REPEATS, sync=MinibatchSGD(ranks * batch),
+        client=client, random_state=0,
+    )  # fmt: skip
+    model.fit(X, y)
     seconds = [epoch["seconds"] for epoch in model.fit_report_["epochs"]]
     # The first epoch loads what has not been used yet.
     return statistics.median(np.diff(seconds)) / STEPS

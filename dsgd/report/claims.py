@@ -66,6 +66,6 @@ def claims_table(claims: Sequence[Claim]) -> Table:
     ]
     note = "trivial: the model is no better than always predicting the commonest label."
     return Table(
-        "Claims", ("claim", "data", "published", "ours", "verdict"), rows,
+        "Claims", ("claim", "data", "claimed", "ours", "verdict"), rows,
         note if any(claim.trivial for claim in claims) else "", n_text=5,
     )  # fmt: skip

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, PowerSGD
+from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
 from dsgd.study.rows import AbstractRun
@@ -29,6 +29,8 @@ __all__ = ["MODELS", "SYNCHRONOUS", "WAYS", "DnnRun", "DnnStudy", "Way", "demo_d
 MODELS: Final = ("mlp", "cnn")
 #: What the others are held against.
 SYNCHRONOUS: Final = "synchronous"
+# Of each weight, the matrix of rank 2 that comes nearest.
+_LOW_RANK: Final = Layerwise({"*": ErrorFeedback(PowerSGD(2))})
 # Batches of a rank between two exchanges of those that do not exchange after every batch.
 _RARE: Final = 16
 
@@ -68,7 +70,7 @@ WAYS: Final[Mapping[str, Callable[[DnnStudy, int], Way]]] = MappingProxyType(
         "dpsgd": lambda study, ranks: Way(DPSGD(study.batch), study.momentum),
         "gtopk": lambda study, ranks: Way(_gradients(study, ranks, GTopK(study.density)), study.momentum),
         "dgc": lambda study, ranks: Way(_gradients(study, ranks, DGC(study.density, study.momentum)), 0.0),
-        "powersgd": lambda study, ranks: Way(_gradients(study, ranks, ErrorFeedback(PowerSGD(8))), study.momentum),
+        "powersgd": lambda study, ranks: Way(_gradients(study, ranks, _LOW_RANK), study.momentum),
         "qsgd": lambda study, ranks: Way(_gradients(study, ranks, QSGD()), study.momentum),
         "diloco": lambda study, ranks: Way(DiLoCo(_RARE * study.batch, 0.7, 0.5), study.momentum),
     }
