@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Final
 
 from dsgd.report import Axis, Figure, Line, Panel
@@ -38,7 +39,8 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
             for number, (name, (at, error)) in enumerate(points.items()):
                 colour, marker, _ = series(number)
                 marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
-            panels.append(Panel(_title(gang), axis, _ERROR, marks))
+            costs, errors = zip(*points.values(), strict=True)
+            panels.append(Panel(_title(gang), _roomy(axis, costs, 0.25), _roomy(_ERROR, errors, 0.12), marks))
     caption = (
         "Test error of the model that training returns, against what all ranks have sent and against the time it took. "
         "Along the line lie those that no other beats in both."
@@ -67,6 +69,19 @@ def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
             panels.append(Panel(_title(gang), axis, _ERROR, marks))
     caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
     return Figure("curves", "Test error while training goes on", caption, panels, columns=2, height=330)
+
+
+def _roomy(axis: Axis, values: Sequence[float], share: float) -> Axis:
+    """Return an axis with a share of its length left free below the values, where names of points stand.
+
+    Values within a factor of four of each other are laid out linearly, since few ticks of a logarithmic axis are there.
+    """
+    low, high = min(values), max(values)
+    if low <= 0.0 or high <= 4.0 * low:
+        room = (high - low) or 0.5 * high or 1.0
+        return replace(axis, scale="linear", low=max(0.0, low - share * room), high=high + 0.08 * room)
+    factor = high / low
+    return replace(axis, low=low / factor**share, high=high * factor**0.08)
 
 
 def _title(gang: DnnGang) -> str:

@@ -24,6 +24,10 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
         Its finished runs, at least one.
     """
     gangs = summarise_dnn(rows)
+    figures = [pareto_figure(gangs)] if gangs else []
+    # Of one look a curve is one point, which the first figure has already.
+    if gangs and len(study.looks) > 1:
+        figures.append(curves_figure(gangs))
     where = "worker processes" if study.network is None else f"simulated, {study.network}"
     return Page(
         title="How should the ranks of a neural network talk?",
@@ -42,7 +46,7 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
         data=[dnn_data_table(rows)],
         claims=check_dnn_claims(gangs),
         source="What this library promises.",
-        figures=[pareto_figure(gangs), curves_figure(gangs)] if gangs else [],
+        figures=figures,
         tables=[dnn_table(gang) for gang in gangs],
         rows=rows,
     )
