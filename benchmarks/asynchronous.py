@@ -4,7 +4,7 @@ Sixteen simulated ranks train two epochs of ijcnn1 over 100 GbE, with 64 or 32 r
 of work to a row. Prints the virtual seconds: with ranks that are alike, with times of a round that vary anew for every
 rank and round, with one rank that is always slower, and with a heavy tail.
 
-    python benchmarks/asynchronous.py --rows rows.jsonl
+    python benchmarks/asynchronous.py --out rows.jsonl
     python benchmarks/asynchronous.py --only LocalSGD ASGD
 """
 
@@ -39,11 +39,14 @@ def main() -> None:
     """Run all and print the table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", nargs="+", help="only the strategies of these names")
-    parser.add_argument("--rows", help="append one JSON row per run to this file")
+    parser.add_argument("--out", help="append one JSON row per run to this file")
+    parser.add_argument("--quick", action="store_true", help="fewer rows")
     arguments = parser.parse_args()
     warnings.simplefilter("ignore", ConvergenceWarning)
-    rows = Rows("asynchronous", arguments.rows)
+    rows = Rows("asynchronous", arguments.out)
     X, y, *_ = split("ijcnn1")
+    if arguments.quick:
+        X, y = X[:8000], y[:8000]
     options: dict[str, Any] = {"learning_rate": "constant", "eta0": 0.1, "max_iter": N_EPOCHS, "tol": None}
     print(f"{'virtual seconds':18}" + "".join(f"{name:>13}" for name in STRAGGLERS))
     for strategy in STRATEGIES:

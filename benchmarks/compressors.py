@@ -193,11 +193,14 @@ def main() -> None:
     parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
     parser.add_argument("--repeats", type=int, default=2)
     parser.add_argument("--auto", action="store_true", help="count bytes of training on wide sparse rows")
-    parser.add_argument("--rows", help="append rows to this file")
+    parser.add_argument("--out", help="append rows to this file")
+    parser.add_argument("--quick", action="store_true", help="shorter vectors, one repeat")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.n, arguments.select, arguments.repeats = 400_000, 2_500_000, 1
     torch.set_num_threads(1)
     print(machine())
-    rows = Rows("compressors", arguments.rows)
+    rows = Rows("compressors", arguments.out)
     if arguments.auto:
         warnings.simplefilter("ignore", ConvergenceWarning)
         auto(rows)

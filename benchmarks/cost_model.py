@@ -5,7 +5,7 @@ tells what its rows cost, and fits of all periods are timed; the median epoch of
 median over turns of what was predicted and measured in the same turn. Two predictions: from kernels on made rows alone,
 and with the seconds per row of the set at hand.
 
-    python benchmarks/cost_model.py --turns 3 --rows cost_model.jsonl
+    python benchmarks/cost_model.py --turns 3 --out cost_model.jsonl
 """
 
 from __future__ import annotations
@@ -60,9 +60,12 @@ def main() -> None:
     parser.add_argument("--turns", type=int, default=3)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sets", nargs="*", default=list(SETS))
-    parser.add_argument("--rows", help="append measurements to this file")
+    parser.add_argument("--out", help="append measurements to this file")
+    parser.add_argument("--quick", action="store_true", help="one turn on one set")
     arguments = parser.parse_args()
-    rows = Rows("cost_model", arguments.rows)
+    if arguments.quick:
+        arguments.turns, arguments.sets = 1, arguments.sets[:1]
+    rows = Rows("cost_model", arguments.out)
     data = {name: load_or_generate(name, n_rows=SETS[name]) for name in arguments.sets}
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     n = arguments.workers

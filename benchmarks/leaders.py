@@ -87,7 +87,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", help="append one JSON row per run to this file")
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--quick", action="store_true", help="two seeds")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.seeds = 2
     rows = Rows("leaders", arguments.out)
     print(f"{'loss':>16} {'strategy':>11} {'on the ridge':>12} {'median at the end':>18} {'left the ridge':>15}")
     for name, (loss, n, rate, noise) in LOSSES.items():

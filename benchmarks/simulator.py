@@ -5,7 +5,7 @@ work cost, and training is run for real and on the simulated twin: dense all-red
 models and of gradients, top-k and gossip. The seconds are the median epoch after the first; calibrations and runs
 alternate, and the median over them counts. In the end 64 simulated ranks train ijcnn1.
 
-    python benchmarks/simulator.py --workers 2 4 --repeats 3 --rows simulator.jsonl
+    python benchmarks/simulator.py --workers 2 4 --repeats 3 --out simulator.jsonl
 """
 
 from __future__ import annotations
@@ -86,9 +86,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--rows", help="append measurements to this file")
+    parser.add_argument("--out", help="append measurements to this file")
+    parser.add_argument("--quick", action="store_true", help="two workers, once")
     arguments = parser.parse_args()
-    rows = Rows("simulator", arguments.rows)
+    if arguments.quick:
+        arguments.workers, arguments.repeats = [2], 1
+    rows = Rows("simulator", arguments.out)
     predictions(arguments.workers, arguments.repeats, rows)
     speed(rows)
 

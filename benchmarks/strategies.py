@@ -130,7 +130,11 @@ def main() -> None:
     parser.add_argument("--network", default="10GbE", help="of simulated ranks")
     parser.add_argument("--dataset", action="append", choices=["ijcnn1", "a9a", "w8a"])
     parser.add_argument("--only", action="append", help="only these strategies, by name")
+    parser.add_argument("--quick", action="store_true", help="two ranks and three strategies on ijcnn1")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.ranks, arguments.dataset = [2], ["ijcnn1"]
+        arguments.only = arguments.only or ["local", "epoch", "dpsgd"]
     arguments.dataset = arguments.dataset or ["ijcnn1", "a9a"]
     warnings.simplefilter("ignore", ConvergenceWarning)
     cases: dict[str, dict[str, Any]] = {name: {"sync": name, **AT_SERVER.get(name, {})} for name in STRATEGIES}

@@ -48,7 +48,10 @@ def main() -> None:
     parser.add_argument("--out", help="append one JSON row per case to this file")
     parser.add_argument("--epochs", type=int, default=20)
     parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="two epochs, once")
     arguments = parser.parse_args()
+    if arguments.quick:
+        arguments.epochs, arguments.repeats = 2, 1
     rows = Rows("threads", arguments.out)
     ijcnn1 = load_or_generate("ijcnn1")
     sets = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pickle
+from datetime import UTC, datetime
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,20 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.serving import mail_for
 from dsgd.runtime.train import TrainData, TrainJob, train
-from dsgd.sim import NETWORKS, Compute, HeavyTail, NoStragglers, SimulatedCluster, SlowRank
+from dsgd.sim import (
+    NETWORKS,
+    Calibration,
+    Compute,
+    CostModel,
+    HeavyTail,
+    Link,
+    Network,
+    NoStragglers,
+    SimulatedCluster,
+    SlowRank,
+    open_costs,
+)
+from dsgd.sim.saved import write_costs
 from dsgd.svm import LinearSVC
 from dsgd.sync import (
     ASGD,
@@ -184,6 +198,34 @@ def test_the_command_compares_networks(data, tmp_path):
     table = CliRunner().invoke(app, command, catch_exceptions=False).stdout
     assert "1GbE" in table
     assert "communication (wire + wait)" in table
+
+
+def test_the_command_takes_what_was_measured(data, tmp_path):
+    """``dsgd simulate --calibration`` runs on the links and cores of a file; a file that is none is named."""
+    X, y = data
+    np.savez(tmp_path / "rows.npz", X=X, y=y)
+    way = Link(1e-9, 1e-3)
+    twin = Calibration(2, Network("measured", way, way), Compute(0.0, 1e-5, 0.0, 0.0, 0.0))
+    write_costs(CostModel(twin), tmp_path / "gang.json", {}, datetime.now(UTC))
+    command = [
+        "simulate",
+        "-d",
+        str(tmp_path / "rows.npz"),
+        "--ranks",
+        "3",
+        "--sync",
+        "64",
+        "--max-iter",
+        "2",
+        "--json",
+    ]
+    found = CliRunner().invoke(app, [*command, "--calibration", str(tmp_path / "gang.json")], catch_exceptions=False)
+    [measured] = json.loads(found.stdout)["networks"]
+    cluster = SimulatedCluster(3, twin.network, twin.compute)
+    options = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 64}
+    assert measured["seconds"] == SGDClassifier(**options, client=cluster).fit(X, y).ledger_.elapsed_s
+    with pytest.raises(InvalidParameterError, match=r"rows\.npz is no calibration"):
+        open_costs(tmp_path / "rows.npz")
 
 
 def test_all_wait_for_the_slow_rank(data):

@@ -17,6 +17,8 @@ Examples:
 
   dsgd simulate --data train.svm --ranks 64 --network 1GbE --network InfiniBand --sync 512
 
+  dsgd simulate --data train.svm --ranks 16 --network 10GbE --calibration ~/gang.json
+
   dsgd simulate --data train.svm --ranks 16 --stragglers heavy-tail --sync anytime:0.01 --json
 """
 
@@ -31,6 +33,10 @@ def simulate(
         list[str] | None,
         typer.Option(help="1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN; give several to compare them."),
     ] = None,
+    calibration: Annotated[
+        list[str] | None,
+        typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
+    ] = None,
     stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
     task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
     loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...")] = None,
@@ -41,13 +47,16 @@ def simulate(
 ) -> None:
     """Train on a simulated cluster; print the seconds it would have taken, and where they went.
 
-    Models, losses and bytes are real, seconds are those of the network and of a core of a known kind. Nothing is
-    written.
+    Models, losses and bytes are real, seconds are those of the network and of a core of a known kind, or of what
+    dsgd calibrate has measured. Nothing is written.
     """
-    from dsgd.sim import SimulatedCluster
+    from dsgd.sim import SimulatedCluster, open_costs
 
-    names = network or ["1GbE"]
+    names = network or ([] if calibration else ["1GbE"])
     clusters = {name: SimulatedCluster(ranks, name, stragglers=stragglers, seed=seed) for name in names}
+    for path in calibration or ():
+        twin = open_costs(path).model.calibration
+        clusters[path] = SimulatedCluster(ranks, twin.network, twin.compute, stragglers, seed)
     parameters = {"max_iter": max_iter, "tol": None, "random_state": seed, "sync": parse_sync(sync)}
     X, y = read_rows(data)
     fitted = {

@@ -9,7 +9,7 @@ from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
 from dsgd.sim.measure import measure_costs
 from dsgd.sim.network import NETWORKS, Link, Network
 from dsgd.sim.predict import Prediction, predict
-from dsgd.sim.saved import SavedCosts, known_costs
+from dsgd.sim.saved import SavedCosts, known_costs, open_costs
 
 __all__ = [
     "NETWORKS",
@@ -32,5 +32,6 @@ __all__ = [
     "calibrate",
     "known_costs",
     "measure_costs",
+    "open_costs",
     "predict",
 ]

@@ -26,13 +26,23 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.comm.base import TransportName
+from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
 from dsgd.sim.compute import Compute
 from dsgd.sim.cost import CostModel, Layout, RowCost, kind_of
 from dsgd.sim.measure import measure_costs
 from dsgd.sim.network import Link, Network
 
-__all__ = ["MAX_AGE_DAYS", "SavedCosts", "costs_path", "known_costs", "read_costs", "signature_of", "write_costs"]
+__all__ = [
+    "MAX_AGE_DAYS",
+    "SavedCosts",
+    "costs_path",
+    "known_costs",
+    "open_costs",
+    "read_costs",
+    "signature_of",
+    "write_costs",
+]
 
 #: A calibration that is older is measured anew.
 MAX_AGE_DAYS: Final = 30
@@ -197,14 +207,40 @@ def read_costs(path: Path, signature: Mapping[str, Any]) -> SavedCosts | None:
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
-        if content["format"] != _FORMAT or content["signature"] != json.loads(json.dumps(signature)):
-            return None
-        measured_at = datetime.fromisoformat(content["measured_at"])
-        if datetime.now(UTC) - measured_at > timedelta(days=MAX_AGE_DAYS):
-            return None
-        return SavedCosts(_model_from(content["model"]), path, measured_at)
+        saved = _saved_in(content, path)
+        is_old = datetime.now(UTC) - saved.measured_at > timedelta(days=MAX_AGE_DAYS)
+        return None if is_old or content["signature"] != json.loads(json.dumps(signature)) else saved
     except (OSError, ValueError, KeyError, TypeError):
         return None
+
+
+def open_costs(path: str | os.PathLike[str]) -> SavedCosts:
+    """Return what a file of `known_costs` or ``dsgd calibrate`` holds, of whatever gang and age.
+
+    Parameters
+    ----------
+    path : path
+        The file.
+
+    Raises
+    ------
+    InvalidParameterError
+        It cannot be read, or is something else.
+    """
+    try:
+        return _saved_in(json.loads(Path(path).read_text(encoding="utf-8")), Path(path))
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise InvalidParameterError(
+            f"{os.fspath(path)} is no calibration that this version can read ({error!r}). Write one with "
+            "`dsgd calibrate`, which prints its path."
+        ) from error
+
+
+def _saved_in(content: Mapping[str, Any], path: Path) -> SavedCosts:
+    """Return what the content of a file says; raises what reading something else raises."""
+    if content["format"] != _FORMAT:
+        raise ValueError(f"format {content['format']!r}, not {_FORMAT}")
+    return SavedCosts(_model_from(content["model"]), path, datetime.fromisoformat(content["measured_at"]))
 
 
 def write_costs(model: CostModel, path: Path, signature: Mapping[str, Any], measured_at: datetime) -> None:
