@@ -44,7 +44,10 @@ def main() -> None:
     parser.add_argument("--out", help="File to append rows to.")
     parser.add_argument("--ranks", default="1,2,4", help="Numbers of processes.")
     parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--quick", action="store_true", help="two processes at most, one turn")
     options = parser.parse_args()
+    if options.quick:
+        options.ranks, options.turns = "1,2", 1
     os.environ["OMP_NUM_THREADS"] = "1"
     torch.set_num_threads(1)
     ranks, cores = [int(n) for n in options.ranks.split(",")], len(os.sched_getaffinity(0))

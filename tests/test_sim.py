@@ -207,19 +207,9 @@ def test_the_command_takes_what_was_measured(data, tmp_path):
     way = Link(1e-9, 1e-3)
     twin = Calibration(2, Network("measured", way, way), Compute(0.0, 1e-5, 0.0, 0.0, 0.0))
     write_costs(CostModel(twin), tmp_path / "gang.json", {}, datetime.now(UTC))
-    command = [
-        "simulate",
-        "-d",
-        str(tmp_path / "rows.npz"),
-        "--ranks",
-        "3",
-        "--sync",
-        "64",
-        "--max-iter",
-        "2",
-        "--json",
-    ]
-    found = CliRunner().invoke(app, [*command, "--calibration", str(tmp_path / "gang.json")], catch_exceptions=False)
+    rows = ["-d", str(tmp_path / "rows.npz"), "--calibration", str(tmp_path / "gang.json")]
+    command = ["simulate", *rows, "--ranks", "3", "--sync", "64", "--max-iter", "2", "--json"]
+    found = CliRunner().invoke(app, command, catch_exceptions=False)
     [measured] = json.loads(found.stdout)["networks"]
     cluster = SimulatedCluster(3, twin.network, twin.compute)
     options = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 64}
