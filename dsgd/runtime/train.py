@@ -160,7 +160,7 @@ def _bring_together(run: Run) -> tuple[FloatVector | None, int]:
     at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
     ended_early = at.epoch < run.job.max_iter
     last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
-    if strategy.exchanges == "model" and ended_early and not strategy.period.is_due(last):
+    if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
         # A strategy that waits for the last round that was planned has yet to average.
         ledger.begin_round("sync")
         strategy.sync(group, at.params, run.weight, at.strategy)

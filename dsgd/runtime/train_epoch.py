@@ -165,7 +165,7 @@ class EpochEnd:
     def _publish(self, record: EpochRecord, *, last: bool) -> None:
         if self._rank.number != 0:
             return
-        period, adaptation = self._job.strategy.period, self._run.adaptation
+        period, adaptation = self._run.period, self._run.adaptation
         every = period.n if isinstance(period, EveryRows) else None
         every = every if adaptation is None else adaptation.every
         if event := self._account.event(record, every, last=last):

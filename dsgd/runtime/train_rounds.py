@@ -82,10 +82,9 @@ class Rounds:
         fused_until = stop - 1 if stop - first == at.ahead else min(stop, at.cut.rounds - 1)
         if self._least_fused <= at.cut.rounds:
             number = self._run_fused(first, fused_until)
-        period = self._job.strategy.period
         while number < stop:
             last = number
-            while last < stop - 1 and not period.is_due(self._run.clock_at(last)):
+            while last < stop - 1 and not self._run.period.is_due(self._run.clock_at(last)):
                 last += 1
             self._run_one(number, last, decides=last + 1 - first == at.ahead)
             number = last + 1
@@ -114,7 +113,7 @@ class Rounds:
         """Run the rounds first..number, the last included, of which only the last may be due, and may decide."""
         ledger, at = self._ledger, self._at
         clock = self._run.clock_at(number)
-        due = self._job.strategy.period.is_due(clock)
+        due = self._run.period.is_due(clock)
         start, stop = at.cut.span(self._rank.number, self._run.data.n_rows, first, number)
         if decides and self._run.adaptation is not None:
             self._run.adaptation.note(at)

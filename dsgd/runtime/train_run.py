@@ -18,7 +18,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.runtime.train_walk import Walk
-from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, Cut, Hogwild, RoundClock
+from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
 from dsgd.types import FloatVector
 
 __all__ = ["Run", "begin_run"]
@@ -38,6 +38,8 @@ class Run:
         The rows of this rank.
     rows : list of int, length world size
         How many rows each rank has.
+    period : AbstractPeriod
+        That of the strategy, which may make it anew each time that it is asked.
     at : TrainState
         Where training stands.
     walk : Walk
@@ -56,6 +58,7 @@ class Run:
     job: TrainJob
     data: TrainData
     rows: list[int]
+    period: AbstractPeriod
     at: TrainState
     walk: Walk
     gradient: FloatVector
@@ -77,7 +80,7 @@ class Run:
     def ends_equal(self, clock: RoundClock) -> bool:
         """Return whether all ranks have the same model after a round."""
         strategy = self.job.strategy
-        return strategy.ends_equal and (strategy.exchanges == "gradient" or strategy.period.is_due(clock))
+        return strategy.ends_equal and (strategy.exchanges == "gradient" or self.period.is_due(clock))
 
 
 def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
@@ -97,16 +100,16 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     rows = [int(n) for n in rank.group.allgather(np.array([data.n_rows], dtype=np.int64)).ravel()]
     rank.ledger.end_round()
 
-    strategy = job.strategy
+    strategy, period = job.strategy, job.strategy.period
     # A rank that is alone has nobody to average with: it walks each epoch in one go.
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers
-    at = TrainState(params, state, Cut.whole(rows, 1 if alone else strategy.period.rounds_per_epoch(rows)))
+    at = TrainState(params, state, Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows)))
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         walk.add_term(strategy, at)
     adaptation: Adaptation | None = None
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, job.max_iter)
-    return Run(rank, job, data, rows, at, walk, gradient, fused, adaptation, deadlines)
+    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines)
 
 
 def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
