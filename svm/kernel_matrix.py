@@ -11,23 +11,20 @@ from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
-import scipy.sparse as sp
 
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
     Rows,
     block_values,
-    centre,
     concatenate_rows,
     left_form,
-    prefers_sparse,
-    prepare,
     row_values,
     span,
     take_rows,
 )
 from dsgd.svm.peers import Peers
+from dsgd.svm.sample_rows import SampleRows
 from dsgd.svm.smo import add_rows, read_block, store_rows
 from dsgd.svm.sums import symmetric_sums, weighted_sums
 from dsgd.svm.threads import Pool
@@ -38,7 +35,6 @@ __all__ = ["Held", "KernelMatrix", "Picked"]
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
 _BLOCK_ROWS = 128
-_HELD_BYTES = 16 * 2**20
 _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
@@ -114,30 +110,17 @@ class KernelMatrix:
         shift: FloatVector | None = None,
         sparse: bool | None = None,
     ) -> None:
-        self.kernel = kernel
-        self.X = X
-        self.pool = pool
-        self.peers = peers or Peers(len(samples) if samples is not None else int(X.shape[0]))
+        self.kernel, self.pool = kernel, pool
+        self._features = SampleRows(kernel, X, samples=samples, peers=peers, shift=shift, sparse=sparse)
+        self.peers = self._features.peers
         self.n = self.peers.n
         self.n_hits = 0
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
-        self.samples = samples
-        self._n_columns = int(X.shape[1])
-        if peers is None:
-            sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
-            shift = None if sparse else centre(kernel, X, samples)
-        self._sparse, self._shift = bool(sparse), shift
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
-        self._exact_rows: Rows | None = None
-        self.active: IntVector = self.peers.mine(np.arange(self.n))
+        self.active: IntVector = self._features.here
         self.n_active = self.n  # on all ranks
-        self._here = self.active  # samples of this rank, active or not
-        self._row_of = np.empty(0, dtype=np.int64)
-        if not self.peers.is_alone:
-            self._row_of = np.full(self.n, -1, dtype=np.int64)
-            self._row_of[self._here] = np.arange(len(self._here)) if samples is None else samples
         self.set_dtype(dtype)
 
     def set_dtype(self, dtype: Any) -> None:
@@ -157,7 +140,7 @@ class KernelMatrix:
     @property
     def mine(self) -> IntVector:
         """Samples of this rank."""
-        return self._here
+        return self._features.here
 
     @property
     def is_pressed(self) -> bool:
@@ -169,12 +152,7 @@ class KernelMatrix:
     @property
     def value_cost(self) -> float:
         """What a kernel value costs, in units of a cheap one: what exp takes, and as much for 32 multiplications."""
-        return 1.0 + self._n_entries / 32.0
-
-    @property
-    def _n_entries(self) -> float:
-        """What is multiplied for a value: the entries of a row."""
-        return float(self.X.nnz) / max(1, self.X.shape[0]) if self._sparse else float(self._n_columns)
+        return 1.0 + self._features.n_entries / 32.0
 
     @property
     def is_large(self) -> bool:
@@ -184,8 +162,7 @@ class KernelMatrix:
     @property
     def nbytes(self) -> int:
         """Bytes held for rows and cache."""
-        exact = self._exact_rows.nbytes if self._exact_rows is not None else 0
-        return self._rows.nbytes + exact + self._cache.nbytes
+        return self._rows.nbytes + self._features.nbytes + self._cache.nbytes
 
     def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of samples of this rank."""
@@ -193,19 +170,11 @@ class KernelMatrix:
             positions = self.position[ids]
             if len(ids) and (positions >= 0).all():
                 return take_rows(self._rows, positions)
-        if self._exact_rows is not None and np.dtype(dtype) == np.float64:
-            return take_rows(self._exact_rows, ids)
-        if not self.peers.is_alone:
-            index = self._row_of[ids]
-        else:
-            index = ids if self.samples is None else self.samples[ids]
-        if self.kernel.name == "precomputed":
-            return Rows(len(ids), plain=self.X, ids=index)
-        return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
+        return self._features.prepared(ids, dtype)
 
     def own_rows(self, dtype: Any) -> Rows:
         """Return the rows of all samples of this rank, active or not."""
-        return self._prepared(self._here, dtype)
+        return self._prepared(self.mine, dtype)
 
     def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of any samples; those of other ranks travel."""
@@ -272,7 +241,7 @@ class KernelMatrix:
 
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them."""
-        return len(self.active) <= _NEAR * q or self._n_entries >= _WIDE
+        return len(self.active) <= _NEAR * q or self._features.n_entries >= _WIDE
 
     def add(
         self,
@@ -378,63 +347,14 @@ class KernelMatrix:
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
         """Hand active samples of some ranks over to others; called by all ranks together with (from, to, samples)."""
-        given, taken, parts = [self.active[:0]], [self.active[:0]], []
-        for giver, taker, ids in plan:
-            part = self._hand_over(giver, taker, ids)
-            if self.peers.rank == giver:
-                given.append(ids)
-            if part is not None:
-                taken.append(ids)
-                parts.append(part)
-        self.peers.rehome(plan)
-        ours, theirs = np.concatenate(given), np.concatenate(taken)
+        ours, theirs = self._features.move(plan)
         self.shrink(np.flatnonzero(~np.isin(self.active, ours)), self.active[:0])
-        if len(ours) or parts:
-            stays = self._here[~np.isin(self._here, ours)]
-            stack = sp.vstack if sp.issparse(self.X) else np.concatenate
-            self.X = stack([self.X[self._row_of[stays]], *parts])
-            self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
-            self._here = np.concatenate([stays, theirs])
-            self._row_of[:] = -1
-            self._row_of[self._here] = np.arange(len(self._here))
         self._append(theirs)
-
-    def _hand_over(self, giver: int, taker: int, ids: IntVector) -> Any:
-        """Return rows of X on the rank that takes them."""
-        peers, rows = self.peers, None
-        if peers.rank == giver:
-            rows = self.X[self._row_of[ids]]
-        if not sp.issparse(self.X):
-            return peers.hand_over(giver, taker, rows, (len(ids), self._n_columns), self.X.dtype)
-        lengths = None if rows is None else np.diff(rows.indptr).astype(np.int64)
-        lengths = peers.hand_over(giver, taker, lengths, (len(ids),), np.int64)
-        size = 0 if lengths is None else int(lengths.sum())
-        columns = peers.hand_over(
-            giver, taker, None if rows is None else rows.indices.astype(np.int64), (size,), np.int64
-        )
-        values = peers.hand_over(giver, taker, None if rows is None else rows.data, (size,), self.X.dtype)
-        if lengths is None:
-            return None
-        starts = np.concatenate([[0], np.cumsum(lengths)])
-        return sp.csr_matrix((values, columns, starts), shape=(len(ids), self._n_columns))
-
-    def _is_light(self, n: int) -> bool:
-        """Return whether n rows in float64 are few bytes."""
-        per_row = 12.0 * self._n_entries if self._sparse else 8.0 * (self._n_columns + 2)
-        return self.kernel.name != "precomputed" and n * per_row <= _HELD_BYTES
-
-    def _keep_exact(self) -> None:
-        """Make the rows of all samples ready in float64 where they are few bytes and lie here.
-
-        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python.
-        """
-        if self._exact_rows is None and self.peers.is_alone and self._is_light(self.n):
-            self._exact_rows = self._prepared(np.arange(self.n), np.float64)
 
     def hold(self, samples: IntVector, n_most: int) -> Held:
         """Return rows of samples that lie here, in float64: kept ready where `n_most` are few bytes, else made anew."""
-        self._keep_exact()
-        if self._is_light(n_most):
+        self._features.keep_exact()
+        if self._features.is_light(n_most):
             rows = self._prepared(samples, np.float64)
             return Held(samples, lambda start, stop: span(rows, start, stop))
         return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
@@ -476,7 +396,7 @@ class KernelMatrix:
         if not self.peers.is_alone or self.kernel.name in {"precomputed", "callable"}:
             return self._product(targets, sources, coefs, dtype)
         if np.dtype(dtype) == np.float64:
-            self._keep_exact()
+            self._features.keep_exact()
         place = np.full(self.n, -1, dtype=np.int64)
         place[targets] = np.arange(len(targets))
         is_both = place[sources] >= 0

@@ -16,7 +16,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 import dsgd.svm.block as block_module
 import dsgd.svm.left_out as left_out_module
 import dsgd.svm.proof as proof_module
-from dsgd.svm import SVC, SVR, Elimination, kernel_matrix, release_memory
+from dsgd.svm import SVC, SVR, Elimination, release_memory, sample_rows
 from dsgd.svm.block import solve
 from dsgd.svm.buffers import Buffers
 from dsgd.svm.dual import Dual
@@ -228,7 +228,7 @@ def test_exact_sums_are_those_of_all_coefficients(monkeypatch, form):
         monkeypatch.setattr(proof_module, "_PART", 64)
         monkeypatch.setattr(proof_module, "_TOGETHER", 30)
     elif form != "dense":
-        monkeypatch.setattr(kernel_matrix, "_HELD_BYTES", 0)
+        monkeypatch.setattr(sample_rows, "_HELD_BYTES", 0)
     rng, K = np.random.default_rng(3), rbf_kernel(X, gamma=GAMMA)
     matrix = KernelMatrix(Kernel("rbf", GAMMA), X, samples=None, dtype=np.float32, cache_bytes=9, pool=Pool(1, None))
     exact, beta = ExactSums(matrix), np.zeros(900)

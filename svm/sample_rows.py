@@ -1,0 +1,144 @@
+"""The features of the samples of one problem, made ready for products in the type that is asked for.
+
+On a gang every rank has the features of its own samples; those of others travel when they are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.svm.kernel_functions import Kernel, Rows, centre, prefers_sparse, prepare, take_rows
+from dsgd.svm.peers import Peers
+from dsgd.types import FloatVector, IntVector
+
+__all__ = ["SampleRows"]
+
+_HELD_BYTES = 16 * 2**20
+
+
+class SampleRows:
+    """Features of the samples that lie on this rank.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix, shape (n, d)
+        Rows that lie on this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+    samples : int64 array, shape (n,), or None
+        Which rows the samples of this rank are, in the order of their numbers (with ``precomputed``, which rows and
+        columns); None takes all.
+    peers : Peers or None
+        The ranks among which samples are divided; None if all are here.
+    shift : array, shape (d,), or None
+        With `peers`, what is taken off dense rows for rbf, the same on all ranks.
+    sparse : bool or None
+        With `peers`, whether rows are multiplied as CSR.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Any,
+        *,
+        samples: IntVector | None,
+        peers: Peers | None,
+        shift: FloatVector | None,
+        sparse: bool | None,
+    ) -> None:
+        self.kernel, self.X, self.samples = kernel, X, samples
+        self.peers = peers or Peers(len(samples) if samples is not None else int(X.shape[0]))
+        self.n_columns = int(X.shape[1])
+        if peers is None:
+            sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
+            shift = None if sparse else centre(kernel, X, samples)
+        self._sparse, self._shift = bool(sparse), shift
+        self._exact: Rows | None = None
+        self.here: IntVector = self.peers.mine(np.arange(self.peers.n))  # samples of this rank
+        self._row_of = np.empty(0, dtype=np.int64)
+        if not self.peers.is_alone:
+            self._row_of = np.full(self.peers.n, -1, dtype=np.int64)
+            self._row_of[self.here] = np.arange(len(self.here)) if samples is None else samples
+
+    @property
+    def n_entries(self) -> float:
+        """What is multiplied for a value: the entries of a row."""
+        return float(self.X.nnz) / max(1, self.X.shape[0]) if self._sparse else float(self.n_columns)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of rows that are kept in float64."""
+        return self._exact.nbytes if self._exact is not None else 0
+
+    def prepared(self, ids: IntVector, dtype: Any) -> Rows:
+        """Return rows of samples of this rank."""
+        if self._exact is not None and np.dtype(dtype) == np.float64:
+            return take_rows(self._exact, ids)
+        if not self.peers.is_alone:
+            index = self._row_of[ids]
+        else:
+            index = ids if self.samples is None else self.samples[ids]
+        if self.kernel.name == "precomputed":
+            return Rows(len(ids), plain=self.X, ids=index)
+        return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
+
+    def is_light(self, n: int) -> bool:
+        """Return whether n rows in float64 are few bytes."""
+        per_row = 12.0 * self.n_entries if self._sparse else 8.0 * (self.n_columns + 2)
+        return self.kernel.name != "precomputed" and n * per_row <= _HELD_BYTES
+
+    def keep_exact(self) -> None:
+        """Make the rows of all samples ready in float64 where they are few bytes and lie here.
+
+        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python.
+        """
+        if self._exact is None and self.peers.is_alone and self.is_light(self.peers.n):
+            self._exact = self.prepared(np.arange(self.peers.n), np.float64)
+
+    def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
+        """Hand samples of some ranks over to others, (from, to, samples) each; return those that went and that came.
+
+        All ranks call this together.
+        """
+        given, taken, parts = [self.here[:0]], [self.here[:0]], []
+        for giver, taker, ids in plan:
+            part = self._hand_over(giver, taker, ids)
+            if self.peers.rank == giver:
+                given.append(ids)
+            if part is not None:
+                taken.append(ids)
+                parts.append(part)
+        self.peers.rehome(plan)
+        ours, theirs = np.concatenate(given), np.concatenate(taken)
+        if len(ours) or parts:
+            stays = self.here[~np.isin(self.here, ours)]
+            stack = sp.vstack if sp.issparse(self.X) else np.concatenate
+            self.X = stack([self.X[self._row_of[stays]], *parts])
+            self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
+            self.here = np.concatenate([stays, theirs])
+            self._row_of[:] = -1
+            self._row_of[self.here] = np.arange(len(self.here))
+        return ours, theirs
+
+    def _hand_over(self, giver: int, taker: int, ids: IntVector) -> Any:
+        """Return rows of X on the rank that takes them."""
+        peers, rows = self.peers, None
+        if peers.rank == giver:
+            rows = self.X[self._row_of[ids]]
+        if not sp.issparse(self.X):
+            return peers.hand_over(giver, taker, rows, (len(ids), self.n_columns), self.X.dtype)
+        lengths = None if rows is None else np.diff(rows.indptr).astype(np.int64)
+        lengths = peers.hand_over(giver, taker, lengths, (len(ids),), np.int64)
+        size = 0 if lengths is None else int(lengths.sum())
+        columns = peers.hand_over(
+            giver, taker, None if rows is None else rows.indices.astype(np.int64), (size,), np.int64
+        )
+        values = peers.hand_over(giver, taker, None if rows is None else rows.data, (size,), self.X.dtype)
+        if lengths is None:
+            return None
+        starts = np.concatenate([[0], np.cumsum(lengths)])
+        return sp.csr_matrix((values, columns, starts), shape=(len(ids), self.n_columns))
