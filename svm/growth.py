@@ -49,8 +49,8 @@ _MARGIN = 0.05
 #: back costs its n values a second time.
 _RIGHT = 0.8
 #: What a batch costs in rounds, in cheap kernel values for each value of a block: some twenty of them, in each of which
-#: the steps and the choice of variables take as long as ten times the values.
-_BATCH_ROUNDS = 200
+#: the steps and the choice of variables take as long as two and a half times the values.
+_BATCH_ROUNDS = 50
 
 
 def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVector]:

@@ -16,9 +16,9 @@ from dsgd.types import AnyArray, FloatVector, IntVector
 __all__ = ["LeftOut"]
 
 _MAX_EVENTS = 32
-#: What the rounds after a mistake cost, in cheap kernel values for each value of a block: some five of them, in each of
-#: which the steps and the choice of variables take as long as ten times the values.
-_LATE_ROUNDS = 50
+#: What the rounds after a mistake cost, in cheap kernel values for each value of a block: some ten of them, in each of
+#: which the steps and the choice of variables take as long as two and a half times the values.
+_LATE_ROUNDS = 25
 #: With a sample that the proof finds wrongly left out those return that are beyond the extremes by less than this share
 #: of the gap: they follow as soon as the first ones move.
 _NEIGHBOURS = 0.2
