@@ -170,7 +170,8 @@ class _Bell:
         self.inside, self.outside = ends
         os.set_blocking(self.inside, False)
         # Peers may ring until the last of them is gone.
-        weakref.finalize(self, lambda: [os.close(end) for end in ends])
+        for end in ends:
+            weakref.finalize(self, os.close, end)
 
     def nap(self, limit_s: float) -> None:
         """Sleep until somebody rings."""
