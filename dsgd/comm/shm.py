@@ -176,6 +176,7 @@ class SharedTransport(AbstractTransport):
         """Close all connections; peers that wait for this rank see that it went away."""
         if self.window is not None:
             self.window.close()
+            self.window = None
         self._mesh.close()
         rings, self._rings = self._rings, {}
         for ring in rings.values():

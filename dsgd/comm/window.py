@@ -22,6 +22,7 @@ import socket
 import time
 import weakref
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -97,7 +98,8 @@ class Window:
         self._abort = abort
         self._nap = nap
         self._memory = memory
-        abort.on_set(self._wake)
+        # A flag outlives the gang, and must not keep its memory.
+        abort.on_set(partial(self.abort_word.fill, 1))
 
     @property
     def size(self) -> int:
@@ -153,9 +155,6 @@ class Window:
 
     def _word(self, peer: int, place: int) -> int:
         return int(_words(int(self.incoming[peer]))[place // 8])
-
-    def _wake(self) -> None:
-        self.abort_word[0] = 1
 
 
 def _words(box: int) -> Any:

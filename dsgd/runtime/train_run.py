@@ -135,7 +135,9 @@ def _load_kernels(
     fused: FusedRounds | None = None
     optimizer = job.optimizer
     if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
-        window = window_for(rank, job.strategy, params) if optimizer.rule is None else None
+        # Of a subclass the kernel would not take the steps.
+        plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
+        window = window_for(rank, job.strategy, params) if plain else None
         if window is not None:
             fused = FusedRounds(rank, window, optimizer, params, shard, state)
     if job.strategy.exchanges == "model":
