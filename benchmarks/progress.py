@@ -77,7 +77,8 @@ def main() -> None:
     parser.add_argument("--out", help="append one JSON row per case to this file")
     parser.add_argument("--quick", action="store_true", help="fewer and shorter fits")
     arguments = parser.parse_args()
-    repeats, part = (3, 5) if arguments.quick else (15, 1)
+    # Fits of some seconds: starting and ending a line is a matter of milliseconds.
+    repeats, part = (3, 20) if arguments.quick else (9, 1)
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40_000, 22)).astype(np.float32)
     y = X[:, 0] > 0
@@ -89,7 +90,7 @@ def main() -> None:
 
     def account_off() -> float:
         with untold():
-            return fit(8_000, 1500)
+            return fit(8_000, 3000)
 
     def report(case: str, told: list[float], quiet: list[float]) -> None:
         ratio = statistics.median(a / b for a, b in zip(told, quiet, strict=True))
@@ -98,15 +99,15 @@ def main() -> None:
         print(f"{case:>8} {both[0]:8.3f} {both[1]:9.3f} {ratio:13.4f} {min(told) / min(quiet):17.4f}", flush=True)
 
     print(f"{'case':>8} {'with s':>8} {'without s':>9} {'with/without':>13} {'of the fastest':>17}   (medians)")
-    report("account", *pairs(lambda: fit(8_000, 1500), account_off, repeats))
-    report("line", *pairs(lambda: fit(40_000, 400, line()), lambda: fit(40_000, 400), repeats))
+    report("account", *pairs(lambda: fit(8_000, 3000), account_off, repeats))
+    report("line", *pairs(lambda: fit(40_000, 2000, line()), lambda: fit(40_000, 2000), repeats))
     from distributed import Client, LocalCluster
 
     options: dict[str, Any] = {"dashboard_address": "127.0.0.1:0", "silence_logs": logging.CRITICAL}
     with LocalCluster(n_workers=2, threads_per_worker=1, **options) as cluster, Client(cluster) as client:
         report(
             "cluster",
-            *pairs(lambda: fit(40_000, 400, line(), client), lambda: fit(40_000, 400, None, client), repeats),
+            *pairs(lambda: fit(40_000, 2000, line(), client), lambda: fit(40_000, 2000, None, client), repeats),
         )
 
 
