@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import time
 import types
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,14 +20,15 @@ from torch import nn  # noqa: E402
 import torch_programs as programs  # noqa: E402
 from dsgd.compress import ErrorFeedback, TopK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, RankError, VersionMismatchError  # noqa: E402
-from dsgd.runtime import run_on_cluster  # noqa: E402
 from dsgd.sync import LocalSGD  # noqa: E402
 from dsgd.torch import TorchClassifier, compress_hook  # noqa: E402
+from forks import forking  # noqa: E402
 from gang_cluster import cluster_fixture  # noqa: E402
 
 pytestmark = [pytest.mark.cluster]
 
 N_WORKERS = 3
+DDP_LIMIT_S = 120.0
 cluster = cluster_fixture(N_WORKERS)
 
 
@@ -37,25 +39,25 @@ def client(cluster: Any) -> Iterator[Client]:
         yield client
 
 
-def first_state() -> dict[str, torch.Tensor]:
-    """Return the parameters that all trainings begin with."""
-    with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(3)
-        return programs.CNN().state_dict()
+def run_ddp(folder: Path, n: int, *compressors: Any) -> list[np.ndarray]:
+    """Return what torch's own data parallelism has learned with each compressor, None for none.
 
-
-def given_network() -> nn.Module:
-    """Return a network with those parameters."""
-    module = programs.CNN()
-    module.load_state_dict(first_state())
-    return module
-
-
-def run_ddp(client: Client, n: int, store: Path, compressor: Any = None) -> np.ndarray:
-    """Return what n ranks of torch's own data parallelism have learned."""
-    arguments = (first_state(), str(store), compressor)
-    gang = run_on_cluster(programs.train_ddp, [], client=client, pack=programs.keep, args=arguments, n_ranks=n)
-    return np.asarray(gang.value)
+    Its n ranks are processes, which are ended if they hang.
+    """
+    ranks = [forking().Process(target=programs.train_ddp, args=(rank, n, folder, compressors)) for rank in range(n)]
+    for rank in ranks:
+        rank.start()
+    try:
+        deadline = time.monotonic() + DDP_LIMIT_S
+        for rank in ranks:
+            rank.join(max(0.0, deadline - time.monotonic()))
+    finally:
+        for rank in ranks:
+            rank.kill()
+            rank.join()
+    printed = "\n".join(log.read_text() for log in sorted(folder.glob("*.log")))
+    assert [rank.exitcode for rank in ranks] == [0] * n, printed
+    return [np.load(folder / f"{number}.npy") for number in range(len(compressors))]
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -65,9 +67,9 @@ def test_synchronous_sgd_equals_ddp(client: Client, tmp_path: Path, n: int) -> N
     One rank takes the same steps with the batches of all.
     """
     X, y = programs.images(programs.N_STEPS * programs.BATCH * n)
-    expected = run_ddp(client, n, tmp_path / "store")
+    (expected,) = run_ddp(tmp_path, n, None)
     fitted = TorchClassifier(
-        given_network(),
+        programs.fresh()[0],
         lr=programs.LR,
         optimizer__momentum=programs.MOMENTUM,
         optimizer__weight_decay=programs.WEIGHT_DECAY,
@@ -83,7 +85,7 @@ def test_synchronous_sgd_equals_ddp(client: Client, tmp_path: Path, n: int) -> N
     found = programs.vector_of(fitted.module_)
     scale = np.abs(expected).max()
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5 * scale)
-    module, optimizer = programs.fresh(first_state())
+    module, optimizer = programs.fresh()
     # The batch of a step is that of every rank, one after the other.
     order = np.arange(len(X)).reshape(n, programs.N_STEPS, programs.BATCH).swapaxes(0, 1).ravel()
     programs.take_steps(module, optimizer, torch.from_numpy(X[order]), torch.from_numpy(y[order]), programs.BATCH * n)
@@ -102,12 +104,11 @@ class Parts:
         return self.X[cut], self.y[cut]
 
 
-def test_compressors_are_hooks_of_ddp(client: Client, tmp_path: Path) -> None:
+def test_compressors_are_hooks_of_ddp(tmp_path: Path) -> None:
     """DDP with a compressor that loses nothing learns what it learns without one; with one that does, it learns too."""
-    expected = run_ddp(client, 2, tmp_path / "none")
-    whole = run_ddp(client, 2, tmp_path / "whole", ErrorFeedback(TopK(1.0)))
+    compressors = (None, ErrorFeedback(TopK(1.0)), ErrorFeedback(TopK(0.1)))
+    expected, whole, some = run_ddp(tmp_path, 2, *compressors)
     np.testing.assert_allclose(whole, expected, rtol=1e-4, atol=1e-5)
-    some = run_ddp(client, 2, tmp_path / "some", ErrorFeedback(TopK(0.1)))
     assert np.abs(some - expected).max() > 0.01
     module = programs.CNN()
     nn.utils.vector_to_parameters(torch.from_numpy(some), module.parameters())

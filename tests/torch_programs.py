@@ -1,9 +1,12 @@
-"""What ranks of torch tests run on worker processes."""
+"""Networks of torch tests, and torch's own data parallelism on processes of its own."""
 
 from __future__ import annotations
 
+import faulthandler
 import os
-from typing import Any
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
 
 import numpy as np
 import torch
@@ -11,7 +14,6 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from dsgd.runtime.rank import Rank
 from dsgd.torch import compress_hook
 
 N_STEPS = 100
@@ -42,10 +44,17 @@ def images(n: int) -> tuple[np.ndarray, np.ndarray]:
     return X, y
 
 
-def fresh(state: dict[str, torch.Tensor]) -> tuple[nn.Module, torch.optim.Optimizer]:
-    """Return a network with these parameters and an optimiser for it."""
+def first_state() -> dict[str, torch.Tensor]:
+    """Return the parameters that all trainings begin with."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(3)
+        return CNN().state_dict()
+
+
+def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+    """Return a network with those parameters and an optimiser for it."""
     module = CNN()
-    module.load_state_dict(state)
+    module.load_state_dict(first_state())
     return module, torch.optim.SGD(module.parameters(), lr=LR, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY)
 
 
@@ -62,24 +71,27 @@ def vector_of(module: nn.Module) -> np.ndarray:
     return torch.cat([p.detach().reshape(-1) for p in module.parameters()]).numpy()
 
 
-def train_ddp(rank: Rank, data: Any, state: dict[str, torch.Tensor], store: str, compressor: Any = None) -> np.ndarray:
-    """Train with torch's own data parallelism on the rows of this rank; return the parameters."""
-    del data
+def train_ddp(rank: int, size: int, folder: Path, compressors: Sequence[Any]) -> NoReturn:
+    """Train with torch's own data parallelism, once with each compressor, and end the process; rank 0 saves results."""
+    with (folder / f"{rank}.log").open("w") as log:
+        os.dup2(log.fileno(), 1)
+        os.dup2(log.fileno(), 2)
+    faulthandler.dump_traceback_later(90)
     os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank.number, world_size=rank.size)
-    try:
-        X, y = (torch.from_numpy(part) for part in images(N_STEPS * BATCH * rank.size))
-        n = N_STEPS * BATCH
-        own = slice(n * rank.number, n * (rank.number + 1))
-        module, optimizer = fresh(state)
+    dist.init_process_group("gloo", init_method=f"file://{folder}/store", rank=rank, world_size=size)
+    X, y = (torch.from_numpy(part) for part in images(N_STEPS * BATCH * size))
+    n = N_STEPS * BATCH
+    own = slice(n * rank, n * (rank + 1))
+    # No destructor may run: that of DDP joins the threads of gloo with the interpreter lock held, and waits for ever
+    # where one of them wants the lock to drop a tensor. So all are kept until the process ends.
+    kept = []
+    for number, compressor in enumerate(compressors):
+        module, optimizer = fresh()
         parallel = DistributedDataParallel(module)
+        kept.append(parallel)
         if compressor is not None:
             parallel.register_comm_hook(None, compress_hook(compressor))
         take_steps(parallel, optimizer, X[own], y[own], BATCH)
-        return vector_of(module)
-    finally:
-        dist.destroy_process_group()
-
-
-def keep(blocks: Any, rank: int) -> None:
-    """Pack nothing."""
+        if rank == 0:
+            np.save(folder / f"{number}.npy", vector_of(module))
+    os._exit(0)
