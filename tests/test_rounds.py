@@ -18,6 +18,8 @@ import scipy.sparse as sp
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag, inproc
+from dsgd.comm.cores import current_core, leave_core
+from dsgd.comm.window import inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
@@ -216,6 +218,51 @@ def test_a_counter_that_cannot_be_is_refused() -> None:
         memory[-2 * kernels.BOX_BYTES + kernels.GONE_AT :][:8] = 0
         with pytest.raises(ProtocolError, match=r"rank 1 .* has published"):
             waiting_rank(transports[0], abort)
+
+
+needs_two_cores = pytest.mark.skipif(
+    not hasattr(os, "sched_setaffinity") or len(os.sched_getaffinity(0)) < 2,
+    reason="needs a system that tells of cores, and two of them",
+)
+
+
+@needs_two_cores
+def test_a_thread_leaves_its_core_and_keeps_its_rights() -> None:
+    """It goes on elsewhere, may still use all cores that it might before, and one with a single core stays there."""
+    allowed = os.sched_getaffinity(0)
+    found: list[tuple[bool, bool, set[int]]] = []
+
+    def move(mask: set[int]) -> None:
+        os.sched_setaffinity(0, mask)
+        core = current_core()
+        moved = leave_core(core)
+        found.append((moved, current_core() != core, os.sched_getaffinity(0)))
+
+    for mask in (allowed, {min(allowed)}):
+        thread = threading.Thread(target=move, args=(mask,))
+        thread.start()
+        thread.join()
+    assert found[0][0]
+    assert found[0][2] == allowed
+    assert found[1] == (False, False, {min(allowed)})
+
+
+@needs_two_cores
+@pytest.mark.parametrize(("rounds_ago", "same_core", "leaves"), [(1, True, True), (9, True, False), (1, False, False)])
+def test_one_of_two_ranks_that_wait_on_one_core_leaves_it(
+    monkeypatch: pytest.MonkeyPatch, rounds_ago: int, same_core: bool, leaves: bool
+) -> None:
+    """It is the one of the higher number, and only if its peer waited there just now; else it sleeps."""
+    windows = inproc_windows([AbortFlag(), AbortFlag()])
+    cores, left, naps = [0, 0 if same_core else 1], [], []
+    for rank, window in enumerate(windows):
+        window.published = 20 - (rounds_ago if rank == 0 else 0)
+        monkeypatch.setattr(window, "_nap", lambda limit_s, rank=rank: naps.append(rank))
+        monkeypatch.setattr("dsgd.comm.window.current_core", lambda rank=rank: cores[rank])
+        monkeypatch.setattr("dsgd.comm.window.leave_core", lambda core: not left.append(core))
+        window.wait(1 - rank, time.monotonic(), 60.0)
+    assert left == ([0] if leaves else [])
+    assert naps == ([0] if leaves else [0, 1])
 
 
 def test_a_process_killed_in_a_round_is_noticed() -> None:

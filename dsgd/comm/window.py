@@ -7,7 +7,7 @@ peer does not come.
 A rank that waits keeps its core for as long as a wake-up takes, and then sleeps until a peer rings. So a wait costs at
 most twice what the better of the two would, and where other programs want the cores a rank does not keep one from its
 peers. A peer that went away, that lets its deadline pass, and a job that has stopped become the errors that they are on
-any other wire.
+any other wire. Of two ranks that wait for each other on one core, one moves to another core.
 
 Source: the name is MPI's (MPI-3.1, chapter 11, shared-memory windows); to look for as long as a sleep costs is what
 Karlin, Manasse, McGeoch and Owicki 1994 found for locks.
@@ -28,8 +28,9 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.comm.base import AbortFlag
+from dsgd.comm.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
-from dsgd.kernels.rounds import BOX_BYTES, BROKEN, GONE_AT, PUBLISHED_AT, SLOT_BYTES
+from dsgd.kernels.rounds import BOX_BYTES, BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES
 from dsgd.types import AnyArray, IntVector
 
 __all__ = ["NAP_S", "Window", "inproc_windows"]
@@ -37,6 +38,8 @@ __all__ = ["NAP_S", "Window", "inproc_windows"]
 #: How long a rank sleeps before it looks whether the job goes on; peers ring long before.
 NAP_S: Final = 0.05
 _ALIGNMENT: Final = 128
+# Ranks that take turns on a core each run until they have to wait, one round further than the other.
+_TURN: Final = 2
 
 
 class Window:
@@ -107,7 +110,7 @@ class Window:
         return len(self.incoming)
 
     def wait(self, peer: int, since: float, deadline_s: float) -> None:
-        """Sleep until a peer rings, between two looks for one that does not come.
+        """Sleep until a peer rings, or leave the core to it, between two looks for one that does not come.
 
         Parameters
         ----------
@@ -126,6 +129,8 @@ class Window:
             The deadline has passed.
         """
         self._abort.check()
+        if self._leaves_core_to(peer):
+            return
         idle_s = time.monotonic() - since
         gone = self._nap(min(NAP_S, max(deadline_s - idle_s, 0.0)))
         self._abort.check()
@@ -152,6 +157,16 @@ class Window:
         """Tell whoever waits for this rank that it has gone. The memory goes with the last reference."""
         for box in self.outgoing.tolist():
             _words(box)[GONE_AT // 8] = 1
+
+    def _leaves_core_to(self, peer: int) -> bool:
+        """Say where this rank waits; move it if the peer has just waited on the same core. One of them has to stay."""
+        core = current_core()
+        for box in self.outgoing.tolist():
+            _words(box)[CORE_AT // 8], _words(box)[LATE_AT // 8] = core, self.published
+        late = self._word(peer, LATE_AT)
+        if core < 0 or peer > self.rank or not late or self.published - late > _TURN:
+            return False
+        return self._word(peer, CORE_AT) == core and leave_core(core)
 
     def _word(self, peer: int, place: int) -> int:
         return int(_words(int(self.incoming[peer]))[place // 8])

@@ -59,6 +59,9 @@ PUBLISHED_AT: Final = 0
 LEAVE_AT: Final = 8  # and one word further for odd rounds
 GONE_AT: Final = 24
 ASLEEP_AT: Final = 32
+# How many rounds a rank had published when it last had to wait, and on which core that was; not for kernels.
+LATE_AT: Final = 40
+CORE_AT: Final = 48
 _SLOTS_AT: Final = 128
 BOX_BYTES: Final = _SLOTS_AT + 2 * SLOT_BYTES
 

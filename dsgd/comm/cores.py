@@ -1,0 +1,43 @@
+"""Which core a thread runs on, and how it leaves it.
+
+Problem: a thread that is woken may be put on the core of the one that woke it. Two ranks on one core that wait for each
+other then run by turns, each a fraction of a millisecond, until the system balances its cores, tens of milliseconds
+later; by then a short fit is over.
+
+Method: a thread forbids itself its core for a moment, so that the system takes another one that is allowed, and allows
+it again. What a user has allowed stays so.
+
+Cost: some ten microseconds. On systems other than Linux nothing is known of cores, and nothing is done.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable
+
+__all__ = ["current_core", "leave_core"]
+
+_getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+def current_core() -> int:
+    """Return the number of the core that this thread runs on, or -1 where the system does not tell."""
+    return -1 if _getcpu is None else int(_getcpu())
+
+
+def leave_core(core: int) -> bool:
+    """Move this thread off a core, if another one is allowed; return whether it was moved."""
+    if sys.platform != "linux":
+        return False
+    allowed = os.sched_getaffinity(0)
+    others = allowed - {core}
+    if not others or core not in allowed:
+        return False
+    try:
+        os.sched_setaffinity(0, others)
+    except OSError:  # a container may forbid it; then ranks wait for the system to part them
+        return False
+    os.sched_setaffinity(0, allowed)
+    return True
