@@ -18,7 +18,8 @@ so errors of float32 rows count only for what changes after.
 Samples may be divided among p ranks (`dsgd.svm.peers`); the loop is the same. Per round each rank then tells the others
 its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the features of
 the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values. Elimination
-sends the numbers of samples left out, a proof the features of all samples whose variable has changed since the last.
+sends the numbers of samples left out, a proof the features of all samples whose variable has changed since the last; if
+those of all samples are few bytes, they travel once instead.
 When the active samples of a rank come to exceed the mean by half, rows move.
 
 Cost per round: about q n_active/p kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
@@ -46,7 +47,7 @@ _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
 #: a few times the values of a block, and saves a part of its own square: it must be larger than a block.
-_FIRST_BLOCKS = 4
+_FIRST_BLOCKS = 2
 
 
 def solve(
@@ -112,10 +113,12 @@ class _Run:
             with self.peers.round("control"):
                 gap = state.scan()
             if state.n_iter < self.max_iter and self.growth.is_due(gap):
-                self.growth.grow()
+                with self.peers.round("control"):
+                    self.growth.grow()
                 continue
             if not self._is_capped() and not self.growth.batches and self.left_out.is_due(gap):
-                self.left_out.look_again(gap)
+                with self.peers.round("control"):
+                    self.left_out.look_again(gap)
                 continue
             if gap >= target and not self._is_capped():
                 if self.is_early_pending and gap < 10 * self.tol:

@@ -21,6 +21,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
+from dsgd.svm.exponential import exponentials
 from dsgd.svm.kernel_functions import Kernel, Left, centre, left_form, prefers_sparse, prepare, row_values
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 
@@ -89,7 +90,8 @@ class Distances:
         if not is_kept.all():
             out[~is_kept] = self._compute(left[~is_kept], right)
         out *= gamma
-        return np.exp(out, out=out)
+        exponentials(out)
+        return out
 
     def _keep(self, ids: IntVector) -> None:
         """Compute and keep the distances of samples, as far as there is room."""

@@ -23,6 +23,9 @@ time. If the rounds that batches add are not worth this, the rest comes as one b
 Whatever else was guessed wrongly is found by the proof, as any other elimination. Cost: that of a run on the first
 samples, and n values in float64 for each variable that goes to its bound.
 
+Samples may be divided among ranks: what is large, the values that tell of a batch, is divided (`ExactSums.look`), and
+choices follow from numbers that are equal on all ranks.
+
 Source: chunking (Vapnik 1982; Osuna, Freund, Girosi 1997) with the batches of a cascade (Graf et al., NIPS 2004).
 Departures: one run and one set of indicators, and step 2.
 """
@@ -41,10 +44,12 @@ from dsgd.types import FloatVector, IntVector
 
 __all__ = ["Growth", "begin_small"]
 
+#: A problem is large if it has so many times the samples that it would begin with.
+_TIMES_FIRST = 8
 #: A batch comes when the gap is below this share of the one at the start.
 _DONE = 0.1
 #: The margin as a share of the gap at the start, which is twice the margin of a classifier.
-_MARGIN = 0.05
+_MARGIN = 0.06
 #: Of the variables that went to their bounds this share must have stayed there if more are to be sent: one that comes
 #: back costs its n values a second time.
 _RIGHT = 0.8
@@ -57,7 +62,7 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
     """Leave only a few samples active where that pays; return the others in batches, none where it does not.
 
     It pays where the rows of all samples do not fit into the cache and there are enough of them, and is meant for
-    problems that start at zero, on one rank.
+    problems that start at zero. All ranks leave the same samples active.
 
     Parameters
     ----------
@@ -69,14 +74,16 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
         Samples to begin with, at least.
     """
     n = matrix.n
-    is_at_zero = dual.u is None and not dual.alpha.any() and len(matrix.active) == n
-    if not (matrix.peers.is_alone and is_at_zero and matrix.is_large) or n < 4 * n_first:
+    is_at_zero = dual.u is None and not dual.alpha.any() and matrix.n_active == n
+    if not (is_at_zero and matrix.is_large) or n < _TIMES_FIRST * n_first:
         return []
     order = np.random.default_rng(0).permutation(n)
     ends = [n]
     while ends[0] >= 2 * n_first:
         ends.insert(0, ends[0] // 2)
-    matrix.shrink(np.sort(order[: ends[0]]))
+    is_first = np.zeros(n, dtype=np.bool_)
+    is_first[order[: ends[0]]] = True
+    matrix.shrink(np.flatnonzero(is_first[matrix.active]), np.flatnonzero(~is_first))
     return [np.sort(order[start:stop]) for start, stop in pairwise(ends)]
 
 
@@ -129,17 +136,17 @@ class Growth:
         self._raises = self._raises and self._stayed()
         u, change = state.exact.look(ids, state.beta(), self._raise if is_selective and self._raises else None)
         state.u[ids] = u
-        stays = np.zeros(len(ids), dtype=np.bool_)
+        gone = ids[:0]
         is_raised = (state.alpha[:, ids] != 0.0).any(axis=0)
         slack = left_out.slack(ids)  # to the machine of before, as the variables that were raised
         state.u += change
         self._raised = ids[is_raised]
         left_out.trail.know(self._raised, state.beta())
         if is_selective:
-            stays = ~is_raised & (slack > left_out.margin)
-            left_out.add(ids[stays], slack[stays])
-        state.matrix.extend(ids[~stays])
-        state.n_eliminated += int(stays.sum())
+            gone = state.peers.those(ids, ~is_raised & (slack > left_out.margin))
+            left_out.add(gone, slack[np.searchsorted(ids, gone)])
+        state.matrix.extend(np.setdiff1d(ids, gone, assume_unique=True))
+        state.n_eliminated += len(gone)
         state.n_stalls = 0
         if not self.batches:
             left_out.margin = 0.0
@@ -151,7 +158,10 @@ class Growth:
         matrix, alpha = self.state.matrix, self.state.alpha
         n_at_bound = int(np.count_nonzero(alpha >= self.state.dual.upper))
         settled = n_at_bound / max(1, int(np.count_nonzero(alpha)))
-        foretold = (matrix.n_evaluations - self._before) * (matrix.n / (matrix.n - sum(map(len, self.batches)))) ** 2
+        spent = np.array([matrix.n_evaluations - self._before], dtype=np.float64)
+        matrix.peers.add_up(spent)
+        # Ranks share the values, and solve the blocks one after another.
+        foretold = float(spent[0]) / matrix.peers.size * (matrix.n / (matrix.n - sum(map(len, self.batches)))) ** 2
         if 0.5 * settled * foretold * matrix.value_cost < len(self.batches) * self._batch_cost:
             self.batches = [np.sort(np.concatenate(self.batches))]
             self._takes_all, self.left_out.is_sure = True, False

@@ -17,6 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.kernels.jit import kernel as compiled
+from dsgd.svm.exponential import exponentials
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = [
@@ -366,7 +367,7 @@ def sparse_products(values, indices, indptr, left, left_offsets, offsets, out, s
 def _finish(kernel: Kernel, out: AnyArray) -> None:
     """Turn products into kernel values, in place."""
     if kernel.name == "rbf":
-        np.exp(out, out=out)
+        exponentials(out)
     elif kernel.name in {"poly", "sigmoid"}:
         np.multiply(out, out.dtype.type(kernel.gamma), out=out)
         np.add(out, out.dtype.type(kernel.coef0), out=out)
@@ -448,9 +449,10 @@ def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
     _finish(kernel, out)
 
 
-def block_values(kernel: Kernel, left: Rows, right: Rows, dtype: Any) -> FloatMatrix:
-    """Return the matrix of values of all pairs, shape (left.n, right.n)."""
-    out = np.empty((left.n, right.n), dtype=dtype)
+def block_values(kernel: Kernel, left: Rows, right: Rows, dtype: Any, out: AnyArray | None = None) -> FloatMatrix:
+    """Return the matrix of values of all pairs, shape (left.n, right.n), in `out` if given."""
+    if out is None:
+        out = np.empty((left.n, right.n), dtype=dtype)
     for begin, end, part in left_form(kernel, left):
         row_values(kernel, part, right, out[begin:end])
     return out

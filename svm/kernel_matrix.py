@@ -27,7 +27,7 @@ from dsgd.svm.peers import Peers
 from dsgd.svm.sample_rows import SampleRows
 from dsgd.svm.smo import add_rows, read_block, store_rows
 from dsgd.svm.sums import symmetric_sums, weighted_sums
-from dsgd.svm.threads import Pool
+from dsgd.svm.threads import Pool, scratch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Held", "KernelMatrix", "Picked"]
@@ -35,6 +35,7 @@ __all__ = ["Held", "KernelMatrix", "Picked"]
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
 _BLOCK_ROWS = 128
+_LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
 _NEAR = 8  # columns of a row that lie this close come by the cache line
 _WIDE = 64  # features from which on a value costs more than a cache line
 
@@ -117,6 +118,8 @@ class KernelMatrix:
         self.n_hits = 0
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
+        self._lent = np.empty(0, dtype=np.uint8)
+        self._place = np.full(self.n, -1, dtype=np.int64)  # of targets in a product; all −1 between two
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
         self.active: IntVector = self._features.here
@@ -156,8 +159,9 @@ class KernelMatrix:
 
     @property
     def is_large(self) -> bool:
-        """Whether the rows of all samples do not fit into the cache."""
-        return self.kernel.name != "precomputed" and self.dtype.itemsize * self.n * self.n > self._cache_bytes
+        """Whether the rows of all samples do not fit into the cache, or into those of all ranks."""
+        needed = self.dtype.itemsize * self.n * self.n
+        return self.kernel.name != "precomputed" and needed > self._cache_bytes * self.peers.size
 
     @property
     def nbytes(self) -> int:
@@ -177,8 +181,8 @@ class KernelMatrix:
         return self._prepared(self.mine, dtype)
 
     def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
-        """Return rows of any samples; those of other ranks travel."""
-        if self.peers.is_alone:
+        """Return rows of any samples; those of other ranks travel, unless all are here."""
+        if self.peers.is_alone or self._features.are_here(dtype):
             return self._prepared(ids, dtype)
         return self.peers.collect_rows(ids, self._prepared(self.peers.mine(ids), dtype))
 
@@ -201,9 +205,12 @@ class KernelMatrix:
         return picked
 
     def block(self, picked: Picked) -> FloatMatrix:
-        """Return the values among some active samples, shape (q, q), in the type of rows; cached ones are read."""
+        """Return the values among some active samples, shape (q, q), in the type of rows; cached ones are read.
+
+        They are gone with the next call, or with that of `values`.
+        """
         q = len(picked.ids)
-        out = np.empty((q, q), dtype=self.dtype)
+        out = self._lend(q * q, self.dtype).reshape(q, q)
         slots = self._cache.peek(picked.ids)
         if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
             self._compute_block(out, picked, np.arange(q))
@@ -212,6 +219,13 @@ class KernelMatrix:
         self.pool.slabs(lambda start, stop: read_block(*args, start, stop), q, _BLOCK_ROWS)
         self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
+
+    def _lend(self, size: int, dtype: Any) -> AnyArray:
+        """Return memory that is lent again each time: new pages take as long as what is written there."""
+        nbytes = size * np.dtype(dtype).itemsize
+        if len(self._lent) < nbytes:
+            self._lent = np.empty(max(nbytes, _LENT_BYTES), dtype=np.uint8)  # pages that are not written take none
+        return self._lent[:nbytes].view(dtype)
 
     def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
         """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows.
@@ -227,7 +241,8 @@ class KernelMatrix:
         def work(start: int, stop: int) -> None:
             first = start if is_symmetric else 0
             some, others = where[start:stop], where[first:]
-            values = block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype)
+            values = scratch((stop - start, rows.n - first), self.dtype)
+            block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype, values)
             if len(where) == len(out):
                 out[start:stop, first:] = values
                 if is_symmetric:
@@ -271,7 +286,7 @@ class KernelMatrix:
                 add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
             if parts:
                 width = stop - start
-                tile = np.empty((len(missing), width), dtype=self.dtype)
+                tile = scratch((len(missing), width), self.dtype)
                 right = span(self._rows, start, stop)
                 for begin, end, part in parts:
                     row_values(self.kernel, part, right, tile[begin:end])
@@ -331,7 +346,7 @@ class KernelMatrix:
                 def work(start: int, stop: int, parts: Any, lines: IntVector) -> None:
                     right = span(more, start, stop)
                     for begin, end, part in parts:
-                        tile = np.empty((end - begin, stop - start), dtype=self.dtype)
+                        tile = scratch((end - begin, stop - start), self.dtype)
                         row_values(self.kernel, part, right, tile)
                         out[lines[begin:end], start:stop] = tile
 
@@ -360,22 +375,23 @@ class KernelMatrix:
         return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
 
     def values(
-        self, samples: Held, columns: Sequence[Held], coefs: FloatMatrix, memory: FloatVector
+        self, samples: IntVector, columns: Sequence[Held], coefs: FloatMatrix
     ) -> tuple[list[FloatMatrix], FloatMatrix]:
         """Return K[samples, columns], shape (m, n), in float64, and coefs K', shape (k, m), for coefs of shape (k, n).
 
-        The first comes in slabs of columns, which lie one after another in `memory`, shape (m n,) or more.
+        The first comes in slabs of columns, and is gone with the next call or block. The samples lie anywhere; each
+        rank has the columns that lie there, and the sums are over those of all ranks.
         """
         slabs, n = [], 0
         for held in columns:
             size = len(held.ids)
             slabs += [(held, start, min(size, start + _SLAB), n + start) for start in range(0, size, _SLAB)]
             n += size
-        m = len(samples.ids)
-        sums = np.zeros((len(slabs), len(coefs), m))
+        m = len(samples)
+        sums, memory = np.zeros((len(slabs), len(coefs), m)), self._lend(m * n, np.float64)
         tiles = [memory[m * at : m * (at + stop - start)].reshape(m, -1) for _, start, stop, at in slabs]
         self.n_evaluations += m * n
-        parts = left_form(self.kernel, samples.rows(0, m))
+        parts = left_form(self.kernel, self._rows_of(samples, np.float64))
 
         def work(number: int, _: int) -> None:
             (held, start, stop, at), tile = slabs[number], tiles[number]
@@ -385,51 +401,59 @@ class KernelMatrix:
             np.matmul(coefs[:, at : at + stop - start], tile.T, out=sums[number])
 
         self.pool.slabs(work, len(slabs), 1)
-        return tiles, sums.sum(axis=0)
+        total = sums.sum(axis=0)
+        self.peers.add_up(total.reshape(-1))
+        return tiles, total
 
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
 
-        Targets lie on this rank, sources anywhere. A value between two samples that are both is computed once, where
-        all samples are here and the kernel is symmetric to the last bit, as one given or a function need not be.
+        Targets lie on this rank, sources anywhere. A value between two samples of this rank that are both is computed
+        once, where the kernel is symmetric to the last bit, as one given or a function need not be, and the sources of
+        other ranks are few bytes.
         """
-        if not self.peers.is_alone or self.kernel.name in {"precomputed", "callable"}:
-            return self._product(targets, sources, coefs, dtype)
         if np.dtype(dtype) == np.float64:
             self._features.keep_exact()
-        place = np.full(self.n, -1, dtype=np.int64)
-        place[targets] = np.arange(len(targets))
-        is_both = place[sources] >= 0
+        is_symmetric = self.kernel.name not in {"precomputed", "callable"}
+        if not is_symmetric or not (self.peers.is_alone or self._features.is_light(len(sources))):
+            return self._product(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))
+
+        def rows(ids: IntVector) -> Rows:
+            self.peers.check()  # all sources at once may take long
+            return self._prepared(ids, dtype)
+
+        self._place[targets] = np.arange(len(targets))
+        places = self._place[sources]
+        self._place[targets] = -1
+        is_both = places >= 0
+        both = places[is_both]
         is_rest = np.ones(len(targets), dtype=np.bool_)
-        is_rest[place[sources[is_both]]] = False
+        is_rest[both] = False
         out = np.zeros(len(targets))
-        both = place[sources[is_both]]
         out[both], out[is_rest], count = symmetric_sums(
-            self.kernel,
-            lambda ids: self._prepared(ids, dtype),
-            sources[is_both],
-            targets[is_rest],
-            coefs[is_both],
-            dtype,
-            self.pool,
+            self.kernel, rows, sources[is_both], targets[is_rest], coefs[is_both], dtype, self.pool
         )
         self.n_evaluations += count
-        if not is_both.all():
-            out += self._product(targets, sources[~is_both], coefs[~is_both], dtype)
-        return out
+        others = np.flatnonzero(~is_both)
+        if self.peers.is_alone or self._features.are_here(dtype):
+            return out + self._product(targets, sources[others], coefs[others], dtype, rows)
+        arrived = self._rows_of(sources, dtype)
+        return out + self._product(targets, others, coefs[others], dtype, partial(take_rows, arrived))
 
-    def _product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
-        """Return the same, every value computed."""
+    def _product(
+        self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
+    ) -> FloatVector:
+        """Return the same, every value computed; ``rows(sources)`` returns prepared rows."""
         out = np.zeros((len(targets), 1))
         self.n_evaluations += len(targets) * len(sources)
 
         def right(start: int, stop: int) -> Rows:
-            self.peers.check()  # all sources at once may take long
+            self.peers.check()
             return self._prepared(targets[start:stop], dtype)
 
         weighted_sums(
             self.kernel,
-            lambda start, stop: self._rows_of(sources[start:stop], dtype),
+            lambda start, stop: rows(sources[start:stop]),
             coefs[:, None],
             right,
             out,

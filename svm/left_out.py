@@ -127,7 +127,10 @@ class LeftOut:
         return self._settled(f, dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids])
 
     def slack(self, ids: IntVector) -> FloatVector:
-        """Return how far samples at a bound, whose u is right, are beyond the extremes, shape (m,); −∞ if free."""
+        """Return how far samples at a bound, whose u is right, are beyond the extremes, shape (m,); −∞ if free.
+
+        Of samples that lie on other ranks what is returned means nothing.
+        """
         state, dual = self.state, self.state.dual
         f = state.u[ids] + state.c[:, ids]
         y, alpha, upper, group = dual.y[:, ids], state.alpha[:, ids], dual.upper[:, ids], state.group[:, ids]
@@ -201,7 +204,7 @@ class LeftOut:
         state = self.state
         ids, scale = self.trail.ids, self.scale or 0.0
         reach = min(np.inf if self._has_early else _REACH * scale, _REACH_AGAIN * self._worst)
-        ids = np.sort(ids[self._slack[ids] < reach])
+        ids = state.peers.those(ids, self._slack[ids] < reach)
         self._worst = gap
         if not len(ids):
             return False
@@ -209,15 +212,18 @@ class LeftOut:
         beta = state.beta()
         state.u[ids] = state.exact.renew(ids, beta)
         slack = self._note_slack(ids)
-        back = ids[slack <= 0.0]
+        back = state.peers.those(ids, slack <= 0.0)
         self.trail.remove(ids)
-        self.trail.add(ids[slack > 0.0], beta)
+        self.trail.add(np.setdiff1d(ids, back, assume_unique=True), beta)
         state.n_reconstructions += 1
         if len(back):
-            self._worst = max(gap, -float(slack.min()))
+            worst = self._slack[state.peers.mine(ids)].min(initial=np.inf, keepdims=True)
+            state.peers.lowest(worst)
+            self._worst = max(gap, -float(worst[0]))
             self._n_false = min(self._n_false + 1, 20)
             state.matrix.extend(back)
             state.n_returned += len(back)
+            self._rebalance()
         state.load_active()
         state.record("reconstruct", state.scan())
         return len(back) > 0

@@ -139,6 +139,12 @@ class Peers:
             return vector
         return np.concatenate(self._say(lambda group: group.allgatherv(vector)))
 
+    def those(self, ids: IntVector, is_so: AnyArray) -> IntVector:
+        """Return those of some samples, ascending, for which something is true on the rank that holds them."""
+        if self._group is not None and self.holder is not None:
+            is_so = is_so & (self.holder[ids] == self._group.rank)
+        return np.sort(self.join(ids[is_so]))
+
     # -- rows ----------------------------------------------------------------------------------------------------
 
     def collect_rows(self, ids: IntVector, ours: Rows) -> Rows:

@@ -18,7 +18,7 @@ __all__ = ["ExactSums"]
 _TILES = 16  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
 _PART_BYTES = 32 * 2**20  # and their values with those that have coefficients
-_TOGETHER = 256  # samples that are given coefficients, whose rows are then computed together
+_TOGETHER = 1024  # samples that are given coefficients, whose rows are then computed together
 
 
 class ExactSums:
@@ -58,7 +58,7 @@ class ExactSums:
                 yield mine[group == number], np.flatnonzero(beta), beta, True
             else:
                 yield mine[group == number], sources, change, False
-        if (group < 0).any():
+        if self._is_aside.any():  # anywhere: all ranks take part in each product
             yield mine[group < 0], np.flatnonzero(beta), beta, True
 
     def _groups_of(self, ids: IntVector) -> IntVector:
@@ -67,10 +67,12 @@ class ExactSums:
 
     def work(self, beta: FloatVector) -> int:
         """Return the kernel values that it takes to make the sums right for `beta`, on all ranks."""
-        if len(self._states) == 1:  # the same number everywhere
-            ((_, sources, _, _),) = self._changes(beta)
-            return self._matrix.n * len(sources)
-        return sum(len(ids) * len(sources) for ids, sources, _, _ in self._changes(beta))
+        n_sources = int(np.count_nonzero(beta))
+        work = n_sources * int(np.count_nonzero(self._is_aside))
+        for number, state in enumerate(self._states):
+            n_changed = int(np.count_nonzero(beta != state))
+            work += min(n_changed, n_sources) * int(np.count_nonzero((self._group == number) & ~self._is_aside))
+        return work
 
     def renew_all(self, beta: FloatVector) -> FloatVector:
         """Make all sums right for `beta`; return a copy of them."""
@@ -83,14 +85,15 @@ class ExactSums:
         return self.u.copy()
 
     def renew(self, ids: IntVector, beta: FloatVector) -> FloatVector:
-        """Make the sums of some samples right for `beta`; return them."""
+        """Make the sums of some samples, wherever they lie, right for `beta`; return those of all of them."""
         group = self._groups_of(ids)
         for number in np.unique(group):
             some = ids[group == number]
             change = beta - self._states[number] if number >= 0 else beta
             sources = np.flatnonzero(change)
             if len(sources):
-                self.u[some] += self._matrix.product(some, sources, change[sources], np.float64)
+                ours = self._matrix.peers.mine(some)
+                self.u[ours] += self._matrix.product(ours, sources, change[sources], np.float64)
         self._is_aside[ids] = False
         self._group[ids] = len(self._states)
         self._states.append(beta.copy())
@@ -107,6 +110,7 @@ class ExactSums:
 
         That goes by parts: the values that tell of a part are there when what its coefficients add to the sums of the
         samples before it is wanted. So a value between two samples with coefficients is computed once, with the later.
+        Ranks look at each part together: its features travel, and each has the values with its own samples.
 
         Parameters
         ----------
@@ -115,44 +119,47 @@ class ExactSums:
         beta : array, shape (n,)
             Coefficients.
         choose : callable or None
-            ``choose(part, u)`` returns new coefficients of some of the samples, their sums for `beta` being u; None
-            gives none.
+            ``choose(part, u)`` returns new coefficients of some of the samples, their sums for `beta` being u, the same
+            on all ranks; None gives none.
 
         Returns
         -------
         u, change : arrays, shape (m,) and (n,)
-            The sums of `ids` for `beta`, and what the new coefficients add to all sums but those of samples set aside.
+            The sums of `ids` for `beta`, and what the new coefficients add to all sums but those of samples set aside;
+            right where the samples lie.
         """
         added, u = np.zeros(self._matrix.n), np.empty(len(ids))
         if not self._is_aside[ids].all():  # a proof has looked at them since
             return self.renew(ids, beta), added
-        sources, chosen = np.flatnonzero(beta), np.zeros(self._matrix.n)
+        chosen, peers = np.zeros(self._matrix.n), self._matrix.peers
+        n_sources = int(np.count_nonzero(beta))
+        sources = peers.mine(np.flatnonzero(beta))
         columns = _Columns(self._matrix, sources, len(sources) + len(ids))
         given_lately = _Given(self._matrix, added)
         bystanders = np.flatnonzero(~self._is_aside & (beta == 0.0))
-        memory = np.empty(0)  # that of the values, again and again: new pages take as long as what is written there
         start = 0
         while start < len(ids):
-            part = ids[start : start + max(64, min(_PART, _PART_BYTES // (8 * max(1, len(sources)))))]
-            size = len(part) * len(sources)
-            memory = memory if len(memory) >= size else np.empty(max(size, _PART_BYTES // 8))
+            # Each rank has its share of the columns, so that together they take so many more samples at a time.
+            most = peers.size * min(_PART, _PART_BYTES // (8 * max(1, n_sources)))
+            part = ids[start : start + max(64, most)]
             stop = start + len(part)
             both = np.stack([beta[sources], chosen[sources]])
-            held = self._matrix.hold(part, len(part))
-            tiles, (u[start:stop], added[part]) = self._matrix.values(held, columns.held, both, memory)
+            tiles, (u[start:stop], added[part]) = self._matrix.values(part, columns.held, both)
             coefs = np.zeros(len(part)) if choose is None else choose(part, u[start:stop])
             is_given = coefs != 0.0
             given = part[is_given]
             if len(given):
                 added[sources] += self._back(tiles, coefs)
                 chosen[given] = coefs[is_given]
-                sources = np.concatenate([sources, given])
-                columns.append(given)
+                n_sources += len(given)
+                sources = np.concatenate([sources, peers.mine(given)])
+                columns.append(peers.mine(given))
             given_lately.note(part[~is_given], given, coefs[is_given])
             start = stop
         given_lately.settle()
         given = np.flatnonzero(chosen)
         if len(given):  # all at once, as each time the rows of the bystanders have to be made ready
+            bystanders = peers.mine(bystanders)
             added[bystanders] += self._matrix.product(bystanders, given, chosen[given], np.float64)
         self.u[ids] = u
         self._is_aside[ids] = False
@@ -172,7 +179,7 @@ class ExactSums:
                 sums[number] = np.dot(coefs, tiles[number])
 
         self._matrix.pool.slabs(work, len(tiles), _TILES)
-        return np.concatenate(sums)
+        return np.concatenate([np.empty(0), *sums])
 
 
 class _Columns:
@@ -227,12 +234,16 @@ class _Given:
     def settle(self) -> None:
         """Add all that is outstanding."""
         for number, (others, given, coefs) in enumerate(self._parts):
-            self._add(given, given, coefs)
             targets = np.concatenate([self._before, others]) if number == 0 else others
+            if number == len(self._parts) - 1:  # both at once
+                targets = np.concatenate([targets, given])
+            else:
+                self._add(given, given, coefs)
             self._add(targets, *(np.concatenate([part[k] for part in self._parts[number:]]) for k in (1, 2)))
         self._before = np.concatenate([self._before, *(others for others, _, _ in self._parts)])
         self._parts = []
 
     def _add(self, targets: IntVector, given: IntVector, coefs: FloatVector) -> None:
-        if len(targets) and len(given):
+        if len(given):
+            targets = self._matrix.peers.mine(targets)
             self._added[targets] += self._matrix.product(targets, given, coefs, np.float64)

@@ -57,7 +57,14 @@ class SampleRows:
             sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
             shift = None if sparse else centre(kernel, X, samples)
         self._sparse, self._shift = bool(sparse), shift
+        #: What is multiplied for a value: the entries of a row, the same number on all ranks, which decide by it.
+        self.n_entries = float(self.n_columns)
+        if self._sparse:
+            counts = np.array([X.nnz, X.shape[0]], dtype=np.float64)
+            self.peers.add_up(counts)
+            self.n_entries = float(counts[0] / max(1.0, counts[1]))
         self._exact: Rows | None = None
+        self._place = np.empty(0, dtype=np.int64)  # of samples in those rows
         self.here: IntVector = self.peers.mine(np.arange(self.peers.n))  # samples of this rank
         self._row_of = np.empty(0, dtype=np.int64)
         if not self.peers.is_alone:
@@ -65,19 +72,14 @@ class SampleRows:
             self._row_of[self.here] = np.arange(len(self.here)) if samples is None else samples
 
     @property
-    def n_entries(self) -> float:
-        """What is multiplied for a value: the entries of a row."""
-        return float(self.X.nnz) / max(1, self.X.shape[0]) if self._sparse else float(self.n_columns)
-
-    @property
     def nbytes(self) -> int:
         """Bytes of rows that are kept in float64."""
         return self._exact.nbytes if self._exact is not None else 0
 
     def prepared(self, ids: IntVector, dtype: Any) -> Rows:
-        """Return rows of samples of this rank."""
+        """Return rows of samples of this rank; of any, if they are here."""
         if self._exact is not None and np.dtype(dtype) == np.float64:
-            return take_rows(self._exact, ids)
+            return take_rows(self._exact, self._place[ids])
         if not self.peers.is_alone:
             index = self._row_of[ids]
         else:
@@ -92,12 +94,25 @@ class SampleRows:
         return self.kernel.name != "precomputed" and n * per_row <= _HELD_BYTES
 
     def keep_exact(self) -> None:
-        """Make the rows of all samples ready in float64 where they are few bytes and lie here.
+        """Make the rows of all samples ready in float64 on every rank where they are few bytes, else those of this one.
 
-        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python.
+        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python. All
+        ranks call this together.
         """
-        if self._exact is None and self.peers.is_alone and self.is_light(self.peers.n):
-            self._exact = self.prepared(np.arange(self.peers.n), np.float64)
+        if self._exact is not None:
+            return
+        everyone = np.arange(self.peers.n)
+        if self.is_light(self.peers.n):
+            rows = self.peers.collect_rows(everyone, self.prepared(self.peers.mine(everyone), np.float64))
+            self._exact, self._place = rows, everyone
+        elif self.is_light(len(self.here)):
+            self._exact = self.prepared(self.here, np.float64)
+            self._place = np.full(self.peers.n, -1, dtype=np.int64)
+            self._place[self.here] = np.arange(len(self.here))
+
+    def are_here(self, dtype: Any) -> bool:
+        """Return whether the rows of all samples, also those of other ranks, are ready here in this type."""
+        return self._exact is not None and self._exact.n == self.peers.n and np.dtype(dtype) == np.float64
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
         """Hand samples of some ranks over to others, (from, to, samples) each; return those that went and that came.
@@ -120,6 +135,8 @@ class SampleRows:
             self.X = stack([self.X[self._row_of[stays]], *parts])
             self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
             self.here = np.concatenate([stays, theirs])
+            if not self.are_here(np.float64):
+                self._exact = None
             self._row_of[:] = -1
             self._row_of[self.here] = np.arange(len(self.here))
         return ours, theirs

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.svm.kernel_functions import Kernel, Left, Rows, left_form, row_values
-from dsgd.svm.threads import Pool
+from dsgd.svm.threads import Pool, scratch
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["symmetric_sums", "weighted_sums"]
@@ -110,14 +110,16 @@ def symmetric_sums(
     m, out = len(sources), np.zeros(len(sources) + len(others))
     right, n_values = np.concatenate([sources, others]), 0
     width = max(1, _row_bytes(rows(right[:1])))
-    strip = max(16, min(_STRIP, _HELD_BYTES // width))
     slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    chunk = min(_CHUNK, slab)
+    slab -= slab % chunk  # so that each chunk lies in one slab
+    strip = max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
     for first in range(0, m, strip):
         last = min(m, first + strip)
         parts = [
             (begin + a, begin + b, part)
-            for begin in range(first, last, _CHUNK)
-            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + _CHUNK)]))
+            for begin in range(first, last, chunk)
+            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + chunk)]))
         ]
         # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
         back = np.zeros((-(-(m - first) // slab), last - first))
@@ -125,20 +127,20 @@ def symmetric_sums(
 
         def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
             columns, stretch = rows(right[first + start : first + stop]), slice(first + start, first + stop)
-            # Among the left rows themselves every pair is met twice, and gives nothing back.
-            giving = slice(max(0, back.shape[1] - start), max(0, min(stop, m - first) - start))
-            given = coefs[first + start :][giving]
-            tile = np.empty((height, stop - start), dtype=dtype)
+            given = coefs[first + start : first + stop]  # as many of the right rows as are sources
+            tile = scratch((height, stop - start), dtype)
             for begin, end, part in parts:
+                if begin - first >= stop:  # met before, from the other side
+                    break
                 values = tile[: end - begin]
                 row_values(kernel, part, columns, values)
                 out[stretch] += np.dot(values.T, coefs[begin:end])
-                if len(given):
-                    back[start // slab, begin - first : end - first] = np.dot(values[:, giving], given)
+                if len(given) and begin - first < start:  # in a slab of their own left rows are met from both sides
+                    back[start // slab, begin - first : end - first] = np.dot(values[:, : len(given)], given)
 
         pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right) - first, slab)
         out[first:last] += back.sum(axis=0)
-        n_values += (last - first) * (len(right) - first)
+        n_values += sum(min(slab, last - start) * (len(right) - start) for start in range(first, last, slab))
     return out[:m], out[m:], n_values
 
 
@@ -158,7 +160,7 @@ def _add_sums(
 
     def work(start: int, stop: int) -> None:
         rows = right(start, stop)
-        tile = np.empty((height, stop - start), dtype=dtype)
+        tile = scratch((height, stop - start), dtype)
         for begin, end, part, columns in parts:
             values = tile[: end - begin]
             row_values(kernel, part, rows, values)

@@ -9,15 +9,22 @@ which ``x @ A`` keeps.
 from __future__ import annotations
 
 import contextlib
+import math
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from typing import Any
 
+import numpy as np
 from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
-__all__ = ["Pool", "count_threads", "open_pool"]
+from dsgd.types import AnyArray
+
+__all__ = ["Pool", "count_threads", "open_pool", "scratch"]
+
+_own = threading.local()
 
 
 @cache
@@ -30,6 +37,20 @@ def count_threads(n_jobs: int | None) -> int:
     if n_jobs is None:
         return max([1, *(int(library["num_threads"]) for library in _controller().info())])
     return int(n_jobs) if n_jobs > 0 else max(1, cpu_count() + 1 + int(n_jobs))
+
+
+def scratch(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+    """Return an array with anything in it, in memory that is this thread's own until its next call.
+
+    A slab of kernel values is a megabyte. Where an allocator gives such pieces back to the system at once, as it is
+    told to in Dask's workers, their pages are cleared anew for each slab, which takes as long as the product does.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = getattr(_own, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = _own.memory = np.empty(size, dtype=np.uint8)
+    found: AnyArray = memory[:size].view(dtype).reshape(shape)
+    return found
 
 
 class Pool:

@@ -13,7 +13,9 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
+import dsgd.svm.growth as growth_module
 import dsgd.svm.left_out as left_out_module
+import dsgd.svm.proof as proof_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
@@ -24,6 +26,7 @@ from dsgd.svm.kernel_functions import Kernel, centre
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.pairwise import solve_pairwise
 from dsgd.svm.peers import Peers
+from dsgd.svm.proof import ExactSums
 from dsgd.svm.rebalance import plan_moves
 from dsgd.svm.threads import Pool
 from reference.svm import smo
@@ -47,21 +50,25 @@ def problem(*, sparse: bool, n: int = 300) -> tuple[Any, np.ndarray]:
     return X, np.where(X[:, 0] * X[:, 1] + 0.3 * rng.normal(size=n) > 0, 1.0, -1.0)
 
 
-def program(rank: Any, data: Any, X: Any, dual: Dual, holder: np.ndarray, options: dict[str, Any]) -> Solution:
-    """Solve a dual on this rank's share of the rows."""
-    peers = Peers(X.shape[0], rank.group, holder, rank.check)
+def matrix_of(rank: Any, X: Any, holder: np.ndarray, dtype: Any, cache_bytes: int) -> KernelMatrix:
+    """Return the kernel values of which this rank has the columns of its share of the rows."""
     kernel = Kernel("rbf", 0.3)
-    matrix = KernelMatrix(
+    return KernelMatrix(
         kernel,
         X[np.flatnonzero(holder == rank.number)],
         samples=None,
-        dtype=options.get("dtype", np.float32),
-        cache_bytes=options.get("cache_bytes", 10**5),
+        dtype=dtype,
+        cache_bytes=cache_bytes,
         pool=Pool(1, None),
-        peers=peers,
+        peers=Peers(X.shape[0], rank.group, holder, rank.check),
         shift=centre(kernel, X),
         sparse=sp.issparse(X),
     )
+
+
+def program(rank: Any, data: Any, X: Any, dual: Dual, holder: np.ndarray, options: dict[str, Any]) -> Solution:
+    """Solve a dual on this rank's share of the rows."""
+    matrix = matrix_of(rank, X, holder, options.get("dtype", np.float32), options.get("cache_bytes", 10**5))
     elimination = options.get("elimination", MODES["none"])
     if options.get("solver") == "pairwise":
         return solve_pairwise(dual, matrix, tol=options.get("tol", 1e-4), max_iter=-1, elimination=elimination)
@@ -147,6 +154,75 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
     assert solution.converged
     assert solution.n_returned > 0
     assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
+
+
+GROWING = Elimination("multi", every=0.05, min_fraction=0.05, waits_for_pressure=True)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_ranks_begin_small_together(sparse, monkeypatch):
+    """Where rows do not fit, 1, 2 and 3 ranks look at the same batches and end at the optimum of none left out."""
+    monkeypatch.setattr(growth_module, "_BATCH_ROUNDS", 0)  # rounds are what batches cost, and this problem is small
+    X, y = problem(sparse=sparse, n=900)
+    expected = solve_on(X, dual_of(y, 5.0), np.zeros(900, np.int64), 1, tol=1e-5).value
+    sizes = []
+    for n_ranks in (1, 2, 3):
+        holder = np.random.default_rng(n_ranks).integers(0, n_ranks, 900)
+        options = {"elimination": GROWING, "cache_bytes": 9000, "tol": 1e-5}
+        solution = solve_on(X, dual_of(y, 5.0), holder, n_ranks, **options).value
+        events = [record.event for record in solution.history]
+        assert events.count("grow") == 3
+        assert solution.converged
+        assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
+        np.testing.assert_allclose(solution.u, rbf_kernel(X, gamma=0.3) @ (y * solution.alpha[0]), atol=1e-9)
+        sizes.append(solution.history[0].n_active)
+    assert sizes == [112] * 3
+
+
+def test_ranks_that_begin_small_may_have_few_rows_or_one_class():
+    """A rank without rows, and ranks with one class each, take part in every batch, and rows move between them."""
+    X, y = problem(sparse=False, n=900)
+    expected = solve_on(X, dual_of(y), np.zeros(900, np.int64), 1, tol=1e-5).value
+    for holder in (np.where(y > 0, 0, 2), np.ones(900, np.int64)):
+        gang = solve_on(X, dual_of(y), holder, 3, elimination=GROWING, cache_bytes=9000, tol=1e-5)
+        assert gang.value.objective == pytest.approx(expected.objective, rel=1e-6)
+        assert {"grow", "rebalance"} <= {record.event for record in gang.value.history}
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_exact_sums_of_ranks_are_those_of_all_coefficients(n_ranks, sparse, monkeypatch):
+    """Whatever was renewed or added before, each rank has K beta for its samples, and all foresee the same work."""
+    monkeypatch.setattr(proof_module, "_PART", 64)
+    monkeypatch.setattr(proof_module, "_TOGETHER", 30)
+    X, _ = problem(sparse=sparse, n=600)
+    K = rbf_kernel(X, gamma=0.3)
+
+    def check(rank: Any, data: Any, holder: np.ndarray) -> None:
+        rng, matrix, beta = np.random.default_rng(3), matrix_of(rank, X, holder, np.float32, 9), np.zeros(600)
+        exact, mine = ExactSums(matrix), matrix.mine
+        exact.set_aside(np.arange(200, 600))
+        for start in (200, 400):
+            beta[rng.permutation(start)[:80]] = rng.normal(size=80)
+            batch, known = np.arange(start, start + 200), mine[mine < start + 200]
+            raised = np.where(rng.random(200) < 0.2, 1.0, 0.0)
+            u, change = exact.look(batch, beta.copy(), lambda part, u, raised=raised, start=start: raised[part - start])
+            np.testing.assert_allclose(u, K[batch] @ beta, atol=1e-10)
+            np.testing.assert_allclose(change[known], K[known][:, batch] @ raised, atol=1e-10)
+            beta[batch] = raised
+        some = np.sort(rng.permutation(600)[:200])
+        beta[rng.permutation(600)[:80]] += 0.5
+        u = exact.renew(some, beta)[holder[some] == rank.number]
+        np.testing.assert_allclose(u, (K[some] @ beta)[holder[some] == rank.number], atol=1e-10)
+        beta[rng.permutation(600)[:80]] -= 0.5
+        foreseen = rank.group.allgather(np.array([exact.work(beta)]))
+        assert (foreseen == foreseen[0]).all()
+        assert (foreseen > 0).all()
+        np.testing.assert_allclose(exact.renew_all(beta)[mine], (K @ beta)[mine], atol=1e-10)
+        assert exact.work(beta) == 0
+
+    for holder in (np.arange(600) % n_ranks, np.arange(600) // 300):
+        run_on_threads(check, [None] * n_ranks, (holder,), timeout_s=20.0)
 
 
 def test_two_variables_per_sample_and_sums_by_sign():

@@ -16,6 +16,7 @@ from dsgd.svm.block import solve
 from dsgd.svm.cache import RowCache
 from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
+from dsgd.svm.exponential import exponentials
 from dsgd.svm.kernel_functions import Kernel, block_values, prepare, scale_gamma, take_rows
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out, merge_rows
@@ -35,6 +36,22 @@ def _matrix(X, **options) -> KernelMatrix:
 
 def _sparse(n: int, d: int, seed: int) -> sp.csr_matrix:
     return sp.random(n, d, 0.02, format="csr", random_state=np.random.RandomState(seed))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_exponentials_are_right_to_the_last_place(dtype):
+    """Exponentials are within a unit in the last place, down to the smallest normal number, and zero below."""
+    least = np.log(np.finfo(dtype).tiny)
+    x = np.concatenate([np.linspace(0.0, least + 1.0, 100_003), -np.logspace(-20, 0, 1000)]).astype(dtype)[None]
+    values = x.copy()
+    exponentials(values)
+    exact = np.exp(x.astype(np.float64))
+    np.testing.assert_allclose(values, exact, rtol=float(np.finfo(dtype).eps), atol=0)
+    edges = np.array([0.0, -0.0, 3.0, np.inf, np.nan, -np.inf, 2.0 * least], dtype=dtype)
+    exponentials(edges)
+    np.testing.assert_array_equal(edges, [1.0, 1.0, 1.0, 1.0, np.nan, 0.0, 0.0])
+    with pytest.raises(ValueError, match="contiguous"):
+        exponentials(x[:, ::2])
 
 
 @pytest.mark.parametrize("sparse", [False, True])
