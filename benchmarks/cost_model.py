@@ -1,11 +1,12 @@
 """What the cost model predicts for an epoch, and what it takes, for periods from 1 to 4096 on worker processes.
 
-In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set a fit that averages once per epoch
-tells what its rows cost, and fits of all periods are timed; the median epoch of a fit after its first counts, and the
-median over turns of what was predicted and measured in the same turn. Two predictions: from kernels on made rows alone,
-and with the seconds per row of the set at hand.
+In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set fits of all periods are timed, and next
+to each a fit that averages once per epoch tells what a row of the set costs: the speed of a shared machine changes from
+minute to minute. Which of the two comes first changes from turn to turn. The median epoch of a fit after its first
+counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels on made
+rows alone, and with the seconds per row of the set at hand.
 
-    python benchmarks/cost_model.py --turns 3 --out cost_model.jsonl
+    python benchmarks/cost_model.py --turns 12 --out cost_model.jsonl
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ from dsgd.sync import EpochAveraging
 PERIODS = (1, 4, 16, 64, 256, 1024, 4096)
 #: Rows of each set: the shortest period takes a message per row.
 SETS = {"ijcnn1": 16_384, "a9a": 16_384, "epsilon-like": 8_192}
-# A fit lasts about as long, by epochs; periods of one row have two that count.
-FIT_S, MOST_EPOCHS = 0.4, 12
+# A fit lasts about as long, by epochs; of the longest epochs two count.
+FIT_S, MOST_EPOCHS = 0.25, 400
 
 
 def epoch_s(X: Any, y: Any, sync: Any, client: Any, n_epochs: int) -> float:
@@ -36,6 +37,11 @@ def epoch_s(X: Any, y: Any, sync: Any, client: Any, n_epochs: int) -> float:
     options = {"tol": None, "random_state": 0, "sync": sync, "client": client}
     clf = SGDClassifier(max_iter=n_epochs + 1, **options).fit(X, y)
     return median(np.diff([record["seconds"] for record in clf.fit_report_["epochs"]]).tolist())
+
+
+def epochs_for(seconds: float) -> int:
+    """Return how many epochs of so many seconds are timed."""
+    return max(2, min(MOST_EPOCHS, int(FIT_S / seconds)))
 
 
 def workload_of(X: Any) -> Workload:
@@ -48,7 +54,8 @@ def workload_of(X: Any) -> Workload:
 def probed(model: CostModel, load: Workload, X: Any, y: Any, client: Any) -> Workload:
     """Return the workload with the seconds that one of its rows takes, of a fit that averages once per epoch."""
     free = Workload(load.n_rows, 0, load.n_params, layout=load.layout, row_s=0.0)
-    work_s = epoch_s(X, y, EpochAveraging(), client, MOST_EPOCHS) - model.epoch(free, EpochAveraging()).seconds
+    n_epochs = epochs_for(model.epoch(load, EpochAveraging()).seconds)
+    work_s = epoch_s(X, y, EpochAveraging(), client, n_epochs) - model.epoch(free, EpochAveraging()).seconds
     share = -(-load.n_rows // model.calibration.ranks)
     return Workload(
         load.n_rows, load.entries_per_row, load.n_params, layout=load.layout, row_s=max(work_s, 0.0) / share
@@ -57,7 +64,7 @@ def probed(model: CostModel, load: Workload, X: Any, y: Any, client: Any) -> Wor
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--turns", type=int, default=3)
+    parser.add_argument("--turns", type=int, default=12)
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--sets", nargs="*", default=list(SETS))
     parser.add_argument("--out", help="append measurements to this file")
@@ -76,11 +83,12 @@ def main() -> None:
             print(f"turn {turn}: calibrated in {time.perf_counter() - begin:.1f} s", flush=True)
             for name, d in data.items():
                 load = workload_of(d.X)
-                own = probed(model, load, d.X, d.y, client)
                 for every in PERIODS:
-                    made_s, own_s = model.epoch(load, every).seconds, model.epoch(own, every).seconds
-                    n_epochs = max(2, min(MOST_EPOCHS, int(FIT_S / own_s)))
-                    taken_s = epoch_s(d.X, d.y, every, client, n_epochs)
+                    made_s = model.epoch(load, every).seconds
+                    own = probed(model, load, d.X, d.y, client) if turn % 2 == 0 else load
+                    taken_s = epoch_s(d.X, d.y, every, client, epochs_for(made_s))
+                    own = own if turn % 2 == 0 else probed(model, load, d.X, d.y, client)
+                    own_s = model.epoch(own, every).seconds
                     found.setdefault((name, every), []).append((taken_s, own_s, made_s))
     heads = "measured", "predicted", "error", "from made rows", "error"
     print("\n{:<13} {:>6} {:>11} {:>11} {:>6}   {:>14} {:>6}".format("set", "period", *heads))

@@ -2,10 +2,13 @@
 
 For each number of worker processes of this machine and each strategy, `dsgd.sim.calibrate` measures what messages and
 work cost, and training is run for real and on the simulated twin: dense all-reduce of short and of long models, of
-models and of gradients, top-k and gossip. The seconds are the median epoch after the first; calibrations and runs
-alternate, and the median over them counts. In the end 64 simulated ranks train ijcnn1.
+models and of gradients, top-k and gossip. The seconds are the median epoch after the first.
 
-    python benchmarks/simulator.py --workers 2 4 --repeats 3 --out simulator.jsonl
+The speed of a shared machine changes by a factor of two from minute to minute, and what a cache line takes between two
+cores by ten. So every calibration has a run before it and one after it, whose mean it is compared with, and the median
+of these ratios counts. In the end 64 simulated ranks train ijcnn1.
+
+    python benchmarks/simulator.py --workers 2 4 --repeats 5 --out simulator.jsonl
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from __future__ import annotations
 import argparse
 import time
 from collections.abc import Iterator
-from statistics import median
+from statistics import mean, median
 from typing import Any
 
 import numpy as np
@@ -27,6 +30,8 @@ from dsgd.sim import SimulatedCluster, calibrate
 from dsgd.sync import DPSGD, SGP, LocalSGD, MinibatchSGD
 
 EPOCHS = 7
+# Runs of short epochs are made this long, about, so that their median epoch is not one of a moment.
+RUN_S = 0.25
 
 
 def cases() -> Iterator[tuple[str, Any, Any, Any]]:
@@ -46,9 +51,9 @@ def cases() -> Iterator[tuple[str, Any, Any, Any]]:
     yield "1,000 columns, top-k of 1%", X_wide, y_wide, LocalSGD(every=50, compressor=topk)
 
 
-def epoch_s(X: Any, y: Any, sync: Any, client: Any) -> float:
+def epoch_s(X: Any, y: Any, sync: Any, client: Any, epochs: int = EPOCHS) -> float:
     """Return the median seconds of an epoch, but for the first."""
-    clf = SGDClassifier(max_iter=EPOCHS, tol=None, random_state=0, sync=sync, client=client).fit(X, y)
+    clf = SGDClassifier(max_iter=epochs, tol=None, random_state=0, sync=sync, client=client).fit(X, y)
     return median(np.diff([record["seconds"] for record in clf.fit_report_["epochs"]]).tolist())
 
 
@@ -59,12 +64,14 @@ def predictions(workers: list[int], repeats: int, rows: Rows) -> None:
             found: dict[str, list[tuple[float, float]]] = {}
             for _ in range(repeats):
                 for name, X, y, sync in cases():
+                    epochs = max(EPOCHS, min(200, int(RUN_S / epoch_s(X, y, sync, client))))
+                    before = epoch_s(X, y, sync, client, epochs)
                     twin = calibrate(client, sync=sync).cluster()
-                    pair = epoch_s(X, y, sync, client), epoch_s(X, y, sync, twin)
-                    found.setdefault(name, []).append(pair)
+                    measured = mean([before, epoch_s(X, y, sync, client, epochs)])
+                    found.setdefault(name, []).append((measured, epoch_s(X, y, sync, twin)))
         for name, pairs in found.items():
             measured, predicted = (median(column) for column in zip(*pairs, strict=True))
-            ratio = predicted / measured
+            ratio = median(prediction / seconds for seconds, prediction in pairs)
             print(f"{n:>5}  {name:<30} {measured:>8.4f} s {predicted:>8.4f} s {ratio:>6.2f}", flush=True)
             rows.add(ranks=n, training=name, measured_s=measured, predicted_s=predicted, ratio=ratio, pairs=pairs)
 
@@ -85,7 +92,7 @@ def speed(rows: Rows) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
-    parser.add_argument("--repeats", type=int, default=3)
+    parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", help="append measurements to this file")
     parser.add_argument("--quick", action="store_true", help="two workers, once")
     arguments = parser.parse_args()

@@ -93,7 +93,7 @@ EQUATIONS: list[tuple[AbstractRule, Measured, Measured, float]] = [
     (CommFloor(), changed(every=200.0), START, 450),
     (CommFloor(), changed(every=300.0), START, 600),
     (CommFloor(), changed(every=500.0), START, 900),
-    (CommFloor(), changed(every=4900.0), START, 900),
+    (CommFloor(), changed(every=4900.0), START, 2450),
     (CommFloor(apart=0.1), NOW, START, 450),
     (CommFloor(apart=0.1), changed(every=800.0), START, 450),
     (CommFloor(apart=0.1), changed(every=400.0), START, 400),

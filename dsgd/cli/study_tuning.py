@@ -41,6 +41,9 @@ def tuning(
     ranks: Annotated[int | None, typer.Option(min=2, help="Worker processes.", rich_help_panel=GRID)] = None,
     seeds: options.Seeds = None,
     epochs: options.Epochs = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Times that the longest run is trained.", rich_help_panel=GRID)
+    ] = None,
     rows: options.Rows = None,
     share: Annotated[
         float | None,
@@ -74,6 +77,7 @@ def tuning(
         "network": network,
         "seeds": seeds_of(seeds),
         "epochs": epochs,
+        "repeats": repeats,
         "target": share,
         "alpha": alpha,
         "loss": loss,

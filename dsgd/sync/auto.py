@@ -19,13 +19,15 @@ function of it.
 What it gives up: clocks decide, so that the same seed no longer gives the same model, but on a simulated cluster.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; in the 5th, the 15th, the 35th round,
-and every 80 later, with 12 numbers more. With a compressor these travel in a message of their own.
+and every 80 later, with 12 numbers more. With a compressor these travel in a message of their own. A decision takes a
+tenth of a millisecond or two; where the rule follows clocks there are at least `_LEAST_S` between two of them.
 
 Source: the files of `dsgd.sync.adaptive` name that of each rule.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Final
@@ -49,6 +51,7 @@ _PER_EPOCH: Final = 16
 _APART: Final = 0.5
 _FIRST_ROUNDS: Final = 5
 _MOST_ROUNDS: Final = 80
+_LEAST_S: Final = 0.005
 _MOST_PERIODS: Final = 64
 # What a rank tells: the period that it has, and what it has seen.
 _N_TOLD: Final = 1 + len(Seen._fields)
@@ -198,6 +201,9 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
             rounds = min(2 * rounds, _MOST_ROUNDS)
         else:
             _write_down(state, now.epochs * max(rows), now.seconds, chosen, why)
+        round_s = chosen * now.row_s + now.wire_s + now.wait_s
+        if self.rule.follows_clocks and round_s > 0.0:
+            rounds = max(rounds, math.ceil(_LEAST_S / round_s))
         state.every[:] = chosen, rounds, n_decided + 1
         return Plan(chosen, rounds)
 

@@ -18,6 +18,7 @@ from dsgd.study.tuning.summary import (
     seconds_to,
     summarise_tuning,
     sweep_table,
+    target_of,
     tuning_verdict,
 )
 
@@ -35,6 +36,7 @@ __all__ = [
     "seconds_to",
     "summarise_tuning",
     "sweep_table",
+    "target_of",
     "tuning_page",
     "tuning_verdict",
 ]

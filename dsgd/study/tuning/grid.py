@@ -64,11 +64,10 @@ class TuningStudy:
     seeds : sequence of int
         Seeds of the walk over the rows.
     epochs : int
-        Passes over the rows of the longest run.
-    target_epochs : int
-        The target of a set is the training objective of one rank after so many epochs.
+        Passes over the rows of the longest run. The target of a set is the training objective of one rank after half
+        as many.
     repeats : int
-        How often each point of a curve is trained; seconds are medians.
+        How often the longest run is trained, which tells the seconds of all epochs; they are medians.
     target : float
         ``AutoSync(target=...)``.
     loss : {"hinge", "squared_hinge", "log_loss"}
@@ -96,9 +95,8 @@ class TuningStudy:
     ranks: int = 2
     network: str | None = None
     seeds: Sequence[int] = (0, 1, 2, 3, 4)
-    epochs: int = 6
-    target_epochs: int = 3
-    repeats: int = 2
+    epochs: int = 16
+    repeats: int = 7
     target: float = 0.1
     loss: str = "log_loss"
     alpha: float = 1e-4
@@ -112,7 +110,6 @@ class TuningStudy:
             ("seeds", self.seeds, 0),
             ("ranks", [self.ranks], 2),
             ("epochs", [self.epochs], 2),
-            ("target_epochs", [self.target_epochs], 1),
             ("repeats", [self.repeats], 1),
         ):
             if not values or min(values) < least:
@@ -130,9 +127,15 @@ class TuningStudy:
         if self.network is not None:
             network_for(self.network)
 
+    @property
+    def target_epochs(self) -> int:
+        """After how many epochs the objective of one rank is the target."""
+        return self.epochs // 2
+
     def looks(self) -> list[int]:
-        """Return after how many epochs the model of a run is looked at."""
-        return sorted({epoch for epoch in (1, 2, 3, 4, 6, 8, 12, 16, 24, 32) if epoch < self.epochs} | {self.epochs})
+        """Return after how many epochs the model of a run is looked at: mostly where it may reach the target."""
+        target = self.target_epochs
+        return sorted({1, *range(max(1, target // 2), self.epochs, max(1, target // 4)), self.epochs})
 
     def count(self) -> int:
         """Return the number of runs."""
@@ -217,6 +220,8 @@ def demo_tuning_study() -> TuningStudy:
     return TuningStudy(
         data=(DataSource("ijcnn1", 14_000, 10_000), DataSource("webspam-like", 8_000, 4_000)),
         every=(16, 64, 256, 1024, 4096),
+        epochs=6,
+        repeats=3,
         seeds=(0, 1, 2),
         rules=(AUTO, "adacomm", "qsr", "post-local"),
     )

@@ -102,8 +102,8 @@ def _periods(one: TuningSet) -> Panel:
     cell = one.rule(AUTO)
     lines = []
     for number, row in enumerate([] if cell is None else cell.rows):
-        # Drawn to the end of the run, from the first millisecond part that shows.
-        end = row["curve"][-1]["seconds"]
+        # Drawn to the end of the run. Its seconds are medians, and the periods those of one of its fits.
+        end = max(row["curve"][-1]["seconds"], row["periods"][-1]["seconds"])
         steps = [*((record["seconds"], record["period"]) for record in row["periods"]), (end, None)]
         x = [seconds for seconds, _ in steps]
         y = [period for _, period in steps[:-1]]

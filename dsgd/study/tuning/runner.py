@@ -1,8 +1,9 @@
-"""Running a study of the period: one row per set, policy and seed, written as it is made.
+"""Running a study of the period: one row per set, policy and seed.
 
-A period whose first epoch takes far longer than the best of the others takes to the target cannot be the best one: its
-later epochs are not run. On a wire of tens of microseconds that spares the study most of its time, and none of its
-results.
+The speed of a shared machine changes from minute to minute, so the policies of a seed take turns, fit by fit. A period
+whose first epoch takes far longer than the best of the others can take to the target is not the best one: its later
+epochs are not run. Nor are those between the target and the end, where only the accuracy is asked for. That spares the
+study most of its time, and none of its results.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from dsgd.study.measure import objective, score
 from dsgd.study.record import Record
 from dsgd.study.rows import Row, StudyRun
 from dsgd.study.tuning.grid import SEQUENTIAL, TuningRun, TuningStudy
-from dsgd.study.tuning.summary import seconds_to
+from dsgd.study.tuning.summary import target_of
 from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["run_tuning_study"]
 
-# How many times as long as the best run to the target a first epoch may take before the others are left out.
+# How many times as long as the fastest epochs take to the target a first epoch may take before the others are left out.
 _SLOW_PERIOD: Final = 2.0
 _SLOW_RULE: Final = 20.0
 
@@ -42,8 +43,6 @@ def run_tuning_study(
     command: str | None = None,
 ) -> Iterator[StudyRun]:
     """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
-
-    Each point of a curve is trained from the start: what the model of a run is worth is only known when it ends.
 
     Parameters
     ----------
@@ -61,7 +60,7 @@ def run_tuning_study(
     Yields
     ------
     StudyRun
-        In the order of datasets, seeds, policies.
+        In the order of datasets: the runs of one rank, then seeds, policies. Those of a seed are finished together.
 
     Raises
     ------
@@ -83,62 +82,118 @@ def run_tuning_study(
 
 def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], record: Record) -> Iterator[StudyRun]:
     """Run the policies on one dataset."""
-    described, blocks = data.describe(), None
-    target = best = math.inf
+    study, described, blocks, made = specs[0].study, data.describe(), None, dict[str, StudyRun]()
+    alone = []
     for spec in specs:
-        run = record.recall(spec)
-        if run is None:
-            if blocks is None and client is not None:
-                # As an estimator deals the rows of an array.
-                blocks = place(client, data.X, data.y, spec.study.ranks, "shuffled")
-                # Loading compiled code is in no timing.
-                _model(spec, client, 1).fit(blocks, None)
-            slow = _SLOW_PERIOD if spec.every is not None else _SLOW_RULE
-            run = record.add(spec, {**described, **_measure(spec, client, data, blocks, slow * best)})
         if spec.policy == SEQUENTIAL:
-            target, best = run.row["curve"][-1]["objective"], math.inf
-        elif spec.every is not None:
-            best = min(best, seconds_to(run.row, target))
-        yield run
+            run = record.recall(spec)
+            if run is None:
+                curve = _Curve(spec, None, data, None)
+                curve.look(study.target_epochs)
+                run = record.add(spec, {**described, **curve.as_row()})
+            alone.append(run)
+            yield run
+    target = target_of(run.row for run in alone)
+    for seed in study.seeds:
+        together = [spec for spec in specs if spec.seed == seed and spec.policy != SEQUENTIAL]
+        missing = [spec for spec in together if not record.has([spec])]
+        if missing and blocks is None and client is not None:
+            # As an estimator deals the rows of an array.
+            blocks = place(client, data.X, data.y, study.ranks, "shuffled")
+            # Loading compiled code is in no timing.
+            _model(missing[0], client, 1).fit(blocks, None)
+        where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
+        for curve in _by_turns([_Curve(spec, where, data, blocks) for spec in missing], target):
+            made[curve.spec.key] = record.add(curve.spec, {**described, **curve.as_row()})
+        for spec in together:
+            run = made.get(spec.key) or record.recall(spec)
+            if run is not None:
+                yield run
 
 
-def _measure(spec: TuningRun, client: Client | None, data: StudyData, blocks: Any, limit_s: float) -> Row:
-    """Train a policy for each point of its curve; return what the row says of it."""
-    study, sequential = spec.study, spec.policy == SEQUENTIAL
-    where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
-    looks = [study.target_epochs] if sequential else study.looks()
-    worth: dict[int, list[float]] = {}
-    seconds: dict[int, list[float]] = {}
-    accuracies: list[float] = []
-    model = _model(spec, None, 1)
-    for epochs in looks:
-        accuracies = []
-        # A virtual clock shows the same every time.
-        for _ in range(1 if sequential or study.network is not None else study.repeats):
-            model = _model(spec, None if sequential else where, epochs)
-            model.fit(data.X, data.y) if sequential or blocks is None else model.fit(blocks, None)
-            for record in model.fit_report_["epochs"]:
-                seconds.setdefault(record["epoch"], []).append(record["seconds"])
-            worth.setdefault(epochs, []).append(objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha))
-            test = score(model, data.X_test, data.y_test)["accuracy"]
-            accuracies.append(float(test) if test is not None else math.nan)
-        if min(seconds[1]) > limit_s:
-            break
-    curve = [
-        # From the first sample to the end of the epoch, on the first rank.
-        {"epoch": e, "seconds": statistics.median(seconds[e]), "objective": statistics.fmean(worth[e])}
-        for e in sorted(worth)
-    ]
-    totals = model.ledger_.totals()
-    spent = sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait"))
-    return {
-        "curve": curve,
-        "complete": curve[-1]["epoch"] == looks[-1],
-        "test_accuracy": statistics.fmean(accuracies),
-        "share": (totals["wire_s"] + totals["wait_s"]) / spent if spent else 0.0,
-        "rounds": int(totals["rounds"]),
-        "periods": model.sync_history_,
-    }
+def _by_turns(curves: list[_Curve], target: float) -> list[_Curve]:
+    """Train all policies of a seed for each point of their curves, by turns; return them."""
+    if not curves:
+        return curves
+    study, going = curves[0].spec.study, curves
+    # A virtual clock shows the same every time.
+    repeats = 1 if study.network is not None else study.repeats
+    *looks, last = study.looks()
+    for epochs in [*looks, *[last] * repeats]:
+        for curve in going:
+            if epochs == last or curve.objective > target:
+                curve.look(epochs)
+        fastest = study.target_epochs * min(curve.first_s for curve in curves)
+        going = [curve for curve in going if curve.first_s <= curve.patience * fastest]
+    return curves
+
+
+class _Curve:
+    """What the models of a run are worth after some epochs, and when they were ready.
+
+    Each point is trained from the start: what a model is worth is only known when its training ends.
+
+    Parameters
+    ----------
+    spec : TuningRun
+        The run.
+    where : Client, SimulatedCluster or None
+        Where it is trained.
+    data : StudyData
+        The set.
+    blocks : object
+        Its rows where they have been placed, else None.
+    """
+
+    def __init__(self, spec: TuningRun, where: Client | SimulatedCluster | None, data: StudyData, blocks: Any) -> None:
+        self.spec, self._where, self._data, self._blocks = spec, where, data, blocks
+        self._worth: dict[int, list[float]] = {}
+        self._seconds: dict[int, list[float]] = {}
+        self._accuracies: list[float] = []
+        self._model = _model(spec, where, 1)
+        self.patience = _SLOW_PERIOD if spec.every is not None else _SLOW_RULE
+
+    @property
+    def objective(self) -> float:
+        """The training objective at the last look, infinite before the first."""
+        return statistics.fmean(self._worth[max(self._worth)]) if self._worth else math.inf
+
+    @property
+    def first_s(self) -> float:
+        """Seconds of the first epoch, at best."""
+        return min(self._seconds[1])
+
+    def look(self, epochs: int) -> None:
+        """Train for so many epochs."""
+        study, data = self.spec.study, self._data
+        self._model = model = _model(self.spec, self._where, epochs)
+        model.fit(data.X, data.y) if self._blocks is None else model.fit(self._blocks, None)
+        for record in model.fit_report_["epochs"]:
+            self._seconds.setdefault(record["epoch"], []).append(record["seconds"])
+        if epochs not in self._worth:
+            self._accuracies = []
+        worth = objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha)
+        self._worth.setdefault(epochs, []).append(worth)
+        test = score(model, data.X_test, data.y_test)["accuracy"]
+        self._accuracies.append(float(test) if test is not None else math.nan)
+
+    def as_row(self) -> Row:
+        """Return what the row of the run says of it."""
+        curve = [
+            # From the first sample to the end of the epoch, on the first rank.
+            {"epoch": e, "seconds": statistics.median(self._seconds[e]), "objective": statistics.fmean(self._worth[e])}
+            for e in sorted(self._worth)
+        ]
+        totals = self._model.ledger_.totals()
+        spent = sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait"))
+        return {
+            "curve": curve,
+            "complete": curve[-1]["epoch"] >= self.spec.study.epochs,
+            "test_accuracy": statistics.fmean(self._accuracies),
+            "share": (totals["wire_s"] + totals["wait_s"]) / spent if spent else 0.0,
+            "rounds": int(totals["rounds"]),
+            "periods": self._model.sync_history_,
+        }
 
 
 def _model(spec: TuningRun, client: Client | SimulatedCluster | None, epochs: int) -> SGDClassifier:

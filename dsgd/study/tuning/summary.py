@@ -21,6 +21,7 @@ __all__ = [
     "seconds_to",
     "summarise_tuning",
     "sweep_table",
+    "target_of",
     "tuning_verdict",
 ]
 
@@ -79,7 +80,7 @@ class TuningSet:
     dataset : str
         Its name.
     target : float
-        The objective to reach, the median over seeds of the targets of each.
+        The objective to reach.
     sweep : sequence of TuningCell
         The fixed periods, rising.
     rules : sequence of TuningCell
@@ -131,6 +132,17 @@ def seconds_to(row: Row, target: float) -> float:
     return math.inf
 
 
+def target_of(rows: Iterable[Row]) -> float:
+    """Return the objective to reach: that of one rank in the end, the median over seeds.
+
+    Parameters
+    ----------
+    rows : iterable of dict
+        The rows of one rank, one or more.
+    """
+    return float(statistics.median(row["curve"][-1]["objective"] for row in rows))
+
+
 def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
     """Return the sets of a study, in its order.
 
@@ -144,16 +156,18 @@ def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
         groups.setdefault(row["dataset"], {}).setdefault(row["policy"], []).append(row)
     found = []
     for dataset, policies in groups.items():
-        targets = {row["seed"]: row["curve"][-1]["objective"] for row in policies.pop(SEQUENTIAL, [])}
-        cells = []
-        for policy, runs in policies.items():
-            seconds = [seconds_to(run, targets[run["seed"]]) for run in runs if run["seed"] in targets]
-            if seconds:
-                cells.append(TuningCell(policy, runs[0]["every"], runs, statistics.median(seconds)))
+        alone = policies.pop(SEQUENTIAL, [])
+        if not alone:
+            continue
+        target = target_of(alone)
+        cells = [
+            TuningCell(policy, runs[0]["every"], runs, statistics.median(seconds_to(run, target) for run in runs))
+            for policy, runs in policies.items()
+        ]
         sweep = sorted((cell for cell in cells if cell.every is not None), key=lambda cell: cell.every or 0)
         if sweep:
             rules = [cell for cell in cells if cell.every is None]
-            found.append(TuningSet(dataset, statistics.median(targets.values()), sweep, rules))
+            found.append(TuningSet(dataset, target, sweep, rules))
     return found
 
 

@@ -93,11 +93,14 @@ class AbstractRule(ABC):
         Whether it ever changes the period.
     asks_slopes : bool
         Whether `Measured.curvature` and `Measured.slope` are to be measured.
+    follows_clocks : bool
+        Whether every period depends on seconds, so that those between two decisions may too.
     """
 
     first: int | None
     decides: ClassVar[bool] = True
     asks_slopes: ClassVar[bool] = False
+    follows_clocks: ClassVar[bool] = False
 
     @abstractmethod
     def next(self, now: Measured, start: Measured) -> Choice:

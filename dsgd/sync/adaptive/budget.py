@@ -64,6 +64,7 @@ class BudgetedPeriod(AbstractRule):
     phi: float = 0.025
     first: int | None = None
     asks_slopes: ClassVar[bool] = True
+    follows_clocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.budget_s is not None:

@@ -8,12 +8,13 @@ Rule, with Y seconds of a row, D of a synchronisation (wire and wait), the targe
 
     h <- h / 2                        where the replicas are apart, or the loss has doubled
     h <- min(max(2 h, f), 2 f)        where they are close
-    h <- f                            else
+    h <- max(h / 2, f)                else
 
 They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
 close where S is a quarter of that. Distances fall with the rate, so that periods grow from the floor, at which
 communication takes the share e, to where it takes half of that; more is not worth the drift. A change of less than a
-quarter is left out.
+quarter is left out. On shared machines what a synchronisation takes changes by a factor of ten from one moment to the
+next: a period that is too long for a while costs little, one that is too short much, so it is at most halved.
 
 Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
 a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while replicas are
@@ -23,6 +24,7 @@ close is Kamp et al. 2014; halving and doubling are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
 from dsgd.validation import check_number
@@ -53,6 +55,7 @@ class CommFloor(AbstractRule):
 
     apart: float = 0.5
     first: int | None = None
+    follows_clocks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_number("CommFloor(apart=...)", self.apart, low=0.0, open_low=True)
@@ -60,14 +63,14 @@ class CommFloor(AbstractRule):
             check_number("CommFloor(first=...)", self.first, low=1, integer=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
-        """Return half the period, or one from the floor to twice the floor."""
+        """Return half the period, or one from the floor to twice the floor, and at least half of it."""
         limit = self.apart * now.norm_sq
         if now.dispersion > limit:
             return Choice(now.every / 2.0, "dispersion")
         if now.loss > _DIVERGED * start.loss:
             return Choice(now.every / 2.0, "loss")
-        wanted = now.floor
+        wanted = max(now.floor, now.every / 2.0)
         if _CLOSE * now.dispersion <= limit:
-            wanted = min(max(2.0 * now.every, now.floor), 2.0 * now.floor)
+            wanted = max(wanted, min(2.0 * now.every, 2.0 * now.floor))
         is_worth = not now.every / _WORTH < min(wanted, now.cap) < now.every * _WORTH
         return Choice(wanted if is_worth else now.every, "communication")
