@@ -59,7 +59,7 @@ def msf(
     ] = None,
     scheduler: options.Scheduler = None,
     demo: Annotated[
-        bool, typer.Option("--demo", help="The three sets of the paper, small enough for two cores and a minute or two.")
+        bool, typer.Option("--demo", help="The three sets of the paper, sized for two cores and a minute or two.")
     ] = False,
     force: options.Force = False,
     as_json: options.AsJson = False,

@@ -193,8 +193,8 @@ class RunSpec(AbstractRun):
 def demo_study() -> Study:
     """Return the study of ``make demo``: the three sets of the paper, sized for two cores and a minute or two.
 
-    At ``every=1`` a synchronisation between two processes costs 30 to 200 us per sample, depending on the machine, so the
-    rows and seeds at that period decide how long the demo takes: some 225,000 such samples in all.
+    At ``every=1`` a synchronisation between two processes costs 30 to 200 us per sample, by machine, so the rows and
+    seeds at that period decide how long the demo takes: some 225,000 such samples in all.
     """
     return Study(
         data=(
