@@ -1,10 +1,10 @@
 """What the cost model predicts for an epoch, and what it takes, for periods from 1 to 4096 on worker processes.
 
-In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set fits of all periods are timed, and next
-to each a fit that averages once per epoch tells what a row of the set costs: the speed of a shared machine changes from
-minute to minute. Which of the two comes first changes from turn to turn. The median epoch of a fit after its first
-counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels on made
-rows alone, and with the seconds per row of the set at hand.
+In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set fits of all periods are timed. Before
+and after each a fit that averages once per epoch tells what a row of the set costs, the mean of both: the speed of a
+shared machine changes from minute to minute. Rows are sent to the workers once. The median epoch of a fit after its
+first counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels on
+made rows alone, and with the seconds per row of the set at hand.
 
     python benchmarks/cost_model.py --turns 12 --out cost_model.jsonl
 """
@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import replace
 from statistics import median
 from typing import Any
 
@@ -23,6 +24,7 @@ from dask.distributed import Client, LocalCluster
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 from dsgd.sim import CostModel, Workload, measure_costs
+from dsgd.study.data import place
 from dsgd.sync import EpochAveraging
 
 PERIODS = (1, 4, 16, 64, 256, 1024, 4096)
@@ -32,10 +34,10 @@ SETS = {"ijcnn1": 16_384, "a9a": 16_384, "epsilon-like": 8_192}
 FIT_S, MOST_EPOCHS = 0.25, 400
 
 
-def epoch_s(X: Any, y: Any, sync: Any, client: Any, n_epochs: int) -> float:
+def epoch_s(blocks: Any, sync: Any, client: Any, n_epochs: int) -> float:
     """Return the median seconds of an epoch after the first."""
     options = {"tol": None, "random_state": 0, "sync": sync, "client": client}
-    clf = SGDClassifier(max_iter=n_epochs + 1, **options).fit(X, y)
+    clf = SGDClassifier(max_iter=n_epochs + 1, **options).fit(blocks)
     return median(np.diff([record["seconds"] for record in clf.fit_report_["epochs"]]).tolist())
 
 
@@ -51,15 +53,12 @@ def workload_of(X: Any) -> Workload:
     return Workload(X.shape[0], entries, X.shape[1] + 1, layout="sparse" if sparse else "dense")
 
 
-def probed(model: CostModel, load: Workload, X: Any, y: Any, client: Any) -> Workload:
-    """Return the workload with the seconds that one of its rows takes, of a fit that averages once per epoch."""
+def probed_row_s(model: CostModel, load: Workload, blocks: Any, client: Any) -> float:
+    """Return the seconds that one row of a set takes, of a fit that averages once per epoch."""
     free = Workload(load.n_rows, 0, load.n_params, layout=load.layout, row_s=0.0)
     n_epochs = epochs_for(model.epoch(load, EpochAveraging()).seconds)
-    work_s = epoch_s(X, y, EpochAveraging(), client, n_epochs) - model.epoch(free, EpochAveraging()).seconds
-    share = -(-load.n_rows // model.calibration.ranks)
-    return Workload(
-        load.n_rows, load.entries_per_row, load.n_params, layout=load.layout, row_s=max(work_s, 0.0) / share
-    )
+    work_s = epoch_s(blocks, EpochAveraging(), client, n_epochs) - model.epoch(free, EpochAveraging()).seconds
+    return max(work_s, 0.0) / -(-load.n_rows // model.calibration.ranks)
 
 
 def main() -> None:
@@ -77,19 +76,21 @@ def main() -> None:
     found: dict[tuple[str, int], list[tuple[float, float, float]]] = {}
     n = arguments.workers
     with LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address="127.0.0.1:0") as c, Client(c) as client:
+        placed = {name: place(client, d.X, d.y, n, "contiguous") for name, d in data.items()}
         for turn in range(arguments.turns):
             begin = time.perf_counter()
             model = measure_costs(client)
             print(f"turn {turn}: calibrated in {time.perf_counter() - begin:.1f} s", flush=True)
-            for name, d in data.items():
-                load = workload_of(d.X)
+            for name, blocks in placed.items():
+                load = workload_of(data[name].X)
+                before_s = probed_row_s(model, load, blocks, client)
                 for every in PERIODS:
                     made_s = model.epoch(load, every).seconds
-                    own = probed(model, load, d.X, d.y, client) if turn % 2 == 0 else load
-                    taken_s = epoch_s(d.X, d.y, every, client, epochs_for(made_s))
-                    own = own if turn % 2 == 0 else probed(model, load, d.X, d.y, client)
-                    own_s = model.epoch(own, every).seconds
+                    taken_s = epoch_s(blocks, every, client, epochs_for(made_s))
+                    after_s = probed_row_s(model, load, blocks, client)
+                    own_s = model.epoch(replace(load, row_s=(before_s + after_s) / 2), every).seconds
                     found.setdefault((name, every), []).append((taken_s, own_s, made_s))
+                    before_s = after_s
     heads = "measured", "predicted", "error", "from made rows", "error"
     print("\n{:<13} {:>6} {:>11} {:>11} {:>6}   {:>14} {:>6}".format("set", "period", *heads))
     errors: dict[str, list[float]] = {}
