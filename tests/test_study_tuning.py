@@ -26,6 +26,7 @@ from dsgd.study.tuning import (
     tuning_page,
     tuning_verdict,
 )
+from dsgd.study.tuning.runner import _by_turns as by_turns
 from dsgd.study.tuning.summary import seconds_to
 from gang_cluster import start_cluster
 from web_page import check_page
@@ -94,6 +95,30 @@ def test_time_to_target_is_read_between_two_points() -> None:
     assert seconds_to(row, 0.6) == pytest.approx(2.0)
     assert seconds_to(row, 0.9) == 1.0
     assert seconds_to(row, 0.3) == math.inf
+
+
+def test_a_policy_that_stalls_once_is_not_left_out() -> None:
+    """One slow first epoch may be the machine's, two are the policy's."""
+
+    class Curve:
+        patience, objective = 2.0, 1.0
+
+        def __init__(self, spec: Any, *seconds: float) -> None:
+            self.spec, self.seconds, self.looks = spec, list(seconds), list[int]()
+
+        @property
+        def first_s(self) -> float:
+            return min(self.seconds[: len(self.looks)])
+
+        def look(self, epochs: int) -> None:
+            self.looks.append(epochs)
+
+    study = replace(STUDY, epochs=8)
+    spec = study.runs("made", 400, 200)[0]
+    curves: list[Any] = [Curve(spec, *[1.0] * 9), Curve(spec, 9.0, *[1.0] * 9), Curve(spec, *[9.0] * 9)]
+    by_turns(curves, target=0.0)
+    looks = study.looks()
+    assert [curve.looks for curve in curves] == [looks, [looks[0], *looks], [looks[0]] * 2]
 
 
 def test_a_page_is_made_from_rows_alone(tmp_path: Any) -> None:
