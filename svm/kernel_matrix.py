@@ -24,9 +24,9 @@ from dsgd.svm.kernel_functions import (
     take_rows,
 )
 from dsgd.svm.peers import Peers
+from dsgd.svm.products import Products
 from dsgd.svm.sample_rows import SampleRows
 from dsgd.svm.smo import add_rows, read_block, store_rows
-from dsgd.svm.sums import symmetric_sums, weighted_sums
 from dsgd.svm.threads import Pool, scratch
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
@@ -119,7 +119,6 @@ class KernelMatrix:
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
         self._lent = np.empty(0, dtype=np.uint8)
-        self._place = np.full(self.n, -1, dtype=np.int64)  # of targets in a product; all −1 between two
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
         self.active: IntVector = self._features.here
@@ -408,56 +407,10 @@ class KernelMatrix:
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
 
-        Targets lie on this rank, sources anywhere. A value between two samples of this rank that are both is computed
-        once, where the kernel is symmetric to the last bit, as one given or a function need not be, and the sources of
-        other ranks are few bytes.
+        Targets lie on this rank, sources anywhere.
         """
-        if np.dtype(dtype) == np.float64:
-            self._features.keep_exact()
-        is_symmetric = self.kernel.name not in {"precomputed", "callable"}
-        if not is_symmetric or not (self.peers.is_alone or self._features.is_light(len(sources))):
-            return self._product(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))
-
-        def rows(ids: IntVector) -> Rows:
-            self.peers.check()  # all sources at once may take long
-            return self._prepared(ids, dtype)
-
-        self._place[targets] = np.arange(len(targets))
-        places = self._place[sources]
-        self._place[targets] = -1
-        is_both = places >= 0
-        both = places[is_both]
-        is_rest = np.ones(len(targets), dtype=np.bool_)
-        is_rest[both] = False
-        out = np.zeros(len(targets))
-        out[both], out[is_rest], count = symmetric_sums(
-            self.kernel, rows, sources[is_both], targets[is_rest], coefs[is_both], dtype, self.pool
-        )
-        self.n_evaluations += count
-        others = np.flatnonzero(~is_both)
-        if self.peers.is_alone or self._features.are_here(dtype):
-            return out + self._product(targets, sources[others], coefs[others], dtype, rows)
-        arrived = self._rows_of(sources, dtype)
-        return out + self._product(targets, others, coefs[others], dtype, partial(take_rows, arrived))
-
-    def _product(
-        self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
-    ) -> FloatVector:
-        """Return the same, every value computed; ``rows(sources)`` returns prepared rows."""
-        out = np.zeros((len(targets), 1))
-        self.n_evaluations += len(targets) * len(sources)
-
-        def right(start: int, stop: int) -> Rows:
-            self.peers.check()
-            return self._prepared(targets[start:stop], dtype)
-
-        weighted_sums(
-            self.kernel,
-            lambda start, stop: rows(sources[start:stop]),
-            coefs[:, None],
-            right,
-            out,
-            dtype,
-            self.pool,
-        )
-        return out[:, 0]
+        # Made for each product: kept, it and this object would hold each other, and the memory of the cache.
+        products = Products(self._features, self.pool, self._prepared, self._rows_of)
+        sums, n_values = products.sums(targets, sources, coefs, dtype)
+        self.n_evaluations += n_values
+        return sums

@@ -1,12 +1,12 @@
 """Sums of kernel values times coefficients, a small block of values at a time, which are then forgotten.
 
-Prediction and proofs are such sums. Where the right rows hold the left ones, a value between two left rows serves both:
-n_left (n_left − 1) / 2 values less, up to the blocks on the diagonal.
+Prediction and proofs are such sums. A value between two samples that both have a coefficient and want a sum serves
+both: n (n − 1) / 2 values less among n of them, up to the blocks on the diagonal.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -16,7 +16,7 @@ from dsgd.svm.kernel_functions import Kernel, Left, Rows, left_form, row_values
 from dsgd.svm.threads import Pool, scratch
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["symmetric_sums", "weighted_sums"]
+__all__ = ["mutual_sums", "symmetric_sums", "weighted_sums"]
 
 _SLAB = 512  # right rows at a time
 _CHUNK = 256
@@ -109,21 +109,10 @@ def symmetric_sums(
     """
     m, out = len(sources), np.zeros(len(sources) + len(others))
     right, n_values = np.concatenate([sources, others]), 0
-    width = max(1, _row_bytes(rows(right[:1])))
-    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
-    chunk = min(_CHUNK, slab)
-    slab -= slab % chunk  # so that each chunk lies in one slab
-    strip = max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
-    for first in range(0, m, strip):
-        last = min(m, first + strip)
-        parts = [
-            (begin + a, begin + b, part)
-            for begin in range(first, last, chunk)
-            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + chunk)]))
-        ]
+    slab = _slab_of(rows, sources)
+    for first, last, height, parts in _strips(kernel, rows, sources, slab):
         # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
         back = np.zeros((-(-(m - first) // slab), last - first))
-        height = max(end - begin for begin, end, _ in parts)
 
         def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
             columns, stretch = rows(right[first + start : first + stop]), slice(first + start, first + stop)
@@ -142,6 +131,79 @@ def symmetric_sums(
         out[first:last] += back.sum(axis=0)
         n_values += sum(min(slab, last - start) * (len(right) - start) for start in range(first, last, slab))
     return out[:m], out[m:], n_values
+
+
+def mutual_sums(
+    kernel: Kernel,
+    rows: Callable[[IntVector], Rows],
+    sides: tuple[IntVector, IntVector],
+    coefs: tuple[FloatVector, FloatVector],
+    dtype: Any,
+    pool: Pool,
+) -> tuple[FloatVector, FloatVector]:
+    """Return what the samples of either side add to the sums of the other; each value between them is computed once.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    rows : callable
+        ``rows(ids)`` returns prepared rows.
+    sides : pair of int64 arrays, shape (m,) and (n,)
+        Samples, none on both sides.
+    coefs : pair of arrays, shape (m,) and (n,)
+        Their coefficients.
+    dtype : dtype
+        Of kernel values.
+    pool : Pool
+        Threads, over the second side.
+
+    Returns
+    -------
+    of_first, of_second : arrays, shape (m,) and (n,)
+        The sums, float64.
+    """
+    (left, right), (of_left, of_right) = sides, (np.zeros(len(sides[0])), np.zeros(len(sides[1])))
+    if not len(left) or not len(right):
+        return of_left, of_right
+    slab = _slab_of(rows, left)
+    for first, last, height, parts in _strips(kernel, rows, left, slab):
+        back = np.zeros((-(-len(right) // slab), last - first))
+
+        def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
+            columns, tile = rows(right[start:stop]), scratch((height, stop - start), dtype)
+            for begin, end, part in parts:
+                values = tile[: end - begin]
+                row_values(kernel, part, columns, values)
+                of_right[start:stop] += np.dot(values.T, coefs[0][begin:end])
+                back[start // slab, begin - first : end - first] = np.dot(values, coefs[1][start:stop])
+
+        pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right), slab)
+        of_left[first:last] = back.sum(axis=0)
+    return of_left, of_right
+
+
+def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:
+    """Return how many right rows are taken at a time; whole chunks of left rows fit into as many."""
+    width = max(1, _row_bytes(rows(sources[:1])))
+    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    return slab - slab % min(_CHUNK, slab)
+
+
+def _strips(
+    kernel: Kernel, rows: Callable[[IntVector], Rows], sources: IntVector, slab: int
+) -> Iterator[tuple[int, int, int, list[tuple[int, int, Left]]]]:
+    """Yield left rows in strips: first and last, the most in one part, and the parts that are multiplied at once."""
+    width = max(1, _row_bytes(rows(sources[:1])))
+    chunk, strip = min(_CHUNK, slab), max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
+    for first in range(0, len(sources), strip):
+        last = min(len(sources), first + strip)
+        parts = [
+            (begin + a, begin + b, part)
+            for begin in range(first, last, chunk)
+            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + chunk)]))
+        ]
+        yield first, last, max(end - begin for begin, end, _ in parts), parts
 
 
 def _add_sums(

@@ -19,6 +19,7 @@ import dsgd.svm.proof as proof_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
+from dsgd.svm import sums
 from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, eliminable
@@ -222,6 +223,31 @@ def test_exact_sums_of_ranks_are_those_of_all_coefficients(n_ranks, sparse, monk
         assert exact.work(beta) == 0
 
     for holder in (np.arange(600) % n_ranks, np.arange(600) // 300):
+        run_on_threads(check, [None] * n_ranks, (holder,), timeout_s=20.0)
+
+
+@pytest.mark.parametrize(("n_sources", "n_targets"), [(0, 60), (1, 60), (41, 60), (60, 60), (60, 23), (41, 0)])
+@pytest.mark.parametrize("n_ranks", [2, 3])
+def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_sources, n_targets, monkeypatch):
+    """Each rank has the sums of its targets, and all together compute few more values than one would have to."""
+    for name, size in (("_STRIP", 16), ("_SLAB", 16), ("_CHUNK", 5)):
+        monkeypatch.setattr(sums, name, size)
+    X, _ = problem(sparse=False, n=60)
+    K = rbf_kernel(X, gamma=0.3)
+
+    def check(rank: Any, data: Any, holder: np.ndarray) -> int:
+        rng, matrix = np.random.default_rng(3), matrix_of(rank, X, holder, np.float32, 9)
+        sources, targets = np.sort(rng.permutation(60)[:n_sources]), rng.permutation(60)[:n_targets]
+        coefs, ours = rng.normal(size=n_sources), matrix.peers.mine(targets)
+        found = matrix.product(ours, sources, coefs, np.float64)
+        np.testing.assert_allclose(found, K[np.ix_(ours, sources)] @ coefs, atol=1e-10)
+        both = len(np.intersect1d(sources, targets))
+        counts = np.array([float(matrix.n_evaluations)])
+        matrix.peers.add_up(counts)
+        assert counts[0] <= n_sources * n_targets - both * (both - 1) // 2 + 16 * both
+        return both
+
+    for holder in (np.arange(60) % n_ranks, np.arange(60) // 30):
         run_on_threads(check, [None] * n_ranks, (holder,), timeout_s=20.0)
 
 
