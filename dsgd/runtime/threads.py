@@ -140,7 +140,7 @@ def peak_rss_bytes() -> int:
     return int(peak) if sys.platform == "darwin" else int(peak) * 1024  # kilobytes everywhere but on macOS
 
 
-def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortFlag) -> None:
+def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortFlag, *, apart: bool = False) -> None:
     """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended.
 
     Parameters
@@ -151,14 +151,18 @@ def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortF
         The numbers; at least one.
     abort : AbortFlag
         Set when this thread is interrupted, or the system has no thread to give.
+    apart : bool, default False
+        Leave this thread free of ranks, and give the first one a thread as well.
     """
-    threads = [threading.Thread(target=work, args=(r,), name=f"dsgd-rank-{r}", daemon=True) for r in ranks[1:]]
+    here = 0 if apart else 1
+    threads = [threading.Thread(target=work, args=(r,), name=f"dsgd-rank-{r}", daemon=True) for r in ranks[here:]]
     started = []
     try:
         for thread in threads:
             thread.start()
             started.append(thread)
-        work(ranks[0])
+        if not apart:
+            work(ranks[0])
         for thread in threads:
             while thread.is_alive():
                 thread.join(_JOIN_SLICE_S)
