@@ -179,7 +179,7 @@ def test_without_a_pull_workers_are_alone(strategy: Any, n_ranks: int) -> None:
 def test_pairs_conserve_the_mean(n_ranks: int) -> None:
     """Without steps the mean of all models stays, whatever is under way at the end, and models come closer."""
     start = np.random.default_rng(2).standard_normal((n_ranks, 4))
-    strategy = ADPSGD()
+    strategy = ADPSGD(patience=41)  # nobody waits before the collectives below
 
     def program(rank: Any, own: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         params = own.copy()
@@ -200,6 +200,32 @@ def test_pairs_conserve_the_mean(n_ranks: int) -> None:
     np.testing.assert_allclose(settled.mean(axis=0), start.mean(axis=0), rtol=1e-12, atol=1e-13)
     if n_ranks > 1:
         assert apart.std(axis=0).max() < start.std(axis=0).max()
+
+
+@pytest.mark.parametrize("is_through", [False, True])
+def test_an_active_rank_waits_for_an_answer_that_is_late(is_through: bool) -> None:
+    """It does so at the look that is named; a passive rank answers, whether it has rows left or not."""
+    strategy, params = ADPSGD(patience=3), np.array([0.0, 4.0])
+
+    def program(rank: Any, _: None) -> tuple[float, float]:
+        own = params[rank.number : rank.number + 1].copy()
+        state = strategy.init(rank.group, own, 0.5)
+        if rank.number:
+            rank.group.mailbox.wait_any((0,))
+            time.sleep(0.02)
+            if not is_through:
+                strategy.sync(rank.group, own, 0.5, state)
+            strategy.settle(rank.group, own, state)
+            return 0.0, 0.0
+        for _ in range(3):  # asks, and looks twice
+            strategy.sync(rank.group, own, 0.5, state)
+        before = float(own[0])
+        strategy.sync(rank.group, own, 0.5, state)
+        after = float(own[0])
+        strategy.settle(rank.group, own, state)
+        return before, after
+
+    assert run_on_threads(program, [None] * 2, timeout_s=30.0, mail=Mail()).value == (0.0, 2.0)
 
 
 def test_nothing_is_under_way_where_pairs_are_kept(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

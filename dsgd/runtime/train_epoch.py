@@ -91,6 +91,7 @@ class EpochEnd:
         measured = job.strategy.exchanges == "model" and same_model
         dispersion = rounds.squared_distance_from_mean() if measured else np.nan
         settle(self._run, is_last=False)
+        self._end_exchanges()
         self._rank.worked(epochs=1)
         sums = self._sum_over_ranks(self._message(dispersion))
         record = self._record(sums)
@@ -151,12 +152,17 @@ class EpochEnd:
         )
 
     def _keep(self, wishes: FloatVector, *, is_last: bool, same_model: bool) -> None:
-        at, strategy = self._at, self._job.strategy
         self._rank.ledger.begin_round("keep")
-        if isinstance(strategy, AbstractUnderWay):
-            strategy.settle(self._rank.group, at.params, at.strategy)
-        self._keeping.end_epoch(at, wishes, is_last=is_last, same_model=same_model)
+        self._keeping.end_epoch(self._at, wishes, is_last=is_last, same_model=same_model)
         self._rank.ledger.end_round()
+
+    def _end_exchanges(self) -> None:
+        """End what is under way: ranks wait for each other now anyway, and it would be missing in what is kept."""
+        strategy = self._job.strategy
+        if isinstance(strategy, AbstractUnderWay):
+            self._rank.ledger.begin_round("settle")
+            strategy.settle(self._rank.group, self._at.params, self._at.strategy)
+            self._rank.ledger.end_round()
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:
         for event in map(vars, stragglers) if self._rank.number == 0 else ():

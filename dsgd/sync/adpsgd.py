@@ -1,4 +1,4 @@
-"""Asynchronous decentralised parallel SGD: pairs of ranks average their models, and nobody waits for it.
+"""Asynchronous decentralised parallel SGD: pairs of ranks average their models, and nobody waits for all.
 
 Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
 
@@ -9,8 +9,13 @@ looks into its mailbox, after rows of its own, it sends back its model x_j and t
 add up to zero: the mean over ranks is that of their steps alone, and the pair has averaged as if at one moment, with
 the steps of the active rank in between applied late. Training returns the mean.
 
+The method needs answers that come soon: its rate is proven for a bounded delay. They do where each rank has a core.
+Where ranks share cores, one could be through its rows before its partner runs at all. So an active rank waits for an
+answer once it has looked `patience` times in vain, and a passive one that is through its rows of an epoch answers until
+all active ones are.
+
 Cost per exchange: one message of the model each way, whatever the number of ranks; an active rank has one exchange
-under way at a time.
+under way at a time. At the end of an epoch each active rank sends one more to every passive one.
 
 Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its own.
 """
@@ -18,7 +23,7 @@ Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Final
 
 import numpy as np
 
@@ -33,6 +38,10 @@ from dsgd.validation import check_number
 
 __all__ = ["ADPSGD", "PairState"]
 
+# The last entry of what an active rank sends: it asks with its model, or is through its rows.
+_ASKS: Final = 1.0
+_IS_DONE: Final = 0.0
+
 
 @dataclass
 class PairState:
@@ -45,12 +54,14 @@ class PairState:
 
     Attributes
     ----------
-    sent : array, shape (n_params,)
+    sent : array, shape (n_params + 1,)
         The model that is under way. Like what follows it belongs to this gang, and is not kept for another one.
     partner : int
         Who has it; negative for nobody.
-    asked, answered : array of int64, shape (size,)
-        How many models this rank has sent to each other one, and has answered of each.
+    looks : int
+        How often this rank has looked for the answer.
+    going : set of int
+        The active ranks that a passive one may still hear from in this epoch.
     """
 
     exchanges: AnyArray
@@ -58,7 +69,8 @@ class PairState:
     def __post_init__(self) -> None:
         self.sent: FloatVector = np.zeros(0)
         self.partner = -1
-        self.asked = self.answered = np.zeros(0, dtype=np.int64)
+        self.looks = 0
+        self.going: set[int] = set()
 
 
 @dataclass(frozen=True)
@@ -71,15 +83,18 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         Rows of the rank with the most rows between two looks into the mailbox.
     seed : int, default 0
         Of the partners.
+    patience : int, default 8
+        Looks after which an active rank waits for an answer that has not come.
 
     Raises
     ------
     InvalidParameterError
-        `every` is not a positive integer or `seed` is negative.
+        `every` or `patience` is not a positive integer or `seed` is negative.
     """
 
     every: int = 64
     seed: int = 0
+    patience: int = 8
     exchanges: ClassVar[Exchange] = "model"
     talks: ClassVar[Talk] = "by post"
     ends_equal: ClassVar[bool] = False
@@ -88,6 +103,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         """Refuse numbers that cannot be."""
         check_number("ADPSGD(every=...)", self.every, low=1, integer=True)
         check_number("ADPSGD(seed=...)", self.seed, low=0, integer=True)
+        check_number("ADPSGD(patience=...)", self.patience, low=1, integer=True)
 
     @property
     def period(self) -> EveryRows:
@@ -99,8 +115,8 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         if group.size > 1:
             _partner(self.seed, group, 0)  # compiled or loaded now, and not while somebody waits
         state = PairState(np.zeros(1, dtype=np.int64))
-        state.sent = params.copy()
-        state.asked, state.answered = np.zeros((2, group.size), dtype=np.int64)
+        state.sent = np.append(params, params.dtype.type(_ASKS))
+        state.going = set(_active(group))
         return state
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: PairState) -> None:
@@ -109,28 +125,33 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
             return
         state.exchanges += 1
         if group.rank % 2:
-            active = range(0, group.size, 2)
-            while (source := group.mailbox.poll_any(active)) is not None:
-                _answer(group, vector, source, state)
+            while state.going and (source := group.mailbox.poll_any(sorted(state.going))) is not None:
+                _hear(group, vector, source, state)
             return
-        if state.partner >= 0 and group.mailbox.poll(state.partner):
-            _finish(group, vector, state)
+        if state.partner >= 0:
+            state.looks += 1
+            if state.looks >= self.patience or group.mailbox.poll(state.partner):
+                _finish(group, vector, state)
         if state.partner < 0:
-            state.partner = _partner(self.seed, group, int(state.exchanges[0]))
-            state.sent[:] = vector
-            state.asked[state.partner] += 1
+            state.partner, state.looks = _partner(self.seed, group, int(state.exchanges[0])), 0
+            state.sent[:-1] = vector
             group.mailbox.post(state.partner, state.sent, OP_POST)
 
     def settle(self, group: Group, params: FloatVector, state: PairState) -> None:
-        """Answer whoever has asked, and wait for the own answer; see `AbstractUnderWay.settle`."""
+        """Answer until nobody asks any more, and wait for the own answer; see `AbstractUnderWay.settle`."""
         if group.size == 1:
             return
-        asked = group.allgather(state.asked)
-        for source in range(0, group.size, 2) if group.rank % 2 else ():
-            while state.answered[source] < asked[source, group.rank]:
-                _answer(group, params, source, state)
+        if group.rank % 2:
+            while state.going:
+                _hear(group, params, group.mailbox.wait_any(sorted(state.going)), state)
+            state.going = set(_active(group))
+            return
         if state.partner >= 0:
             _finish(group, params, state)
+        state.sent[-1] = _IS_DONE
+        for passive in range(1, group.size, 2):
+            group.mailbox.post(passive, state.sent, OP_POST)
+        state.sent[-1] = _ASKS
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: PairState) -> None:
         """End what is under way, and take the mean of all models; the same on every rank."""
@@ -139,26 +160,29 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         weighted_mean(group, params, 1.0 / group.size)
 
 
+def _active(group: Group) -> range:
+    return range(0, group.size, 2)
+
+
 def _partner(seed: int, group: Group, number: int) -> int:
     """Return the passive rank that an active one asks the next time."""
     key = mix64(np.uint64(seed)) ^ np.uint64(group.rank)
     return 1 + 2 * int(draw(key, np.uint64(number)) % np.uint64(group.size // 2))
 
 
-def _answer(group: Group, vector: FloatVector, source: int, state: PairState) -> None:
-    theirs = np.empty_like(vector)
-    group.mailbox.take(source, theirs, OP_POST)
+def _hear(group: Group, vector: FloatVector, source: int, state: PairState) -> None:
+    """Take what an active rank has sent: its model, which is answered, or that it is through its rows."""
+    group.mailbox.take(source, state.sent, OP_POST)
+    if state.sent[-1] == _IS_DONE:
+        state.going.remove(source)
+        return
     group.mailbox.post(source, vector, OP_POST)
-    state.answered[source] += 1
-    theirs -= vector
-    theirs *= 0.5
-    vector += theirs
+    vector += 0.5 * (state.sent[:-1] - vector)
 
 
 def _finish(group: Group, vector: FloatVector, state: PairState) -> None:
+    """Take the answer, waiting for it if need be, and add what has been missed."""
     theirs = np.empty_like(vector)
     group.mailbox.take(state.partner, theirs, OP_POST)
     state.partner = -1
-    theirs -= state.sent
-    theirs *= 0.5
-    vector += theirs
+    vector += 0.5 * (theirs - state.sent[:-1])

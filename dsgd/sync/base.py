@@ -281,11 +281,11 @@ class AbstractAdaptation(ABC, Generic[StateT]):
 
 
 class AbstractUnderWay(ABC, Generic[StateT]):
-    """A strategy by which something may be under way between ranks at the end of an epoch."""
+    """A strategy by which something may be under way between ranks when their rows of an epoch are over."""
 
     @abstractmethod
     def settle(self, group: Group, params: FloatVector, state: StateT) -> None:
-        """End what is under way, since it would be missing in a state that is kept; called by all ranks.
+        """End what is under way at the end of an epoch, so that no kept state lacks it; called by all ranks.
 
         Parameters
         ----------
