@@ -1,10 +1,10 @@
 """What the cost model predicts for an epoch, and what it takes, for periods from 1 to 4096 on worker processes.
 
-In every turn the gang is measured (`dsgd.sim.measure_costs`), then for each set fits of all periods are timed. Before
-and after each a fit that averages once per epoch tells what a row of the set costs, the mean of both: the speed of a
-shared machine changes from minute to minute. Rows are sent to the workers once. The median epoch of a fit after its
-first counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels on
-made rows alone, and with the seconds per row of the set at hand.
+In every turn and for each set the gang is measured (`dsgd.sim.measure_costs`), then fits of all periods are timed.
+Before and after each a fit that averages once per epoch tells what a row of the set costs, the mean of both: the speed
+of a shared machine changes from minute to minute. Rows are sent to the workers once. The median epoch of a fit after
+its first counts, and the median over turns of what was predicted over what was measured. Two predictions: from kernels
+on made rows alone, and with the seconds per row of the set at hand.
 
     python benchmarks/cost_model.py --turns 12 --out cost_model.jsonl
 """
@@ -78,10 +78,10 @@ def main() -> None:
     with LocalCluster(n_workers=n, threads_per_worker=1, dashboard_address="127.0.0.1:0") as c, Client(c) as client:
         placed = {name: place(client, d.X, d.y, n, "contiguous") for name, d in data.items()}
         for turn in range(arguments.turns):
-            begin = time.perf_counter()
-            model = measure_costs(client)
-            print(f"turn {turn}: calibrated in {time.perf_counter() - begin:.1f} s", flush=True)
             for name, blocks in placed.items():
+                begin = time.perf_counter()
+                model = measure_costs(client)
+                print(f"turn {turn}, {name}: calibrated in {time.perf_counter() - begin:.1f} s", flush=True)
                 load = workload_of(data[name].X)
                 before_s = probed_row_s(model, load, blocks, client)
                 for every in PERIODS:
