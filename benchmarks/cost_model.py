@@ -54,11 +54,17 @@ def workload_of(X: Any) -> Workload:
 
 
 def probed_row_s(model: CostModel, load: Workload, blocks: Any, client: Any) -> float:
-    """Return the seconds that one row of a set takes, of a fit that averages once per epoch."""
-    free = Workload(load.n_rows, 0, load.n_params, layout=load.layout, row_s=0.0)
-    n_epochs = epochs_for(model.epoch(load, EpochAveraging()).seconds)
-    work_s = epoch_s(blocks, EpochAveraging(), client, n_epochs) - model.epoch(free, EpochAveraging()).seconds
-    return max(work_s, 0.0) / -(-load.n_rows // model.calibration.ranks)
+    """Return the seconds that one row of a set takes, of a fit that averages once per epoch.
+
+    It is what the model must be given to predict that fit; ranks that work longer wait longer, so this takes a few steps.
+    """
+    sync = EpochAveraging()
+    taken_s = epoch_s(blocks, sync, client, epochs_for(model.epoch(load, sync).seconds))
+    share = -(-load.n_rows // model.calibration.ranks)
+    row_s = taken_s / share
+    for _ in range(20):
+        row_s = max(0.0, row_s + (taken_s - model.epoch(replace(load, row_s=row_s), sync).seconds) / share)
+    return row_s
 
 
 def main() -> None:
