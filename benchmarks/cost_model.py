@@ -56,7 +56,7 @@ def workload_of(X: Any) -> Workload:
 def probed_row_s(model: CostModel, load: Workload, blocks: Any, client: Any) -> float:
     """Return the seconds that one row of a set takes, of a fit that averages once per epoch.
 
-    It is what the model must be given to predict that fit; ranks that work longer wait longer, so this takes a few steps.
+    It is what the model must be given to predict that fit. Ranks that work longer wait longer, so it takes a few steps.
     """
     sync = EpochAveraging()
     taken_s = epoch_s(blocks, sync, client, epochs_for(model.epoch(load, sync).seconds))
