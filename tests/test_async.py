@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -205,14 +206,14 @@ def test_pairs_conserve_the_mean(n_ranks: int) -> None:
 @pytest.mark.parametrize("is_through", [False, True])
 def test_an_active_rank_waits_for_an_answer_that_is_late(is_through: bool) -> None:
     """It does so at the look that is named; a passive rank answers, whether it has rows left or not."""
-    strategy, params = ADPSGD(patience=3), np.array([0.0, 4.0])
+    strategy, params, has_looked = ADPSGD(patience=3), np.array([0.0, 4.0]), threading.Event()
 
     def program(rank: Any, _: None) -> tuple[float, float]:
         own = params[rank.number : rank.number + 1].copy()
         state = strategy.init(rank.group, own, 0.5)
         if rank.number:
-            rank.group.mailbox.wait_any((0,))
-            time.sleep(0.02)
+            assert has_looked.wait(20.0)
+            time.sleep(0.02)  # so that it has begun to wait
             if not is_through:
                 strategy.sync(rank.group, own, 0.5, state)
             strategy.settle(rank.group, own, state)
@@ -220,6 +221,7 @@ def test_an_active_rank_waits_for_an_answer_that_is_late(is_through: bool) -> No
         for _ in range(3):  # asks, and looks twice
             strategy.sync(rank.group, own, 0.5, state)
         before = float(own[0])
+        has_looked.set()
         strategy.sync(rank.group, own, 0.5, state)
         after = float(own[0])
         strategy.settle(rank.group, own, state)
