@@ -177,7 +177,10 @@ def _hear(group: Group, vector: FloatVector, source: int, state: PairState) -> N
         state.going.remove(source)
         return
     group.mailbox.post(source, vector, OP_POST)
-    vector += 0.5 * (state.sent[:-1] - vector)
+    theirs = state.sent[:-1]
+    theirs -= vector
+    theirs *= 0.5
+    vector += theirs
 
 
 def _finish(group: Group, vector: FloatVector, state: PairState) -> None:
@@ -185,4 +188,6 @@ def _finish(group: Group, vector: FloatVector, state: PairState) -> None:
     theirs = np.empty_like(vector)
     group.mailbox.take(state.partner, theirs, OP_POST)
     state.partner = -1
-    vector += 0.5 * (theirs - state.sent[:-1])
+    theirs -= state.sent[:-1]
+    theirs *= 0.5
+    vector += theirs

@@ -124,9 +124,10 @@ def _by_turns(curves: list[_Curve], target: float) -> list[_Curve]:
             if epochs == last or curve.objective > target:
                 curve.look(epochs)
         fastest = study.target_epochs * min(curve.first_s for curve in curves)
-        for curve in going:
-            if epochs == study.looks()[0] and curve.first_s > curve.patience * fastest:
-                curve.look(epochs)  # once more: a machine may stall for a moment
+        if epochs == study.looks()[0] and study.network is None:  # a machine may stall for a moment
+            for curve in going:
+                if curve.first_s > curve.patience * fastest:
+                    curve.look(epochs)
         going = [curve for curve in going if curve.first_s <= curve.patience * fastest]
     return curves
 
