@@ -42,6 +42,8 @@ _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 _MAX_RECORDS: Final = 16_384
 _N_RECENT: Final = 64
+# Of rounds that were done in one go, those that say where their time went.
+_USUAL: Final = 0.99
 
 RECORD_DTYPE: Final = np.dtype(
     [
@@ -220,11 +222,16 @@ class RankLedger:
 
     def total_s(self, phase: int) -> float:
         """Return the seconds of a phase in all rounds that are over."""
-        return self._total_seconds[phase]
+        return self.totals_s()[phase]
 
     def totals_s(self) -> Sequence[float]:
         """Return the seconds of each phase in all rounds that are over, in the order of `PHASES`."""
-        return tuple(self._total_seconds)
+        # The last timed round may stand for rounds that have yet to come.
+        surplus = max(self._next_timed - self.rounds, 0)
+        return [
+            max(total - last * surplus, 0.0)
+            for total, last in zip(self._total_seconds, self._last_seconds, strict=True)
+        ]
 
     def add_rounds(
         self, n: int, n_bytes: int, messages: int, elapsed_s: float, offsets: IntVector, seconds: FloatMatrix
@@ -245,15 +252,24 @@ class RankLedger:
             Compute, encode, wire and wait of these. The longest one in a hundred is left out of the shares: a rank that
             loses its core in the middle of a round of a microsecond would show as a thousand rounds.
         """
-        for offset, round_seconds in zip(offsets.tolist(), seconds.tolist(), strict=True):
-            if self._n_timed % self._keep_every == 0:
-                self._store((self._round_number + offset, "sync", *round_seconds, n_bytes, messages))
-            self._n_timed += 1
-        self.recent.extend((*line, sum(line)) for line in seconds[-_N_RECENT:].tolist())
-        if len(seconds):
-            spent = seconds.sum(axis=1)
-            usual = seconds[spent <= np.quantile(spent, 0.99)].sum(axis=0)
-            self._shares = (usual / usual.sum()).tolist() if usual.sum() > 0 else self._shares
+        lines = seconds.tolist()
+        self._make_room(len(lines))
+        kept = slice(-self._n_timed % self._keep_every, None, self._keep_every)
+        self._n_timed += len(lines)
+        numbers = offsets[kept]
+        records = self._records[self._n_records : self._n_records + len(numbers)]
+        records["round"], records["op"] = self._round_number + numbers, "sync"
+        for name, column in zip(PHASES, seconds[kept].T, strict=True):
+            records[f"{name}_s"] = column
+        records["bytes_sent"], records["messages"] = n_bytes, messages
+        self._n_records += len(numbers)
+        self.recent.extend((*line, sum(line)) for line in lines[-_N_RECENT:])
+        if lines:
+            # Sorted here: numpy's quantile takes longer than many a round.
+            ascending = seconds.sum(axis=1).argsort()
+            usual = seconds[ascending[: int(_USUAL * (len(lines) - 1)) + 1]].sum(axis=0).tolist()
+            spent = sum(usual)
+            self._shares = [part / spent for part in usual] if spent > 0 else self._shares
         for phase, share in enumerate(self._shares):
             self._total_seconds[phase] += elapsed_s * share
         self.rounds += n
@@ -264,12 +280,7 @@ class RankLedger:
 
     def records(self) -> RankRecords:
         """Return the account so far."""
-        # The last timed round may stand for rounds that never came.
-        surplus = max(self._next_timed - self.rounds, 0)
-        totals: dict[str, float] = {
-            f"{name}_s": max(total - last * surplus, 0.0)
-            for name, total, last in zip(PHASES, self._total_seconds, self._last_seconds, strict=True)
-        }
+        totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
         totals |= {"bytes_sent": self._total_bytes, "messages": self._total_messages, "rounds": self.rounds}
         return RankRecords(self.rank, totals, self._records[: self._n_records].copy())
 
@@ -282,14 +293,20 @@ class RankLedger:
             self._stride //= 2
 
     def _store(self, record: tuple[Any, ...]) -> None:
-        if self._n_records == _MAX_RECORDS:
-            self._records[: _MAX_RECORDS // 2] = self._records[::2]
-            self._n_records = _MAX_RECORDS // 2
-            self._keep_every *= 2
-        elif self._n_records == len(self._records):
-            self._records = np.concatenate([self._records, np.zeros_like(self._records)])
+        self._make_room(1)
         self._records[self._n_records] = record
         self._n_records += 1
+
+    def _make_room(self, n: int) -> None:
+        """Make room for the records of n more rounds; every second record is dropped where there are too many."""
+        while self._n_records - (-n // self._keep_every) > len(self._records):
+            if len(self._records) < _MAX_RECORDS:
+                self._records = np.concatenate([self._records, np.zeros_like(self._records)])
+                continue
+            half = self._records[: self._n_records : 2].copy()
+            self._n_records = len(half)
+            self._records[: self._n_records] = half
+            self._keep_every *= 2
 
 
 @dataclass(frozen=True)

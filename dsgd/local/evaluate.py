@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -44,7 +44,7 @@ class Evaluation:
 
     def as_vector(self) -> FloatVector:
         """Return the sums as a float64 vector of seven, to reduce over ranks."""
-        return np.array(astuple(self), np.float64)
+        return np.array(list(vars(self).values()), np.float64)
 
     @classmethod
     def from_vector(cls, sums: ArrayLike) -> Evaluation:
