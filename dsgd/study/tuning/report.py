@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import statistics
 from collections.abc import Sequence
 from typing import Final
 
@@ -103,7 +104,7 @@ def _periods(one: TuningSet) -> Panel:
     lines = []
     for number, row in enumerate([] if cell is None else cell.rows):
         # Drawn to the end of the run. Its seconds are medians, and the periods those of one of its fits.
-        end = max(row["curve"][-1]["seconds"], row["periods"][-1]["seconds"])
+        end = max(statistics.median(row["curve"][-1]["seconds"]), row["periods"][-1]["seconds"])
         steps = [*((record["seconds"], record["period"]) for record in row["periods"]), (end, None)]
         x = [seconds for seconds, _ in steps]
         y = [period for _, period in steps[:-1]]

@@ -183,9 +183,9 @@ class _Curve:
 
     def as_row(self) -> Row:
         """Return what the row of the run says of it."""
-        curve = [
-            # From the first sample to the end of the epoch, on the first rank.
-            {"epoch": e, "seconds": statistics.median(self._seconds[e]), "objective": statistics.fmean(self._worth[e])}
+        curve: list[dict[str, Any]] = [
+            # From the first sample to the end of the epoch, on the first rank; in the order of the fits.
+            {"epoch": e, "seconds": self._seconds[e], "objective": statistics.fmean(self._worth[e])}
             for e in sorted(self._worth)
         ]
         totals = self._model.ledger_.totals()
