@@ -26,6 +26,7 @@ from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.failures import describe
 from dsgd.runtime.fetch import HeldBlocks
+from dsgd.runtime.heap import keep_freed_memory
 from dsgd.runtime.mailroom import MailRoom, servers_of, wants_mailboxes
 from dsgd.runtime.plugins import store_of
 from dsgd.runtime.pools import limit_pools
@@ -252,7 +253,8 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        run_threads(work, list(ends.ledgers), job.abort, apart=True)
+        with keep_freed_memory():
+            run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING
         is_first = ranks[0] == 0

@@ -1,0 +1,72 @@
+"""Freed memory is kept by the process while ranks run, and given back when they have ended.
+
+Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
+(``MALLOC_TRIM_THRESHOLD_``), so that tables that come and go leave nothing behind. A rank makes arrays of the same few
+sizes over and over, and so pays for new pages each time: a tenth of a kernel SVM.
+
+Only glibc has these thresholds, and adapts them by itself where nobody has set one; so this does something only where
+the environment does. They hold for the whole process, so it is counted how many want them: the last one restores them.
+
+Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import os
+import threading
+from collections.abc import Iterator
+from functools import cache
+from typing import Any, Final
+
+__all__ = ["keep_freed_memory"]
+
+# Parameters of mallopt: how much may be free at the end of a heap, and from which size on memory has pages of its own.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_VARIABLES: Final = {_TRIM_THRESHOLD: "MALLOC_TRIM_THRESHOLD_", _MMAP_THRESHOLD: "MALLOC_MMAP_THRESHOLD_"}
+_DEFAULT_BYTES: Final = 128 * 1024
+# The most that glibc takes for the second one: half of the heap of a thread.
+_KEPT: Final = {_TRIM_THRESHOLD: 2**30, _MMAP_THRESHOLD: 2**25}
+
+_lock: Final = threading.Lock()
+_users: Final[list[None]] = []
+
+
+@contextlib.contextmanager
+def keep_freed_memory() -> Iterator[None]:
+    """Let the process keep what it frees in a ``with`` block, as it would if the environment had not forbidden it."""
+    libc = _libc()
+    if libc is None or not any(name in os.environ for name in _VARIABLES.values()):
+        yield
+        return
+    with _lock:
+        if not _users:
+            _set(libc, _KEPT)
+        _users.append(None)
+    try:
+        yield
+    finally:
+        with _lock:
+            _users.pop()
+            if not _users:
+                _set(libc, {parameter: _stated_bytes(name) for parameter, name in _VARIABLES.items()})
+                libc.malloc_trim(0)
+
+
+def _stated_bytes(name: str) -> int:
+    text = os.environ.get(name, "")
+    return int(text) if text.isdigit() else _DEFAULT_BYTES
+
+
+def _set(libc: Any, thresholds: dict[int, int]) -> None:
+    for parameter, n_bytes in thresholds.items():
+        libc.mallopt(parameter, n_bytes)
+
+
+@cache
+def _libc() -> Any | None:
+    """Return the C library of this process if it has these thresholds."""
+    library = ctypes.CDLL(None)
+    return library if hasattr(library, "mallopt") and hasattr(library, "malloc_trim") else None
