@@ -7,13 +7,13 @@ Rule, with Y seconds of a row, D of a synchronisation (wire and wait), the targe
 ``f = ceil(D (1 - e) / (e Y))``::
 
     h <- h / 2                        where the replicas are apart, or the loss has doubled
-    h <- min(max(2 h, f), 2 f)        where they are close
+    h <- max(h, f, min(2 h, 4 f))     where they are close
     h <- max(h / 2, f)                else
 
 They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
-close where S is a quarter of that. Distances fall with the rate, so that periods grow from the floor, at which
-communication takes the share e, to where it takes half of that; more is not worth the drift. A change of less than a
-quarter is left out. On shared machines what a synchronisation takes changes by a factor of ten from one moment to the
+close where S is a quarter of that. Averaging more often brings replicas that are close nothing, so their period is
+never shortened, and grows from the floor, at which communication takes the share e, to where it takes about a quarter
+of that; more is not worth the drift. A change of less than a quarter is left out. On shared machines what a synchronisation takes changes by a factor of ten from one moment to the
 next: a period that is too long for a while costs little, one that is too short much, so it is at most halved.
 
 Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
@@ -34,11 +34,12 @@ __all__ = ["CommFloor"]
 _WORTH = 1.25
 _DIVERGED = 2.0
 _CLOSE = 4.0
+_FLOORS = 4.0
 
 
 @dataclass(frozen=True)
 class CommFloor(AbstractRule):
-    """Take the smallest period whose share of communication is under the target, or up to twice that.
+    """Take the smallest period whose share of communication is under the target, a longer one while replicas are close.
 
     Parameters
     ----------
@@ -63,7 +64,7 @@ class CommFloor(AbstractRule):
             check_number("CommFloor(first=...)", self.first, low=1, integer=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
-        """Return half the period, or one from the floor to twice the floor, and at least half of it."""
+        """Return half the period, the floor, or one beyond it while the replicas are close; at least half of it."""
         limit = self.apart * now.norm_sq
         if now.dispersion > limit:
             return Choice(now.every / 2.0, "dispersion")
@@ -71,6 +72,6 @@ class CommFloor(AbstractRule):
             return Choice(now.every / 2.0, "loss")
         wanted = max(now.floor, now.every / 2.0)
         if _CLOSE * now.dispersion <= limit:
-            wanted = max(wanted, min(2.0 * now.every, 2.0 * now.floor))
+            wanted = max(now.every, now.floor, min(2.0 * now.every, _FLOORS * now.floor))
         is_worth = not now.every / _WORTH < min(wanted, now.cap) < now.every * _WORTH
         return Choice(wanted if is_worth else now.every, "communication")
