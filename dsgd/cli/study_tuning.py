@@ -101,7 +101,7 @@ def _report(study: Any, rows: list[dict[str, Any]], out: Path, *, as_json: bool)
     sets = [
         {
             "dataset": one.dataset,
-            "target": one.target,
+            "targets": one.targets,
             "best": one.best.period,
             "regret": {cell.policy: one.regret(cell) for cell in one.rules},
         }

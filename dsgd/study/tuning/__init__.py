@@ -18,7 +18,7 @@ from dsgd.study.tuning.summary import (
     seconds_to,
     summarise_tuning,
     sweep_table,
-    target_of,
+    targets_of,
     tuning_verdict,
 )
 
@@ -36,7 +36,7 @@ __all__ = [
     "seconds_to",
     "summarise_tuning",
     "sweep_table",
-    "target_of",
+    "targets_of",
     "tuning_page",
     "tuning_verdict",
 ]

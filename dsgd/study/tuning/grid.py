@@ -64,8 +64,8 @@ class TuningStudy:
     seeds : sequence of int
         Seeds of the walk over the rows.
     epochs : int
-        Passes over the rows of the longest run. The target of a set is the training objective of one rank after half
-        as many.
+        Passes over the rows of the longest run. The target of a seed is the training objective of one rank after
+        half as many.
     repeats : int
         How often the longest run is trained, which tells the seconds of all epochs; they are medians.
     target : float

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import statistics
 from collections.abc import Sequence
 from typing import Final
 
@@ -70,7 +69,7 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
             (
                 "Model",
                 f"{study.loss} loss, alpha {study.alpha:g}, {study.dtype}; target: the objective of one rank after "
-                f"{study.target_epochs} epochs; curves end after {study.epochs}",
+                f"{study.target_epochs} epochs with the same seed; curves end after {study.epochs}",
             ),
             *ran(rows),
         ],
@@ -104,7 +103,7 @@ def _periods(one: TuningSet) -> Panel:
     lines = []
     for number, row in enumerate([] if cell is None else cell.rows):
         # Drawn to the end of the run. Its seconds are medians, and the periods those of one of its fits.
-        end = max(statistics.median(row["curve"][-1]["seconds"]), row["periods"][-1]["seconds"])
+        end = max(row["curve"][-1]["seconds"], row["periods"][-1]["seconds"])
         steps = [*((record["seconds"], record["period"]) for record in row["periods"]), (end, None)]
         x = [seconds for seconds, _ in steps]
         y = [period for _, period in steps[:-1]]

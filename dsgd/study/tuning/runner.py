@@ -21,7 +21,7 @@ from dsgd.study.measure import objective, score
 from dsgd.study.record import Record
 from dsgd.study.rows import Row, StudyRun
 from dsgd.study.tuning.grid import SEQUENTIAL, TuningRun, TuningStudy
-from dsgd.study.tuning.summary import target_of
+from dsgd.study.tuning.summary import targets_of
 from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
@@ -93,7 +93,7 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
                 run = record.add(spec, {**described, **curve.as_row()})
             alone.append(run)
             yield run
-    target = target_of(run.row for run in alone)
+    targets = targets_of(run.row for run in alone)
     for seed in study.seeds:
         together = [spec for spec in specs if spec.seed == seed and spec.policy != SEQUENTIAL]
         missing = [spec for spec in together if not record.has([spec])]
@@ -103,7 +103,7 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
             # Loading compiled code is in no timing.
             _model(missing[0], client, 1).fit(blocks, None)
         where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
-        for curve in _by_turns([_Curve(spec, where, data, blocks) for spec in missing], target):
+        for curve in _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[seed]):
             made[curve.spec.key] = record.add(curve.spec, {**described, **curve.as_row()})
         for spec in together:
             run = made.get(spec.key) or record.recall(spec)
@@ -183,9 +183,9 @@ class _Curve:
 
     def as_row(self) -> Row:
         """Return what the row of the run says of it."""
-        curve: list[dict[str, Any]] = [
-            # From the first sample to the end of the epoch, on the first rank; in the order of the fits.
-            {"epoch": e, "seconds": self._seconds[e], "objective": statistics.fmean(self._worth[e])}
+        curve = [
+            # From the first sample to the end of the epoch, on the first rank.
+            {"epoch": e, "seconds": statistics.median(self._seconds[e]), "objective": statistics.fmean(self._worth[e])}
             for e in sorted(self._worth)
         ]
         totals = self._model.ledger_.totals()

@@ -21,18 +21,13 @@ __all__ = [
     "seconds_to",
     "summarise_tuning",
     "sweep_table",
-    "target_of",
+    "targets_of",
     "tuning_verdict",
 ]
 
 _REGRET_OF_EACH: Final = 1.15
 _MEAN_REGRET: Final = 1.10
 _POINTS: Final = 0.003
-
-
-# Every second fit, and the others; all of them.
-_HALVES: Final = (slice(0, None, 2), slice(1, None, 2))
-_ALL: Final = slice(None)
 
 
 @dataclass(frozen=True)
@@ -47,28 +42,28 @@ class TuningCell:
         The period, where the study has fixed it.
     rows : sequence of dict
         The rows of its seeds.
-    target : float
-        The objective to reach.
+    targets : mapping of int to float
+        The objective to reach with each seed.
     """
 
     policy: str
     every: int | None
     rows: Sequence[Row]
-    target: float
+    targets: Mapping[int, float]
 
     @property
     def seconds(self) -> float:
         """Seconds to the target, the median over seeds; infinite where most have not come there."""
         return statistics.median(self.by_seed().values())
 
-    def by_seed(self, fits: slice = _ALL) -> dict[int, float]:
-        """Return the seconds to the target for each seed, of some of its fits."""
-        return {row["seed"]: seconds_to(row, self.target, fits) for row in self.rows}
+    def by_seed(self) -> dict[int, float]:
+        """Return the seconds to the target with each seed."""
+        return {row["seed"]: seconds_to(row, self.targets[row["seed"]]) for row in self.rows}
 
     @property
     def first_s(self) -> float:
         """Seconds of the first epoch, the median over seeds."""
-        return float(statistics.median(statistics.median(row["curve"][0]["seconds"]) for row in self.rows))
+        return float(statistics.median(row["curve"][0]["seconds"] for row in self.rows))
 
     @property
     def accuracy(self) -> float | None:
@@ -98,8 +93,8 @@ class TuningSet:
     ----------
     dataset : str
         Its name.
-    target : float
-        The objective to reach.
+    targets : mapping of int to float
+        The objective to reach with each seed.
     sweep : sequence of TuningCell
         The fixed periods, rising.
     rules : sequence of TuningCell
@@ -107,81 +102,70 @@ class TuningSet:
     """
 
     dataset: str
-    target: float
+    targets: Mapping[int, float]
     sweep: Sequence[TuningCell]
     rules: Sequence[TuningCell]
 
     @property
     def best(self) -> TuningCell:
         """The fixed period that comes to the target first."""
-        return self._fastest(_ALL)
-
-    def _fastest(self, fits: slice) -> TuningCell:
-        return min(self.sweep, key=lambda cell: statistics.median(cell.by_seed(fits).values()))
+        return min(self.sweep, key=lambda cell: cell.seconds)
 
     def regret(self, cell: TuningCell) -> float:
-        """Return the seconds to the target of a policy over those of the best fixed period.
+        """Return the seconds to the target of a policy over those of the best fixed period, the median over seeds.
 
-        The least of many numbers that scatter is too small: among equal periods the luckiest would be the one to be
-        compared with. So one half of the fits tells which period is the best, and the other half, taken by turns with
-        it, how long both take, as the median of ratios over seeds; then the other way round. This is the mean of both.
-        NaN if neither has come to the target with any seed.
+        The least of many numbers that scatter is too small: of equal periods the luckiest would be what is compared
+        with. So which period is the best is asked of the other seeds each time, where there are any. NaN if neither has
+        come to the target with any seed.
         """
-        return statistics.fmean(
-            _median_ratio(cell.by_seed(judges), self._fastest(chooses).by_seed(judges))
-            for chooses, judges in (_HALVES, _HALVES[::-1])
-        )
+        seconds, sweep = cell.by_seed(), [other.by_seed() for other in self.sweep]
+        seeds, ratios = set(seconds).intersection(*sweep), []
+        for seed in seeds:
+            judges = seeds - {seed} or seeds
+            best = min(sweep, key=lambda one: statistics.median(one[judge] for judge in judges))[seed]
+            if min(seconds[seed], best) < math.inf:
+                ratios.append(seconds[seed] / best)
+        return statistics.median(ratios) if ratios else math.nan
 
     def rule(self, name: str) -> TuningCell | None:
         """Return the runs of a rule, or None if it has not been run."""
         return next((cell for cell in self.rules if cell.policy == name), None)
 
 
-def seconds_to(row: Row, target: float, fits: slice = _ALL) -> float:
+def seconds_to(row: Row, target: float) -> float:
     """Return after how many seconds the objective of a run was `target`, between points of its curve by a line.
 
     Parameters
     ----------
     row : dict
-        A row with a ``curve``, each point of which has the seconds of some fits, whose median counts.
+        A row with a ``curve``.
     target : float
         The training objective to reach.
-    fits : slice
-        Which of the fits; all of them where there are none of these.
 
     Returns
     -------
     float
         Infinity if it never got there.
     """
-    curve = [(statistics.median(p["seconds"][fits] or p["seconds"]), float(p["objective"])) for p in row["curve"]]
-    if curve[0][1] <= target:
-        return float(curve[0][0])
-    for (begin_s, before), (end_s, after) in pairwise(curve):
-        if after <= target:
-            return float(begin_s + (before - target) / (before - after) * (end_s - begin_s))
+    curve = row["curve"]
+    if curve[0]["objective"] <= target:
+        return float(curve[0]["seconds"])
+    for before, after in pairwise(curve):
+        if after["objective"] <= target:
+            part = (before["objective"] - target) / (before["objective"] - after["objective"])
+            return float(before["seconds"] + part * (after["seconds"] - before["seconds"]))
     return math.inf
 
 
-def _median_ratio(ours: Mapping[int, float], theirs: Mapping[int, float]) -> float:
-    """Return the median over seeds of ratios; seeds with which neither came to the target say nothing."""
-    ratios = [
-        ours[seed] / theirs[seed]
-        for seed in sorted(ours.keys() & theirs.keys())
-        if min(ours[seed], theirs[seed]) < math.inf
-    ]
-    return statistics.median(ratios) if ratios else math.nan
-
-
-def target_of(rows: Iterable[Row]) -> float:
-    """Return the objective to reach: that of one rank in the end, the median over seeds.
+def targets_of(rows: Iterable[Row]) -> dict[int, float]:
+    """Return the objective to reach with each seed: that of one rank in the end.
 
     Parameters
     ----------
     rows : iterable of dict
-        The rows of one rank, one or more.
+        The rows of one rank.
     """
-    return float(statistics.median(row["curve"][-1]["objective"] for row in rows))
+    return {row["seed"]: float(row["curve"][-1]["objective"]) for row in rows}
 
 
 def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
@@ -200,12 +184,12 @@ def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
         alone = policies.pop(SEQUENTIAL, [])
         if not alone:
             continue
-        target = target_of(alone)
-        cells = [TuningCell(policy, runs[0]["every"], runs, target) for policy, runs in policies.items()]
+        targets = targets_of(alone)
+        cells = [TuningCell(policy, runs[0]["every"], runs, targets) for policy, runs in policies.items()]
         sweep = sorted((cell for cell in cells if cell.every is not None), key=lambda cell: cell.every or 0)
         if sweep:
             rules = [cell for cell in cells if cell.every is None]
-            found.append(TuningSet(dataset, target, sweep, rules))
+            found.append(TuningSet(dataset, targets, sweep, rules))
     return found
 
 
@@ -227,8 +211,8 @@ def regret_table(sets: Sequence[TuningSet]) -> Table:
         "Regret: seconds to the target over those of the best fixed period",
         ("rule", *(one.dataset for one in sets), "mean", "worst"),
         lines,
-        note="Best fixed periods: " + "; ".join(f"{s.dataset} {b}" for s, b in zip(sets, best, strict=True)) + ". One "
-        "half of the fits tells which is the best, the other half how long it takes.",
+        note="Best fixed periods: " + "; ".join(f"{s.dataset} {b}" for s, b in zip(sets, best, strict=True)) + ". "
+        "Regret is the median over seeds; for each, the others tell which period is the best.",
     )
 
 
@@ -241,6 +225,7 @@ def sweep_table(one: TuningSet) -> Table:
         The set.
     """
     lines = []
+    lowest, highest = (figure_text(limit(one.targets.values())) for limit in (min, max))
     for cell in (*one.sweep, *one.rules):
         accuracy = cell.accuracy
         lines.append(
@@ -258,8 +243,8 @@ def sweep_table(one: TuningSet) -> Table:
         f"{one.dataset}: every policy",
         ("policy", "ms to target", "regret", "ms of first epoch", "communication %", "period in the end", "accuracy %"),
         lines,
-        note=f"Target: an objective of {figure_text(one.target)}. Runs without an accuracy were far behind after their "
-        "first epoch and ended there.",
+        note=f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
+        "their first epoch and ended there.",
     )
 
 

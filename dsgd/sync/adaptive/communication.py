@@ -13,8 +13,9 @@ Rule, with Y seconds of a row, D of a synchronisation (wire and wait), the targe
 They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
 close where S is a quarter of that. Averaging more often brings replicas that are close nothing, so their period is
 never shortened, and grows from the floor, at which communication takes the share e, to where it takes about a quarter
-of that; more is not worth the drift. A change of less than a quarter is left out. On shared machines what a synchronisation takes changes by a factor of ten from one moment to the
-next: a period that is too long for a while costs little, one that is too short much, so it is at most halved.
+of that; more is not worth the drift. A change of less than a quarter is left out. On shared machines what a
+synchronisation takes changes by a factor of ten from one moment to the next: a period that is too long for a while
+costs little, one that is too short much, so it is at most halved.
 
 Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
 a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while replicas are
