@@ -77,6 +77,7 @@ STRIDE: Final = 7
 N_SAMPLES: Final = 8
 LATE_RANK: Final = 9
 BEGIN: Final = 10  # the row of this rank at which its round 0 begins
+STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would call a kernel anew
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
@@ -267,23 +268,29 @@ constants, codes
                 if places[N_SAMPLES] == samples.shape[0]:
                     return FULL
                 stamps[0] = _now(stamps)
-            run_rows(
-                values,
-                indices,
-                indptr,
-                targets,
-                row_weights,
-                class_weights,
-                params,
-                auxiliary,
-                received,
-                factors,
-                counters,
-                constants,
-                codes,
-                begin + n_rows * number // n_rounds,
-                begin + n_rows * (number + 1) // n_rounds,
-            )
+            row = begin + n_rows * number // n_rounds
+            stop = begin + n_rows * (number + 1) // n_rounds
+            while row < stop:
+                if load(abort.ctypes.data) != 0:
+                    return ABORTED
+                first, row = row, min(stop, row + places[STRETCH])
+                run_rows(
+                    values,
+                    indices,
+                    indptr,
+                    targets,
+                    row_weights,
+                    class_weights,
+                    params,
+                    auxiliary,
+                    received,
+                    factors,
+                    counters,
+                    constants,
+                    codes,
+                    first,
+                    row,
+                )
             if timed:
                 stamps[1] = _now(stamps)
             _publish(boxes_out, boxes_in, bells, places, params, weight, number + 1 >= places[LAST])

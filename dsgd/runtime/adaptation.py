@@ -8,7 +8,8 @@ this rank has measured since the last time travels with its exchange; then what 
 other rounds are those of a fixed period, so that many of them may run inside one kernel.
 
 Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training: a rank that
-begins finds its caches cold and its peers late.
+begins finds its caches cold and its peers late. Those of the wire are the least: what disturbs an exchange comes as
+often per second, however rare exchanges are.
 
 Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
 """
@@ -107,14 +108,15 @@ class Adaptation:
         """Tell the strategy what this rank has seen, after the steps of that round and before its exchange."""
         state, number = at.optimizer, self._rank.number
         n_rows = max(1.0, state.n_seen - self._n_seen)
-        timed = np.sort(list(self._rank.ledger.recent)[self._n_cold :] or [(0.0,) * 5], axis=0)
-        usual = timed[(len(timed) - 1) // 2]
+        timed = np.array(list(self._rank.ledger.recent)[self._n_cold :] or [(0.0,) * 5])
+        usual = np.sort(timed, axis=0)[(len(timed) - 1) // 2]
+        # What the ledger charges to no phase is spent on the exchange too.
+        spoken = np.maximum(timed[:, WIRE] + timed[:, ENCODE], timed[:, -1] - timed[:, COMPUTE] - timed[:, WAIT])
         over = at.epoch + state.n_seen / max(1, self._rows[number])
         seen = Seen(
             seconds=self._keeping.elapsed_s,
             row_s=float(usual[COMPUTE]) / max(1.0, self._sizes(at)[number]),
-            # What the ledger charges to no phase is spent on the exchange too.
-            wire_s=max(float(usual[WIRE] + usual[ENCODE]), float(usual[-1] - usual[COMPUTE] - usual[WAIT])),
+            wire_s=float(spoken.min()),
             wait_s=float(usual[WAIT]),
             loss=(state.loss_sum - self._loss_sum) / n_rows,
             rate=self._optimizer.rate_sum(state.t - 1.0, state),

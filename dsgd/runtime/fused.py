@@ -66,10 +66,19 @@ class FusedRounds:
         The rows of this rank.
     state : SGDState
         State of the optimiser, updated in place.
+    rows_per_call : int
+        Most rows of a call of the kernel that takes steps: bits depend on where calls end.
     """
 
     def __init__(
-        self, rank: Rank, window: Window, optimizer: SGD, params: FloatVector, shard: Shard, state: SGDState
+        self,
+        rank: Rank,
+        window: Window,
+        optimizer: SGD,
+        params: FloatVector,
+        shard: Shard,
+        state: SGDState,
+        rows_per_call: int,
     ) -> None:
         self._rank = rank
         self._window = window
@@ -77,6 +86,7 @@ class FusedRounds:
         self._stride = 1
         self._places = np.zeros(kernels.N_PLACES, dtype=np.int64)
         self._places[kernels.RANK] = rank.number
+        self._places[kernels.STRETCH] = rows_per_call
         self._samples = np.zeros((_N_SAMPLES, 4))
         core = 1 << (rank.size.bit_length() - 1)
         self._steps = optimizer.arguments(params, shard, state)

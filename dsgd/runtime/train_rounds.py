@@ -15,7 +15,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import is_finite
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.train_run import Run
-from dsgd.runtime.train_walk import entries_per_call
+from dsgd.runtime.train_walk import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AnytimeSGD, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
@@ -45,11 +45,10 @@ class Rounds:
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.params, self._weight) if overlaps else None
         self._buckets = buckets_for(group, strategy)
-        # Long rounds gain nothing by it, and are cut into several calls; rows in a file wait for the disk in any case.
-        n_params = run.at.params.size
-        longest = max(run.rows) * (n_params + 16 * run.job.optimizer.n_outputs)
+        # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
+        longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
         fuses = run.fused is not None and run.walk.is_in_memory
-        self._least_fused = longest / entries_per_call(n_params) if fuses else math.inf
+        self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
 
     @property
     def can_be_kept(self) -> bool:

@@ -139,7 +139,7 @@ def _load_kernels(
         plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
         window = window_for(rank, job.strategy, params) if plain else None
         if window is not None:
-            fused = FusedRounds(rank, window, optimizer, params, shard, state)
+            fused = FusedRounds(rank, window, optimizer, params, shard, state, walk.rows_per_call)
     if job.strategy.exchanges == "model":
         walk.call(0, 0)
     else:

@@ -17,10 +17,10 @@ from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AbstractLocalTerm, Hogwild, LocalSteps
 from dsgd.types import FloatVector
 
-__all__ = ["Walk", "charge_visit", "entries_per_call"]
+__all__ = ["MOST_ENTRIES_PER_CALL", "Walk", "charge_visit", "entries_per_call"]
 
-# A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries a second.
-_MOST_ENTRIES_PER_CALL: Final = 100_000_000
+#: A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries in one.
+MOST_ENTRIES_PER_CALL: Final = 100_000_000
 # Most end much sooner, so that of rows in a file little is in memory. A call visits every weight once: it must be long
 # beside that. Rows in memory are cut in the same places, so that both give the same model to the bit.
 _ENTRIES_PER_CALL: Final = 2_000_000
@@ -29,7 +29,7 @@ _ENTRIES_PER_WEIGHT: Final = 8
 
 def entries_per_call(n_params: int) -> int:
     """Return the entries of rows that one call of a kernel walks over, for a model of this length."""
-    return min(_MOST_ENTRIES_PER_CALL, max(_ENTRIES_PER_CALL, _ENTRIES_PER_WEIGHT * n_params))
+    return min(MOST_ENTRIES_PER_CALL, max(_ENTRIES_PER_CALL, _ENTRIES_PER_WEIGHT * n_params))
 
 
 def charge_visit(rank: Rank, job: TrainJob, rows: AbstractRows, start: int, stop: int) -> None:

@@ -226,7 +226,8 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         longest = float(max(rows))
         # The mean of squared distances from any one point is that from the mean, and the distance of the mean.
         dispersion = max(0.0, seen.drift_sq - moved_sq)
-        floor = comm_floor(seen.row_s, seen.wire_s + seen.wait_s, self.target)
+        # Waiting grows with the period, and is not saved by a longer one.
+        floor = comm_floor(seen.row_s, seen.wire_s, self.target)
         return Measured(
             every=float(every),
             epochs=seen.epochs,
