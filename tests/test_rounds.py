@@ -23,7 +23,7 @@ from dsgd.comm.window import inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
-from dsgd.runtime import fused
+from dsgd.runtime import fused, train_rounds, train_walk
 from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
@@ -126,6 +126,32 @@ def test_the_kernel_changes_no_bit_and_no_count(kind: str, case: str, calls: dic
             (r.train_loss, r.dispersion) for r in other.history
         ]
     assert totals == expected_totals
+
+
+@pytest.mark.parametrize("kind", ["threads", "window"])
+def test_calls_within_a_long_round_end_where_they_do_outside(
+    kind: str, calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A round of many calls of the kernel that takes steps, to whose ends the model owes some of its bits, is fused."""
+    shards, strategy = shards_of([60, 47]), LocalSGD(every=20)
+    whole, _ = train_on("threads-asleep", shards, strategy)
+    monkeypatch.setattr(train_walk, "_ENTRIES_PER_CALL", 100)
+    monkeypatch.setattr(train_walk, "_ENTRIES_PER_WEIGHT", 0)
+    expected, _ = train_on("threads-asleep", shards, strategy)
+    assert not calls
+    got, _ = train_on(kind, shards, strategy)
+    assert calls
+    assert [one.params.tobytes() for one in got] == [one.params.tobytes() for one in expected]
+    assert got[0].params.tobytes() != whole[0].params.tobytes()
+
+
+def test_rounds_of_a_second_are_not_fused(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever wants to stop would have to wait for the end of the round."""
+    monkeypatch.setattr(train_rounds, "MOST_ENTRIES_PER_CALL", 20 * (N_FEATURES + 1 + 16) - 1)
+    train_on("threads", shards_of([60, 60]), LocalSGD(every=20))
+    assert not calls
+    train_on("threads", shards_of([60, 60]), LocalSGD(every=15))
+    assert calls
 
 
 def test_all_ranks_come_back_after_the_same_rounds(
