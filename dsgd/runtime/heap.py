@@ -2,7 +2,7 @@
 
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
 (``MALLOC_TRIM_THRESHOLD_``), so that tables that come and go leave nothing behind. A rank makes arrays of the same few
-sizes over and over, and so pays for new pages each time: a tenth of a kernel SVM.
+sizes over and over, and so pays for new pages each time: a twentieth of the time of a kernel SVM.
 
 Only glibc has these thresholds, and adapts them by itself where nobody has set one; so this does something only where
 the environment does. They hold for the whole process, so it is counted how many want them: the last one restores them.
