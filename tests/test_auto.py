@@ -50,6 +50,7 @@ NOW = Measured(
     slope=0.5,
     rows_left=1e5,
     floor=450.0,
+    wire_floor=450.0,
     cap=5000.0,
 )
 
@@ -91,7 +92,7 @@ EQUATIONS: list[tuple[AbstractRule, Measured, Measured, float]] = [
     (CommFloor(), changed(dispersion=0.6), START, 50),
     (CommFloor(), changed(loss=2.1), START, 50),
     (CommFloor(), changed(every=200.0), START, 800),
-    (CommFloor(), changed(every=300.0), START, 900),
+    (CommFloor(), changed(every=300.0, floor=2000.0), START, 900),
     (CommFloor(), changed(every=1000.0), START, 1000),
     (CommFloor(), changed(every=4000.0), START, 4000),
     (CommFloor(), changed(every=4900.0, dispersion=0.2), START, 2450),

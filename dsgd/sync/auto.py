@@ -69,7 +69,7 @@ class AutoState:
         Whether the next exchange tells what ranks have seen.
     told : array of float64, shape (12,)
         What this rank tells; afterwards the mean over ranks.
-    start : array of float64, shape (17,)
+    start : array of float64, shape (18,)
         `Measured` at the first decision.
     periods : array of float64, shape (64, 4)
         The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the number in
@@ -226,8 +226,8 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         longest = float(max(rows))
         # The mean of squared distances from any one point is that from the mean, and the distance of the mean.
         dispersion = max(0.0, seen.drift_sq - moved_sq)
-        # Waiting grows with the period, and is not saved by a longer one.
-        floor = comm_floor(seen.row_s, seen.wire_s, self.target)
+        floor = comm_floor(seen.row_s, seen.wire_s + seen.wait_s, self.target)
+        wire_floor = comm_floor(seen.row_s, seen.wire_s, self.target)
         return Measured(
             every=float(every),
             epochs=seen.epochs,
@@ -245,6 +245,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
             slope=seen.slope,
             rows_left=seen.epochs_left * longest,
             floor=min(floor, longest),
+            wire_floor=min(wire_floor, longest),
             cap=_cap(longest, every, dispersion, norm_sq),
         )
 

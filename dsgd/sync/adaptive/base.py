@@ -51,7 +51,9 @@ class Measured(NamedTuple):
     rows_left : float
         Rows of a rank until training ends, if nothing ends it sooner.
     floor : float
-        The period of `comm_floor`.
+        The period of `comm_floor`, of wire and wait.
+    wire_floor : float
+        That of the wire alone, which is what a longer period saves: waiting grows with the period.
     cap : float
         The longest period, which depends on the rows and on how far the models are apart.
     """
@@ -72,6 +74,7 @@ class Measured(NamedTuple):
     slope: float
     rows_left: float
     floor: float
+    wire_floor: float
     cap: float
 
 

@@ -75,9 +75,9 @@ class CommFloor(AbstractRule):
             return Choice(now.every / 2.0, "dispersion")
         if now.loss > _DIVERGED * start.loss:
             return Choice(now.every / 2.0, "loss")
-        wanted = now.floor
+        wanted = now.wire_floor
         if _CLOSE * now.dispersion <= limit:
-            wanted = max(now.every, _FLOORS * now.floor)
+            wanted = max(now.every, _FLOORS * now.wire_floor)
         wanted = min(max(wanted, now.every / 2.0), _MOST_TIMES * now.every)
         is_worth = not now.every / _WORTH < min(wanted, now.cap) < now.every * _WORTH
         return Choice(wanted if is_worth else now.every, "communication")
