@@ -81,6 +81,12 @@ class Peers:
         ours: IntVector = ids[self.holder[ids] == self._group.rank]
         return ours
 
+    def counts(self, ids: IntVector) -> IntVector:
+        """Return how many of some samples each rank holds, shape (size,)."""
+        if self._group is None or self.holder is None:
+            return np.array([len(ids)])
+        return np.bincount(self.holder[ids], minlength=self.size)
+
     def rehome(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
         """Note that samples have moved: (from, to, samples)."""
         for _, taker, ids in plan:
@@ -152,7 +158,7 @@ class Peers:
         if self._group is None or self.holder is None:
             return ours
         holder = self.holder[ids]
-        counts = np.bincount(holder, minlength=self.size)
+        counts = self.counts(ids)
         # Rows arrive rank by rank; this brings them into the order asked for.
         order = np.empty(len(ids), dtype=np.int64)
         order[np.argsort(holder, kind="stable")] = np.arange(len(ids))

@@ -21,6 +21,10 @@ from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["Products"]
 
+#: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
+#: take no longer than two messages and the wait for whoever comes last.
+_FEW = 2048
+
 
 class Products:
     """Products with the kernel matrix of one problem.
@@ -73,7 +77,7 @@ class Products:
         out[both], out[is_rest], n_values = symmetric_sums(
             self._kernel, rows, sources[is_both], targets[is_rest], coefs[is_both], dtype, self._pool
         )
-        if has_all and not self._peers.is_alone:
+        if has_all and not self._peers.is_alone and len(sources) > _FEW:
             met, is_met, n_met = self._between_ranks(sources, is_both, coefs, dtype, rows)
             rest, n_rest = self._weighted(targets[is_rest], sources[is_met], coefs[is_met], dtype, rows)
             out[both] += met

@@ -132,7 +132,7 @@ class ExactSums:
         if not self._is_aside[ids].all():  # a proof has looked at them since
             return self.renew(ids, beta), added
         chosen, peers = np.zeros(self._matrix.n), self._matrix.peers
-        n_sources = int(np.count_nonzero(beta))
+        n_sources = peers.counts(np.flatnonzero(beta))
         sources = peers.mine(np.flatnonzero(beta))
         columns = _Columns(self._matrix, sources, len(sources) + len(ids))
         given_lately = _Given(self._matrix, added)
@@ -140,7 +140,7 @@ class ExactSums:
         start = 0
         while start < len(ids):
             # Each rank has its share of the columns, so that together they take so many more samples at a time.
-            most = peers.size * min(_PART, _PART_BYTES // (8 * max(1, n_sources)))
+            most = min(peers.size * _PART, _PART_BYTES // (8 * max(1, int(n_sources.max()))))
             part = ids[start : start + max(64, most)]
             stop = start + len(part)
             both = np.stack([beta[sources], chosen[sources]])
@@ -151,7 +151,7 @@ class ExactSums:
             if len(given):
                 added[sources] += self._back(tiles, coefs)
                 chosen[given] = coefs[is_given]
-                n_sources += len(given)
+                n_sources += peers.counts(given)
                 sources = np.concatenate([sources, peers.mine(given)])
                 columns.append(peers.mine(given))
             given_lately.note(part[~is_given], given, coefs[is_given])

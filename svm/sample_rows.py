@@ -56,10 +56,12 @@ class SampleRows:
         if peers is None:
             sparse = kernel.name in {"linear", "rbf", "poly", "sigmoid"} and prefers_sparse(X)
             shift = None if sparse else centre(kernel, X, samples)
-        self._sparse, self._shift = bool(sparse), shift
+        #: Whether rows are multiplied as CSR.
+        self.is_sparse = bool(sparse)
+        self._shift = shift
         #: What is multiplied for a value: the entries of a row, the same number on all ranks, which decide by it.
         self.n_entries = float(self.n_columns)
-        if self._sparse:
+        if self.is_sparse:
             counts = np.array([X.nnz, X.shape[0]], dtype=np.float64)
             self.peers.add_up(counts)
             self.n_entries = float(counts[0] / max(1.0, counts[1]))
@@ -86,11 +88,11 @@ class SampleRows:
             index = ids if self.samples is None else self.samples[ids]
         if self.kernel.name == "precomputed":
             return Rows(len(ids), plain=self.X, ids=index)
-        return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self._sparse, index=index)
+        return prepare(self.kernel, self.X, dtype, shift=self._shift, sparse=self.is_sparse, index=index)
 
     def is_light(self, n: int) -> bool:
         """Return whether n rows in float64 are few bytes."""
-        per_row = 12.0 * self.n_entries if self._sparse else 8.0 * (self.n_columns + 2)
+        per_row = 12.0 * self.n_entries if self.is_sparse else 8.0 * (self.n_columns + 2)
         return self.kernel.name != "precomputed" and n * per_row <= _HELD_BYTES
 
     def keep_exact(self) -> None:

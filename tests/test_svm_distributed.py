@@ -19,7 +19,7 @@ import dsgd.svm.proof as proof_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
-from dsgd.svm import sums
+from dsgd.svm import products, sums
 from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, eliminable
@@ -232,6 +232,7 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
     """Each rank has the sums of its targets, and all together compute few more values than one would have to."""
     for name, size in (("_STRIP", 16), ("_SLAB", 16), ("_CHUNK", 5)):
         monkeypatch.setattr(sums, name, size)
+    monkeypatch.setattr(products, "_FEW", 0)
     X, _ = problem(sparse=False, n=60)
     K = rbf_kernel(X, gamma=0.3)
 
@@ -249,6 +250,27 @@ def test_values_of_a_product_that_serve_two_ranks_are_computed_once(n_ranks, n_s
 
     for holder in (np.arange(60) % n_ranks, np.arange(60) // 30):
         run_on_threads(check, [None] * n_ranks, (holder,), timeout_s=20.0)
+
+
+@pytest.mark.parametrize("few", [59, 60])
+def test_a_product_with_few_sources_sends_nothing(few, monkeypatch):
+    """Where the rows of all samples are on all ranks, each computes what few sources add to its own targets."""
+    monkeypatch.setattr(products, "_FEW", few)
+    X, _ = problem(sparse=False, n=60)
+    K = rbf_kernel(X, gamma=0.3)
+
+    def check(rank: Any, data: Any, holder: np.ndarray) -> list[float]:
+        matrix, coefs, said = matrix_of(rank, X, holder, np.float32, 9), np.arange(60.0), []
+        for _ in range(2):  # the first brings the rows
+            with matrix.peers.round("test"):
+                found = matrix.product(matrix.mine, np.arange(60), coefs, np.float64)
+            said.append(rank.ledger.records().totals["messages"])
+            np.testing.assert_allclose(found, K[matrix.mine] @ coefs, atol=1e-9)
+        return said
+
+    first, second = run_on_threads(check, [None] * 2, (np.arange(60) % 2,), timeout_s=20.0).value
+    assert first > 0
+    assert (second == first) == (few == 60)
 
 
 def test_two_variables_per_sample_and_sums_by_sign():
