@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from dsgd.svm.buffers import borrow
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
@@ -221,7 +222,7 @@ class KernelMatrix:
         """Return memory that is lent again each time: new pages take as long as what is written there."""
         nbytes = size * np.dtype(dtype).itemsize
         if len(self._lent) < nbytes:
-            self._lent = np.empty(max(nbytes, _LENT_BYTES), dtype=np.uint8)  # pages that are not written take none
+            self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
         return self._lent[:nbytes].view(dtype)
 
     def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:

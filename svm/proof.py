@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import numpy as np
 
 from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.smo import add_rows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ExactSums"]
@@ -172,11 +173,13 @@ class ExactSums:
 
     def _back(self, tiles: list[FloatMatrix], coefs: FloatVector) -> FloatVector:
         """Return K' coefs, shape (n,), K in slabs of columns."""
-        sums: list[FloatVector] = [np.empty(0)] * len(tiles)
+        sums = [np.zeros(tile.shape[1]) for tile in tiles]
+        rows = np.flatnonzero(coefs)  # most are zero, and values are read from far
+        used = coefs[rows]
 
         def work(start: int, stop: int) -> None:
-            for number in range(start, stop):
-                sums[number] = np.dot(coefs, tiles[number])
+            for out, tile in zip(sums[start:stop], tiles[start:stop], strict=True):
+                add_rows(out, tile.reshape(-1), len(out), rows, used, 0, len(out))
 
         self._matrix.pool.slabs(work, len(tiles), _TILES)
         return np.concatenate([np.empty(0), *sums])
