@@ -63,6 +63,14 @@ class RowCache:
         samples: IntVector = self._row_in[self._row_in >= 0]
         return samples
 
+    def lasting(self) -> IntVector:
+        """Return the samples whose rows are held and not demoted: those that `extend` keeps as far as there is room."""
+        samples: IntVector = self._row_in[self._lasting_slots()]
+        return samples
+
+    def _lasting_slots(self) -> IntVector:
+        return np.flatnonzero((self._row_in >= 0) & (self._used >= 0))
+
     def find(self, samples: IntVector) -> IntVector:
         """Return the slot of each row, −1 where it is not held; those found count as used now."""
         self._clock += 1
@@ -113,10 +121,11 @@ class RowCache:
     def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None]) -> None:
         """Add columns at the end; ``fill(samples, out)`` sets those of the rows that stay, shape (m, n_more).
 
-        It is called for no rows, too.
+        Demoted rows go: hardly any is asked for again, and each would cost as many values as there are columns. `fill`
+        is called for no rows, too.
         """
         n = self.stride
-        held = np.flatnonzero(self._row_in >= 0)
+        held = self._lasting_slots()
         room = len(self.flat) // (n + n_more) if n + n_more else 0
         if len(held) > room:
             newest = np.sort(held[np.argsort(self._used[held])[len(held) - room :]])

@@ -260,7 +260,7 @@ class KernelMatrix:
         """
         read = min(9.0, 1.0 + 0.2 * len(self.active) / q)
         densified = 1.0 + 0.4 * self._features.n_columns / q if self._features.is_sparse else 0.0
-        return read < 1.0 + 0.5 * self.value_cost + densified
+        return read < 1.8 + 0.5 * self.value_cost + densified
 
     def add(
         self,
@@ -331,7 +331,7 @@ class KernelMatrix:
         """Add columns for samples of this rank; called by all ranks together."""
         more = self._prepared(ours, self.dtype)
         # Rows of the cache get the new columns, so the features of their samples are needed everywhere once more.
-        wanted = np.unique(self.peers.join(self._cache.held())) if not self.peers.is_alone else None
+        wanted = np.unique(self.peers.join(self._cache.lasting())) if not self.peers.is_alone else None
         before = self._rows
 
         def fill(samples: IntVector, out: AnyArray) -> None:

@@ -23,8 +23,8 @@ _LATE_ROUNDS = 25
 #: of the gap: they follow as soon as the first ones move.
 _NEIGHBOURS = 0.2
 #: Samples left out are looked at again before the proof if they were beyond the extremes by less than this share of the
-#: gap at the start. If some were left out while few samples were known, all are looked at.
-_REACH = 0.075
+#: gap at the start; if some were left out while few samples were known, by less than the second.
+_REACH, _REACH_EARLY = 0.04, 1.0
 #: When violators have come back, those follow that were beyond by less than this share of the worst violation.
 _REACH_AGAIN = 0.25
 #: They are first looked at when the gap has come down to this share of that at the start, then when it has come down to
@@ -197,13 +197,13 @@ class LeftOut:
     def look_again(self, gap: float) -> bool:
         """Renew u of those samples left out that are likeliest to violate, in float64; return whether any come back.
 
-        These are all of them at first if few samples were known when some were left out, else those that were hardly
+        These are most of them at first if few samples were known when some were left out, else those that were hardly
         beyond the extremes. A violator that only the proof finds costs n values for each free variable, all of which
         move once more; what is computed here counts for the proof.
         """
         state = self.state
         ids, scale = self.trail.ids, self.scale or 0.0
-        reach = min(np.inf if self._has_early else _REACH * scale, _REACH_AGAIN * self._worst)
+        reach = min((_REACH_EARLY if self._has_early else _REACH) * scale, _REACH_AGAIN * self._worst)
         ids = state.peers.those(ids, self._slack[ids] < reach)
         self._worst = gap
         if not len(ids):
