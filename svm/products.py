@@ -2,7 +2,7 @@
 
 On a gang targets lie on the rank that asks and sources anywhere. A value between two samples that are both targets and
 sources serves both, where the kernel is symmetric to the last bit, as one given or a function need not be: if they lie
-on one rank, and also between ranks if the rows of all samples are on all of them.
+on one rank, and also between ranks if the rows of all samples are on all of them and the sources are not few.
 """
 
 from __future__ import annotations
