@@ -85,10 +85,14 @@ class RowCache:
 
     def reserve(self, samples: IntVector) -> IntVector:
         """Give slots to rows that are not held; rows used since the last `find` stay, so there may be fewer slots."""
-        free = np.flatnonzero(self._used < self._clock)
-        count = min(len(samples), len(free))
-        if count < len(free):
-            free = free[np.argpartition(self._used[free], count - 1)[:count]] if count else free[:0]
+        free = np.flatnonzero(self._row_in < 0)[: len(samples)]
+        if len(free) < len(samples):
+            old = np.flatnonzero((self._row_in >= 0) & (self._used < self._clock))
+            count = min(len(samples) - len(free), len(old))
+            if count < len(old):
+                old = old[np.argpartition(self._used[old], count - 1)[:count]] if count else old[:0]
+            free = np.concatenate([free, old])
+        count = len(free)
         old = self._row_in[free]
         self._slot_of[old[old >= 0]] = -1
         self._row_in[free] = samples[:count]
