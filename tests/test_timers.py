@@ -1,0 +1,70 @@
+"""Dask's shortest timers of a worker: slow while ranks run there, as before when they have ended."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from distributed import Client, LocalCluster, Worker
+from tornado.ioloop import PeriodicCallback
+
+from dsgd.runtime import Rank, run_on_cluster, timers
+
+
+def _worker(**periods: float) -> Any:
+    return SimpleNamespace(
+        periodic_callbacks={name: PeriodicCallback(lambda: None, period) for name, period in periods.items()}
+    )
+
+
+def _periods(worker: Any) -> dict[str, float]:
+    return {name: timer.callback_time for name, timer in worker.periodic_callbacks.items()}
+
+
+def test_timers_are_slow_as_long_as_anybody_wants() -> None:
+    """Gangs that share a worker and end in any order: the last to end restores the periods."""
+    worker = _worker(profile=10.0, tick=20.0, heartbeat=1.0)
+    slow = {"profile": 500.0, "tick": 500.0, "heartbeat": 1.0}
+    first, second = timers.slow_timers(worker), timers.slow_timers(worker)
+    for context in (first, second):
+        context.__enter__()
+        assert _periods(worker) == slow
+    first.__exit__(None, None, None)
+    assert _periods(worker) == slow
+    second.__exit__(None, None, None)
+    assert _periods(worker) == {"profile": 10.0, "tick": 20.0, "heartbeat": 1.0}
+    assert not timers._before
+
+
+def test_slower_and_missing_timers_are_left_alone() -> None:
+    """The configuration may have made a timer slower already, or have turned it off; errors restore, too."""
+    worker = _worker(tick=2000.0)
+    with pytest.raises(RuntimeError, match="ended"), timers.slow_timers(worker):
+        assert _periods(worker) == {"tick": 2000.0}
+        raise RuntimeError("ended")
+    assert _periods(worker) == {"tick": 2000.0}
+
+
+def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
+    return [_periods(worker) for worker in Worker._instances]
+
+
+def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
+    return list(blocks)
+
+
+def test_workers_of_dask_have_these_timers() -> None:
+    """On a real worker both are there, are slow during a job and have their periods again after it."""
+    with (
+        LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
+        Client(cluster) as client,
+    ):
+        worker = cluster.workers[0]
+        before = _periods(worker)
+        assert max(before["profile"], before["tick"]) < 500.0
+        seen = run_on_cluster(_look, [], client=client, pack=_keep).value
+        after = _periods(worker)
+    assert after == before
+    assert {**before, "profile": 500.0, "tick": 500.0} in seen
