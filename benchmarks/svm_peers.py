@@ -22,6 +22,8 @@ import scipy.sparse as sp
 from common import Rows
 from sklearn import svm as plain
 from sklearn.datasets import make_classification
+from sklearn.metrics.pairwise import rbf_kernel
+from svm_parity import pairs
 
 from dsgd.datasets import load
 from dsgd.errors import DatasetError
@@ -83,18 +85,18 @@ def peers() -> dict[str, Callable[[float], Any]]:
     return makers
 
 
-def objective(model: Any, X: Any) -> float:
-    """Return the dual objective of a fitted machine with two classes, in float64, a block at a time."""
-    from sklearn.metrics.pairwise import rbf_kernel
-
-    coef = model.dual_coef_.toarray()[0] if sp.issparse(model.dual_coef_) else model.dual_coef_[0]
-    rows = X[model.support_]
-    gamma = 1 / (X.shape[1] * (X.multiply(X).mean() - X.mean() ** 2 if sp.issparse(X) else X.var()))
-    half = sum(
-        float(coef[k : k + 1000] @ (rbf_kernel(rows[k : k + 1000], rows, gamma=gamma) @ coef))
-        for k in range(0, len(coef), 1000)
-    )
-    return 0.5 * half - float(np.abs(coef).sum())
+def objective(model: Any, X: Any, y: Any) -> float:
+    """Return the dual objective of a fitted machine, in float64, a block at a time; the sum over pairs of classes."""
+    total, gamma = 0.0, 1 / (X.shape[1] * (X.multiply(X).mean() - X.mean() ** 2 if sp.issparse(X) else X.var()))
+    for numbers, signs, alpha in pairs(model, y):
+        used = np.flatnonzero(alpha)
+        rows, beta = X[numbers[used]], (signs * alpha)[used]
+        half = sum(
+            float(beta[k : k + 1000] @ (rbf_kernel(rows[k : k + 1000], rows, gamma=gamma) @ beta))
+            for k in range(0, len(beta), 1000)
+        )
+        total += 0.5 * half - float(alpha.sum())
+    return total
 
 
 def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[str], once: list[str]) -> None:
@@ -121,8 +123,7 @@ def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[s
                 models[key] = make(C).fit(X, y)
             seconds[key].append(time.perf_counter() - begin)
     medians = {key: statistics.median(values) for key, values in seconds.items()}
-    binary = len(np.unique(y)) == 2
-    values = {key: objective(model, X) if binary else float("nan") for key, model in models.items()}
+    values = {key: objective(model, X, y) for key, model in models.items()}
     for key, model in models.items():
         rows.add(
             case=name,
@@ -141,7 +142,7 @@ def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[s
         )
     ours = models["dsgd"]
     cells = " ".join(f"{key} {medians[key]:.2f} s ({medians[key] / medians['dsgd']:.1f}x)" for key in medians)
-    spread = max(abs(v - values["dsgd"]) / abs(values["dsgd"]) for v in values.values()) if binary else float("nan")
+    spread = max(abs(v - values["dsgd"]) / abs(values["dsgd"]) for v in values.values())
     counts = "/".join(
         f"{models[key].n_kernel_evaluations_ / 1e9:.2f}" for key in ("dsgd", "dsgd, no elimination") if key in models
     )
