@@ -1,9 +1,9 @@
 """Dask's shortest timers of a worker, made slow while ranks run there.
 
 Problem: a worker looks at the threads of its tasks a hundred times a second, for the profile page of the dashboard, and
-measures fifty times how late its event loop is. Each time the kernel takes a core away from a rank, where
-ranks use them all, and the other ranks wait for that one in the next round: a twentieth of the time of a kernel SVM on
-two workers and two cores. The profile would show threads that wait: ranks run in threads that Dask does not know.
+measures fifty times how late its event loop is. Each time the system takes a core away from a rank, where ranks use
+them all, and the other ranks wait for that one in the next round: a twentieth of the time of a kernel SVM on two
+workers and two cores. The profile would show threads that wait: ranks run in threads that Dask does not know.
 
 It is counted how many want it slow: several gangs may share a worker.
 """
