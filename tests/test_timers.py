@@ -56,7 +56,12 @@ def test_timers_are_restored_after_an_error() -> None:
 
 
 def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
-    return [_periods(worker) for worker in Worker._instances]
+    return [_shortest(worker) for worker in Worker._instances]
+
+
+def _shortest(worker: Worker) -> dict[str, float]:
+    # Dask itself changes the period of others, of the heartbeat for one, by how many workers there are.
+    return {name: period for name, period in _periods(worker).items() if name in timers._NAMES}
 
 
 def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
@@ -70,9 +75,9 @@ def test_workers_of_dask_have_these_timers() -> None:
         Client(cluster) as client,
     ):
         worker = cluster.workers[0]
-        before = _periods(worker)
+        before = _shortest(worker)
         assert max(before["profile"], before["tick"]) < 500.0
         seen = run_on_cluster(_look, [], client=client, pack=_keep).value
-        after = _periods(worker)
+        after = _shortest(worker)
     assert after == before
-    assert {**before, "profile": 500.0, "tick": 500.0} in seen
+    assert {"profile": 500.0, "tick": 500.0} in seen
