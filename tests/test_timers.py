@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from distributed import Client, LocalCluster, Worker
+from distributed import Client, LocalCluster, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
 from dsgd.runtime import Rank, run_on_cluster, timers
@@ -27,7 +27,7 @@ def test_timers_are_slow_as_long_as_anybody_wants() -> None:
     """Gangs that share a worker and end in any order: the last to end restores the periods."""
     worker = _worker(profile=10.0, tick=20.0, heartbeat=1.0)
     slow = {"profile": 500.0, "tick": 500.0, "heartbeat": 1.0}
-    first, second = timers.slow_timers(worker), timers.slow_timers(worker)
+    first, second = timers.slow_timers([worker]), timers.slow_timers([worker])
     for context in (first, second):
         context.__enter__()
         assert _periods(worker) == slow
@@ -41,7 +41,7 @@ def test_timers_are_slow_as_long_as_anybody_wants() -> None:
 def test_slower_and_missing_timers_are_left_alone() -> None:
     """The configuration may have made a timer slower already, or have turned it off."""
     worker = _worker(tick=2000.0)
-    with timers.slow_timers(worker):
+    with timers.slow_timers([worker]):
         assert _periods(worker) == {"tick": 2000.0}
     assert _periods(worker) == {"tick": 2000.0}
 
@@ -49,35 +49,40 @@ def test_slower_and_missing_timers_are_left_alone() -> None:
 def test_timers_are_restored_after_an_error() -> None:
     """A job that fails leaves nothing behind."""
     worker = _worker(tick=20.0)
-    with contextlib.suppress(ZeroDivisionError), timers.slow_timers(worker):
+    with contextlib.suppress(ZeroDivisionError), timers.slow_timers([worker]):
         assert _periods(worker) == {"tick": 500.0}
         1 / 0  # noqa: B018
     assert _periods(worker) == {"tick": 20.0}
 
 
 def _look(rank: Rank, data: Any) -> list[dict[str, float]]:
-    return [_shortest(worker) for worker in Worker._instances]
+    return [_shortest(server) for kind in (Worker, Scheduler) for server in kind._instances]
 
 
-def _shortest(worker: Worker) -> dict[str, float]:
+def _shortest(server: Any) -> dict[str, float]:
     # Dask itself changes the period of others, of the heartbeat for one, by how many workers there are.
-    return {name: period for name, period in _periods(worker).items() if name in timers._NAMES}
+    return {name: period for name, period in _periods(server).items() if name in timers._NAMES}
 
 
 def _keep(blocks: Sequence[Any], rank_number: int) -> list[Any]:
     return list(blocks)
 
 
-def test_workers_of_dask_have_these_timers() -> None:
-    """On a real worker both are there, are slow during a job and have their periods again after it."""
+def test_servers_of_dask_have_these_timers() -> None:
+    """Those of a real worker and of its scheduler are slow during a job and have their periods again after it."""
     with (
         LocalCluster(n_workers=1, threads_per_worker=1, processes=False, dashboard_address=None) as cluster,
         Client(cluster) as client,
     ):
-        worker = cluster.workers[0]
-        before = _shortest(worker)
-        assert max(before["profile"], before["tick"]) < 500.0
+        servers = [cluster.workers[0], cluster.scheduler]
+        assert list(timers.servers_here(client)) == servers[::-1]
+        before = [_shortest(server) for server in servers]
+        assert [set(periods) for periods in before] == [{"profile", "tick"}, {"tick"}]
+        assert max(period for periods in before for period in periods.values()) < 500.0
         seen = run_on_cluster(_look, [], client=client, pack=_keep).value
-        after = _shortest(worker)
+        after = [_shortest(server) for server in servers]
+        with Client(cluster.scheduler_address) as other:
+            assert not timers.servers_here(other)
     assert after == before
     assert {"profile": 500.0, "tick": 500.0} in seen
+    assert {"tick": 500.0} in seen

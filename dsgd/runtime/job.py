@@ -23,6 +23,7 @@ from dsgd.runtime.policy import FailurePolicy, as_policy
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.recovery import Limits, Recovery
 from dsgd.runtime.session import Session
+from dsgd.runtime.timers import servers_here, slow_timers
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.wires import WireOptions
 from dsgd.validation import check_number
@@ -353,7 +354,8 @@ def _train(
         missing = sorted(set(range(len(futures))) - set(status["started"]))
         return f"{plan.members[missing[0]]} to start" if missing else None
 
-    outcomes: list[MemberOutcome] = _collect(session, futures, stalled)
+    with slow_timers(servers_here(session.client)):
+        outcomes: list[MemberOutcome] = _collect(session, futures, stalled)
     if not all(outcome.ok for outcome in outcomes):
         session.explain()
     return outcomes

@@ -254,7 +254,7 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        with keep_freed_memory(), slow_timers(self._worker):
+        with keep_freed_memory(), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING

@@ -1,25 +1,29 @@
-"""Dask's shortest timers of a worker, made slow while ranks run there.
+"""Dask's shortest timers, made slow in the processes of a cluster that ranks share cores with.
 
 Problem: a worker looks at the threads of its tasks a hundred times a second, for the profile page of the dashboard, and
-measures fifty times how late its event loop is. Each time the system takes a core away from a rank, where ranks use
-them all, and the other ranks wait for that one in the next round: a twentieth of the time of a kernel SVM on two
-workers and two cores. The profile would show threads that wait: ranks run in threads that Dask does not know.
+it, its nanny and the scheduler measure fifty times how late their event loops are. Each time the system takes a
+core away from a rank, where ranks use them all, and the other ranks wait for that one in the next round: a twentieth of
+the time of a kernel SVM on two workers and two cores. The profile would show threads that wait: ranks run in
+threads that Dask does not know.
 
-It is counted how many want it slow: several gangs may share a worker.
+A worker is slowed while ranks run there. A scheduler and its nannies are, while the job runs, if they live in the
+process of the client, as those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.
 """
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Final
 
+from distributed import Client, LocalCluster
+
 if TYPE_CHECKING:
-    from distributed import Worker
+    from distributed.core import Server
     from tornado.ioloop import PeriodicCallback
 
-__all__ = ["slow_timers"]
+__all__ = ["servers_here", "slow_timers"]
 
 _NAMES: Final = ("profile", "tick")
 _SLOW_MS: Final = 500.0  # well below the three seconds from which on Dask calls an event loop unresponsive
@@ -29,10 +33,17 @@ _lock: Final = threading.Lock()
 _before: Final[dict[PeriodicCallback, list[float]]] = {}
 
 
+def servers_here(client: Client) -> Sequence[Server]:
+    """Return the scheduler, and the nannies or workers, of the cluster of a client that live in this process."""
+    cluster = client.cluster
+    return [cluster.scheduler, *cluster.workers.values()] if isinstance(cluster, LocalCluster) else []
+
+
 @contextlib.contextmanager
-def slow_timers(worker: Worker) -> Iterator[None]:
-    """Let the profile and the tick of a worker come twice a second, or as seldom as they did, in a ``with`` block."""
-    timers = [worker.periodic_callbacks[name] for name in _NAMES if name in worker.periodic_callbacks]
+def slow_timers(servers: Sequence[Server]) -> Iterator[None]:
+    """Let the profiles and ticks of servers come twice a second, or as seldom as they did, in a ``with`` block."""
+    every = [server.periodic_callbacks for server in servers]
+    timers = [of[name] for of in every for name in _NAMES if name in of]
     with _lock:
         for timer in timers:
             _before.setdefault(timer, []).append(timer.callback_time)
