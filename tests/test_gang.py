@@ -113,6 +113,35 @@ def test_blocks_that_lie_together_are_spread(client: Client) -> None:
     assert result.value[3] == 15 * sum(range(6))
 
 
+def test_a_block_is_sent_again_until_a_worker_has_it(client: Client) -> None:
+    """Workers may leave while a lost block is on its way to them; Dask then raises what its scheduler stumbles over."""
+    blocks = put_blocks(client, 3)
+    again = put_blocks(client, 3)
+    blocks[1].cancel()
+    problems: list[Exception] = [KeyError("tcp://127.0.0.1:40743"), OSError("the connection is closed")]
+
+    def reload(index: int) -> Any:
+        if problems:
+            raise problems.pop()
+        return again[index]
+
+    result = run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, reload=reload)
+    assert result.value[2:].tolist() == [3, 36]
+    assert not problems
+
+
+def test_a_block_that_no_worker_takes_is_an_error(client: Client) -> None:
+    """Sending ends with the deadline of the job, and the error says what was in the way."""
+    blocks = put_blocks(client, 1)
+    blocks[0].cancel()
+
+    def reload(index: int) -> Any:
+        raise OSError("the connection is closed")
+
+    with pytest.raises(ClusterError, match=r"block 0 could not be sent to any worker.*connection is closed"):
+        run_on_cluster(programs.add_up, blocks, client=client, pack=programs.keep, reload=reload, timeout_s=1)
+
+
 def test_each_rank_has_a_process_of_its_own(client: Client) -> None:
     """Ranks run in as many processes as there are ranks."""
     pids = run_on_cluster(programs.pid_of, [], client=client, pack=programs.keep).value

@@ -287,6 +287,7 @@ def _await_blocks(
             for wait in pending:
                 wait.cancel()
 
+    deadline = time.monotonic() + session.timeout_s
     while True:
         session.client.sync(settled)
         survey = session.survey([future.key for future in blocks])
@@ -303,7 +304,14 @@ def _await_blocks(
                         f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone "
                         "and it was not computed by Dask, which could do so again. Load the data again."
                     )
-                blocks[index] = reload(index)
+                try:
+                    blocks[index] = reload(index)
+                except (KeyError, OSError) as problem:
+                    # The worker that it was sent to has just left: Dask raises what its scheduler stumbled over. The
+                    # next survey knows who is there.
+                    if time.monotonic() >= deadline:
+                        raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
+                    break
         time.sleep(_LOST_S)
 
 
