@@ -1,7 +1,8 @@
 """Kernel SVMs on worker processes: one and two ranks side by side, and what each way of solving says on the wire.
 
 Worker processes of a LocalCluster, one thread each, train `dsgd.svm.SVC` on a generated set, by blocks; one and two
-ranks take turns, and medians are compared. Then the published pairwise algorithm and the block
+ranks take turns, and medians are compared. What two processes gain that never speak is measured beside it, as cores
+that are shared with other machines may be worth less than two. Then the published pairwise algorithm and the block
 solver train on a smaller set of the same kind, with two ranks, and their ledgers are compared: seconds that ranks
 compute, move bytes and wait; bytes, messages and rounds.
 
@@ -24,8 +25,12 @@ from distributed import Client, LocalCluster
 from sklearn.datasets import make_classification
 
 from dsgd.svm import SVC
+from dsgd.svm.kernel_functions import Kernel, prepare, span
+from dsgd.svm.sums import weighted_sums
+from dsgd.svm.threads import open_pool
 
 CACHE_MB = 400
+BURST_S = 0.4
 
 
 def generated(n: int) -> tuple[Any, Any]:
@@ -51,6 +56,33 @@ def processor_seconds() -> float:
     return time.process_time()
 
 
+def values_per_second() -> float:
+    """Return how many kernel values this process computes and sums per second, as the solver does."""
+    kernel, X = Kernel("rbf", gamma=0.05), np.random.default_rng(0).normal(size=(4096, 20))
+    rows, coefs, sums, count = prepare(kernel, X, np.float64, sparse=False), np.ones((256, 1)), np.zeros((4096, 1)), 0
+    with open_pool(1) as pool:
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + BURST_S:
+            weighted_sums(
+                kernel,
+                lambda start, stop: span(rows, start, stop),
+                coefs,
+                lambda start, stop: span(rows, start, stop),
+                sums,
+                np.float64,
+                pool,
+            )
+            count += len(coefs) * len(sums)
+        return count / (time.perf_counter() - begin)
+
+
+def independent_speedup(client: Client) -> float:
+    """Return how much more all worker processes compute at once than one alone, without a word between them."""
+    together = client.run(values_per_second)
+    alone = [client.run(values_per_second, workers=[worker])[worker] for worker in together]
+    return float(sum(together.values()) / statistics.mean(alone))
+
+
 def run(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, float, SVC]:
     """Fit once; return the seconds it took, the processor time of the busiest worker process, and the model."""
     model = SVC(n_jobs=1, client=client, **options)
@@ -66,7 +98,14 @@ def solver_seconds(model: SVC) -> float:
 
 
 def add(
-    rows: Rows, case: str, seconds: list[float], used: list[float], solver: list[float], model: SVC, n: int
+    rows: Rows,
+    case: str,
+    seconds: list[float],
+    used: list[float],
+    solver: list[float],
+    model: SVC,
+    n: int,
+    **more: Any,
 ) -> None:
     """Write one row."""
     totals = model.ledger_.totals()
@@ -85,6 +124,7 @@ def add(
         n_iter=int(np.sum(model.n_iter_)),
         kernel_evaluations=model.n_kernel_evaluations_,
         **totals,
+        **more,
     )
 
 
@@ -95,6 +135,7 @@ def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
     solver: dict[int, list[float]] = {1: [], 2: []}
     busy: dict[int, list[float]] = {1: [], 2: []}
     models: dict[int, SVC] = {}
+    most: list[float] = []
     # One cluster at a time: an idle worker takes some hundredths of a core, which two ranks on two cores do not have.
     for _ in range(repeats):
         for n_ranks in (1, 2):
@@ -103,15 +144,18 @@ def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
                 seconds[n_ranks].append(took)
                 busy[n_ranks].append(used)
                 solver[n_ranks].append(solver_seconds(models[n_ranks]))
+                if n_ranks == 2:
+                    most.append(independent_speedup(client))
     for n_ranks, model in models.items():
-        add(rows, "ranks", seconds[n_ranks], busy[n_ranks], solver[n_ranks], model, n)
+        add(rows, "ranks", seconds[n_ranks], busy[n_ranks], solver[n_ranks], model, n, independent_speedup=most)
     whole = {k: statistics.median(v) for k, v in seconds.items()}
     alone = {k: statistics.median(v) for k, v in solver.items()}
     used_s = {k: statistics.median(v) for k, v in busy.items()}
     totals = models[2].ledger_.totals()
     spread = abs(models[1].dual_objective_ / models[2].dual_objective_ - 1)
     print(
-        f"block, n={n}: 1 rank {whole[1]:.2f} s, 2 ranks {whole[2]:.2f} s ({whole[1] / whole[2]:.2f}x); solver alone "
+        f"block, n={n}: 1 rank {whole[1]:.2f} s, 2 ranks {whole[2]:.2f} s ({whole[1] / whole[2]:.2f}x; two processes "
+        f"that never speak {statistics.median(most):.2f}x, at least {min(most):.2f}x); solver alone "
         f"{alone[1]:.2f} and {alone[2]:.2f} s ({alone[1] / alone[2]:.2f}x); processor time of the busiest "
         f"{used_s[1]:.2f} and {used_s[2]:.2f} s ({used_s[1] / used_s[2]:.2f}x); {totals['rounds']:.0f} rounds, "
         f"{totals['bytes_sent'] / 1e6:.1f} MB in {totals['messages']:.0f} messages; objectives {spread:.0e}"
