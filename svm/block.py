@@ -19,7 +19,7 @@ Samples may be divided among p ranks (`dsgd.svm.peers`); the loop is the same. P
 its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the features of
 the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values. Elimination
 sends the numbers of samples left out, a proof the features of all samples whose variable has changed since the last; if
-those of all samples are few bytes, they travel once instead.
+those of all samples are few bytes, they travel once instead, and rounds send none after that.
 When the active samples of a rank come to exceed the mean by half, rows move.
 
 Cost per round: about q n_active/p kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et

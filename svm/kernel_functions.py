@@ -26,6 +26,7 @@ __all__ = [
     "Left",
     "Rows",
     "block_values",
+    "cast_rows",
     "centre",
     "concatenate_rows",
     "is_sparse_cheaper",
@@ -124,6 +125,17 @@ def span(rows: Rows, start: int, stop: int) -> Rows:
     if rows.ids is not None:
         return Rows(n, plain=rows.plain, ids=rows.ids[start:stop])
     return Rows(n, plain=rows.plain[start:stop])
+
+
+def cast_rows(rows: Rows, dtype: Any) -> Rows:
+    """Return rows that were made ready in float64 as they are made ready in another type, to the last bit."""
+    if rows.dense is not None:
+        return replace(rows, dense=rows.dense.astype(dtype, copy=False))
+    if rows.sparse is not None and rows.offsets is not None:
+        values, indices, indptr = rows.sparse
+        parts = (values.astype(dtype, copy=False), indices, indptr)
+        return replace(rows, sparse=parts, offsets=rows.offsets.astype(dtype, copy=False))
+    return rows
 
 
 def scale_gamma(

@@ -180,7 +180,7 @@ class KernelMatrix:
 
     def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of any samples; those of other ranks travel, unless all are here."""
-        if self.peers.is_alone or self._features.are_here(dtype):
+        if self.peers.is_alone or self._features.are_here:
             return self._prepared(ids, dtype)
         return self.peers.collect_rows(ids, self._prepared(self.peers.mine(ids), dtype))
 
@@ -188,7 +188,7 @@ class KernelMatrix:
         """Return the rows of some active samples, ascending; of other ranks' those travel that were not picked last."""
         if self.peers.is_alone:
             return Picked(ids, self._rows, self.position[ids])
-        last, known = self._picked, np.zeros(len(ids), dtype=np.bool_)
+        last, known = None if self._features.are_here else self._picked, np.zeros(len(ids), dtype=np.bool_)
         if last is not None:
             known = np.isin(ids, last.ids)
         if last is None or not known.any():
@@ -331,7 +331,8 @@ class KernelMatrix:
         """Add columns for samples of this rank; called by all ranks together."""
         more = self._prepared(ours, self.dtype)
         # Rows of the cache get the new columns, so the features of their samples are needed everywhere once more.
-        wanted = np.unique(self.peers.join(self._cache.lasting())) if not self.peers.is_alone else None
+        are_here = self.peers.is_alone or self._features.are_here
+        wanted = None if are_here else np.unique(self.peers.join(self._cache.lasting()))
         before = self._rows
 
         def fill(samples: IntVector, out: AnyArray) -> None:
@@ -339,7 +340,7 @@ class KernelMatrix:
             for first in range(0, len(samples if wanted is None else wanted), _CHUNK):
                 if wanted is None:
                     some = samples[first : first + _CHUNK]
-                    lines, rows = np.arange(first, first + len(some)), take_rows(before, self.position[some])
+                    lines, rows = np.arange(first, first + len(some)), self._rows_of(some, self.dtype)
                 else:
                     some = wanted[first : first + _CHUNK]
                     arrived = self._rows_of(some, self.dtype)

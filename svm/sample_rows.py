@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernel_functions import Kernel, Rows, centre, prefers_sparse, prepare, take_rows
+from dsgd.svm.kernel_functions import Kernel, Rows, cast_rows, centre, prefers_sparse, prepare, take_rows
 from dsgd.svm.peers import Peers
 from dsgd.types import FloatVector, IntVector
 
@@ -80,8 +80,8 @@ class SampleRows:
 
     def prepared(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of samples of this rank; of any, if they are here."""
-        if self._exact is not None and np.dtype(dtype) == np.float64:
-            return take_rows(self._exact, self._place[ids])
+        if self._exact is not None and (self.are_here or np.dtype(dtype) == np.float64):
+            return cast_rows(take_rows(self._exact, self._place[ids]), dtype)
         if not self.peers.is_alone:
             index = self._row_of[ids]
         else:
@@ -112,9 +112,10 @@ class SampleRows:
             self._place = np.full(self.peers.n, -1, dtype=np.int64)
             self._place[self.here] = np.arange(len(self.here))
 
-    def are_here(self, dtype: Any) -> bool:
-        """Return whether the rows of all samples, also those of other ranks, are ready here in this type."""
-        return self._exact is not None and self._exact.n == self.peers.n and np.dtype(dtype) == np.float64
+    @property
+    def are_here(self) -> bool:
+        """Whether the rows of all samples, also those of other ranks, are ready here."""
+        return self._exact is not None and self._exact.n == self.peers.n
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
         """Hand samples of some ranks over to others, (from, to, samples) each; return those that went and that came.
@@ -137,7 +138,7 @@ class SampleRows:
             self.X = stack([self.X[self._row_of[stays]], *parts])
             self.X = self.X.tocsr() if sp.issparse(self.X) else self.X
             self.here = np.concatenate([stays, theirs])
-            if not self.are_here(np.float64):
+            if not self.are_here:
                 self._exact = None
             self._row_of[:] = -1
             self._row_of[self.here] = np.arange(len(self.here))

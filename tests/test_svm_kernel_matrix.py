@@ -17,7 +17,7 @@ from dsgd.svm.cache import RowCache
 from dsgd.svm.dual import Dual
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.exponential import exponentials
-from dsgd.svm.kernel_functions import Kernel, block_values, prepare, scale_gamma, take_rows
+from dsgd.svm.kernel_functions import Kernel, block_values, cast_rows, prepare, scale_gamma, take_rows
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out, merge_rows
 from dsgd.svm.smo import solve_block
@@ -133,6 +133,25 @@ def test_csr_rows_are_taken_in_any_order(dtype, wide):
         every = prepare(kernel, X, dtype, sparse=True)
         for part in (rows, again):
             np.testing.assert_allclose(block_values(kernel, part, every, dtype), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("name", ["rbf", "linear"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("sparse", [False, True])
+def test_rows_are_cast_as_they_are_made_ready(name, dtype, sparse):
+    """Rows made ready in float64, then cast, are those made ready in float32, bit by bit, from data of either type."""
+    X = (_sparse(60, 90, 1) if sparse else np.random.default_rng(0).normal(size=(60, 7)) + 50).astype(dtype)
+    kernel, shift = Kernel(name, GAMMA), None if sparse or name != "rbf" else X.mean(axis=0, dtype=np.float64)
+    exact, single = (prepare(kernel, X, t, shift=shift, sparse=sparse) for t in (np.float64, np.float32))
+    cast = cast_rows(exact, np.float32)
+    for found, expected in zip(_arrays(cast), _arrays(single), strict=True):
+        np.testing.assert_array_equal(found, expected)
+        assert found.dtype == expected.dtype
+    assert cast_rows(exact, np.float64) == exact
+
+
+def _arrays(rows):
+    return [rows.dense] if rows.sparse is None else [rows.sparse[0], rows.sparse[1], rows.offsets]
 
 
 def test_cache_never_holds_more_than_it_may():
