@@ -180,7 +180,7 @@ class KernelMatrix:
 
     def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
         """Return rows of any samples; those of other ranks travel, unless all are here."""
-        if self.peers.is_alone or self._features.are_here:
+        if self._features.are_here:
             return self._prepared(ids, dtype)
         return self.peers.collect_rows(ids, self._prepared(self.peers.mine(ids), dtype))
 
@@ -188,7 +188,9 @@ class KernelMatrix:
         """Return the rows of some active samples, ascending; of other ranks' those travel that were not picked last."""
         if self.peers.is_alone:
             return Picked(ids, self._rows, self.position[ids])
-        last, known = None if self._features.are_here else self._picked, np.zeros(len(ids), dtype=np.bool_)
+        if self._features.are_here:
+            return Picked(ids, self._rows_of(ids, self.dtype), np.arange(len(ids)))
+        last, known = self._picked, np.zeros(len(ids), dtype=np.bool_)
         if last is not None:
             known = np.isin(ids, last.ids)
         if last is None or not known.any():
@@ -331,8 +333,7 @@ class KernelMatrix:
         """Add columns for samples of this rank; called by all ranks together."""
         more = self._prepared(ours, self.dtype)
         # Rows of the cache get the new columns, so the features of their samples are needed everywhere once more.
-        are_here = self.peers.is_alone or self._features.are_here
-        wanted = None if are_here else np.unique(self.peers.join(self._cache.lasting()))
+        wanted = None if self._features.are_here else np.unique(self.peers.join(self._cache.lasting()))
         before = self._rows
 
         def fill(samples: IntVector, out: AnyArray) -> None:

@@ -57,7 +57,7 @@ class Products:
         """
         if np.dtype(dtype) == np.float64:
             self._features.keep_exact()
-        has_all = self._peers.is_alone or self._features.are_here
+        has_all = self._features.are_here
         is_symmetric = self._kernel.name not in {"precomputed", "callable"}
         if not is_symmetric or not (self._peers.is_alone or self._features.is_light(len(sources))):
             return self._weighted(targets, sources, coefs, dtype, lambda ids: self._rows_of(ids, dtype))

@@ -114,8 +114,8 @@ class SampleRows:
 
     @property
     def are_here(self) -> bool:
-        """Whether the rows of all samples, also those of other ranks, are ready here."""
-        return self._exact is not None and self._exact.n == self.peers.n
+        """Whether no rows need to travel: there is one rank, or the rows of all samples are ready here."""
+        return self.peers.is_alone or (self._exact is not None and self._exact.n == self.peers.n)
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
         """Hand samples of some ranks over to others, (from, to, samples) each; return those that went and that came.
