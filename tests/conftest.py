@@ -18,11 +18,16 @@ os.environ.setdefault("NUMBA_NUM_THREADS", "2")
 os.environ.setdefault("MPLBACKEND", "agg")
 # UCX would otherwise listen on every network of the machine.
 os.environ.setdefault("UCX_NET_DEVICES", "lo")
+# Tests see the folder with real data sets through the fixture `data_home` alone, and no cache but their own: what
+# passes here passes on a machine that has neither. The processes of pytest-xdist inherit this name.
+if "DSGD_DATA" in os.environ:
+    os.environ["DSGD_TEST_DATA"] = os.environ.pop("DSGD_DATA")
 
 import contextlib
 import gc
 import random
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -158,12 +163,24 @@ def _left_behind(before: _Holdings, *, module: bool) -> list[str]:
     return left
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Give this process an empty cache folder for as long as tests run."""
+    folder = tempfile.TemporaryDirectory(prefix="dsgd-tests-")
+    config.add_cleanup(folder.cleanup)
+    os.environ["DSGD_CACHE"] = folder.name
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Let one process run all tests with clusters where several run tests: they fill a machine, and time themselves."""
+    """Let one process run all tests with clusters where several run tests: they fill a machine, and time themselves.
+
+    Tests that ask for real data get their marker.
+    """
     for item in items:
         if item.get_closest_marker("cluster"):
             item.add_marker(pytest.mark.xdist_group("clusters"))
+        if "data_home" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.data)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -207,16 +224,17 @@ def rng() -> np.random.Generator:
     return np.random.default_rng(0)
 
 
-@pytest.fixture(scope="session")
-def data_home() -> Path:
-    """Return the folder with real data sets, or skip the test: DSGD_DATA names it."""
-    folder = os.environ.get("DSGD_DATA", "")
+@pytest.fixture
+def data_home(monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return the folder with real data sets, which DSGD_DATA names for this test, or skip the test."""
+    folder = os.environ.get("DSGD_TEST_DATA", "")
     if not folder or not Path(folder).is_dir():
         pytest.skip("needs real data sets: set DSGD_DATA to the folder that holds them")
+    monkeypatch.setenv("DSGD_DATA", folder)
     return Path(folder)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture
 def real_file(data_home: Path) -> Callable[[str], Path]:
     """Return a function that gives the path of a real file by name, or skips the test."""
 

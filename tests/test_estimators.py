@@ -19,6 +19,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.local import Momentum
+from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 CLASSIFICATION_LOSSES = [
@@ -288,6 +289,30 @@ def test_early_stopping_of_a_regressor(line):
     model = SGDRegressor(early_stopping=True, max_iter=500, random_state=0).fit(*line)
     assert model.n_iter_ < 500
     assert model.fit_report_["epochs"][-1]["validation_score"] > 0.9
+
+
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 3}, {"client": SimulatedCluster(3)}], ids=str)
+@pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
+def test_early_stopping_needs_rows_to_validate_on(make, options):
+    """Where the share for validation comes to no row at all, fit says so; one row of one rank is enough."""
+    X = np.arange(24.0).reshape(12, 2)
+    y = np.arange(12) % 2
+    model = make(early_stopping=True, validation_fraction=0.01, random_state=0, eta0=1e-4, **options)
+    with pytest.raises(InvalidDataError, match=r"of 12 rows on [13] rank\(s\) validation_fraction leaves none"):
+        model.fit(X, y)
+    scores = [
+        epoch["validation_score"] for epoch in model.set_params(validation_fraction=0.3).fit(X, y).fit_report_["epochs"]
+    ]
+    assert np.isfinite(scores).all()
+
+
+@pytest.mark.parametrize("name", ["transport", "on_failure", "elastic"])
+@pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
+def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
+    """A parameter of worker processes that changes nothing in this process is named in a warning."""
+    value = {"transport": "tcp", "on_failure": "restart", "elastic": True}[name]
+    with pytest.warns(UserWarning, match=rf"{make.__name__}\({name}={value!r}\) says what worker processes do"):
+        make(max_iter=2, tol=None, eta0=1e-4, **{name: value}).fit(np.eye(4), [0, 1, 0, 1])
 
 
 def test_class_weights_move_the_boundary():

@@ -15,10 +15,12 @@ import numpy as np
 import pytest
 import scipy.sparse as sp
 from distributed import Client
+from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
+from dsgd.sim import SimulatedCluster
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 from gang_cluster import start_cluster
 
@@ -67,6 +69,18 @@ def test_processes_equal_threads_bitwise(client, data, strategy):
     on_threads = SGDClassifier(**OPTIONS, sync=strategy, n_jobs=2).fit(X, y)
     assert np.array_equal(on_cluster.coef_, on_threads.coef_)
     assert np.array_equal(on_cluster.intercept_, on_threads.intercept_)
+
+
+def test_a_client_that_a_pickle_left_behind_is_missed(client, data):
+    """What joblib sends to its processes trains without the cluster, and says so, until it is given one; clones too."""
+    X, y = data
+    sent = pickle.loads(pickle.dumps(SGDClassifier(**OPTIONS, client=client)))
+    for model in (sent, clone(sent)):
+        with pytest.warns(UserWarning, match="the client that it had stays where it was"):
+            model.fit(X, y)
+    assert sent.set_params(client=client).fit(X, y).fit_report_["ranks"] == 2
+    simulated = SGDClassifier(**OPTIONS, client=SimulatedCluster(3))
+    assert pickle.loads(pickle.dumps(simulated)).fit(X, y).fit_report_["ranks"] == 3
 
 
 def test_rounds_and_bytes_equal_those_of_threads(client, data):

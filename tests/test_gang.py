@@ -5,19 +5,21 @@ from __future__ import annotations
 import threading
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 from dask.system import CPU_COUNT
 from distributed import Client, LocalCluster
 
 import gang_programs as programs
+from dsgd import SGDClassifier
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
     InvalidParameterError,
     VersionMismatchError,
 )
-from dsgd.runtime import client_for, client_of, connect_client, run_on_cluster, versions
+from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster, versions
 from dsgd.runtime.progress import Publisher
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
 
@@ -343,6 +345,26 @@ def test_clients_are_found_or_made(cluster: LocalCluster) -> None:
         assert run_on_cluster(programs.add_up, [], client=own, pack=programs.keep).value[0] == 1
     assert own.status == "closed"
     assert connect_client(cluster.scheduler_address).close() is None
+
+
+def test_a_cluster_that_fits_start_by_themselves_is_kept(caplog: pytest.LogCaptureFixture) -> None:
+    """Fits on lazy rows without a client share one cluster, which says once that it is there, until it is closed."""
+    X = da.from_array(np.arange(40.0).reshape(20, 2), chunks=(10, 2))
+    y = da.from_array(np.arange(20) % 2, chunks=10)
+    with caplog.at_level("WARNING", logger="dsgd"):
+        with client_for() as first:
+            pass
+        SGDClassifier(max_iter=2, tol=None).fit(X, y)
+        with client_for() as second:
+            assert second is first
+        assert [record.message.split(":")[0] for record in caplog.records] == ["no client=..."]
+    first.cluster.close()  # as when somebody else ends it
+    with client_for() as third:
+        assert third is not first
+        SGDClassifier(max_iter=2, tol=None).fit(X, y)
+    close_own_cluster()
+    close_own_cluster()
+    assert third.status == "closed"
 
 
 def test_repeated_jobs_leave_nothing(client: Client) -> None:

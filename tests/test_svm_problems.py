@@ -205,7 +205,9 @@ def known(name: str, request: pytest.FixtureRequest) -> Reference:
 
 
 @pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("name", PROBLEMS)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.data] if p.is_real else []) for name, p in PROBLEMS.items()]
+)
 def test_every_preset_is_libsvm(name: str, preset: str, known: Reference) -> None:
     """The objective is within 1e-5 of LIBSVM's, predictions off the margin are equal, the gap is below tol and true."""
     model = _machine(name, elimination=preset).fit(known.X, known.y, sample_weight=known.weights)

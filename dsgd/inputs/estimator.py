@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
@@ -44,6 +45,9 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 __all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads"]
+
+#: Parameters that say what worker processes do, with their defaults.
+_OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False}
 
 
 @dataclass(frozen=True)
@@ -179,8 +183,28 @@ class AbstractClusterEstimator(BaseEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _uses_cluster(self, X: Any) -> bool:
-        """Return whether X is trained on by worker processes."""
-        return is_distributed(X) or self.client is not None
+        """Return whether X is trained on by worker processes; warn where something asks for them in vain."""
+        if is_distributed(X) or self.client is not None:
+            return True
+        if getattr(self, "_lost_client", False):
+            warnings.warn(
+                f"this {type(self).__name__} came out of a pickle, and the client that it had stays where it was: "
+                "arrays are trained on in this process. In cross_validate and the like leave n_jobs at None, and every "
+                "fit runs on the whole cluster; elsewhere say set_params(client=...).",
+                UserWarning,
+                stacklevel=4,
+            )
+        params = self.get_params(deep=False)
+        idle = [name for name, default in _OF_CLUSTERS.items() if params.get(name, default) != default]
+        if idle:
+            said = ", ".join(f"{name}={params[name]!r}" for name in idle)
+            warnings.warn(
+                f"{type(self).__name__}({said}) says what worker processes do, and arrays are trained on in this "
+                "process, where it changes nothing. Pass client=..., or dask collections.",
+                UserWarning,
+                stacklevel=4,
+            )
+        return False
 
     @contextlib.contextmanager
     def _open_blocks(
@@ -327,6 +351,7 @@ class AbstractClusterEstimator(BaseEstimator):
         state = self.__getstate__()
         for name in (*self._of_training, "_skl_callbacks"):
             state.pop(name, None)
+        state["client"] = None
         model = type(self).__new__(type(self))
         model.__dict__.update(state)
         return model
@@ -341,13 +366,21 @@ class AbstractClusterEstimator(BaseEstimator):
         client = params.pop("client")
         fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
         fresh.client = client
-        if hasattr(self, "_skl_callbacks"):
-            fresh._skl_callbacks = self._skl_callbacks
+        for name in ("_skl_callbacks", "_lost_client"):
+            if hasattr(self, name):
+                setattr(fresh, name, getattr(self, name))
         return fresh
+
+    def set_params(self, **params: Any) -> Self:
+        """Set parameters; see `sklearn.base.BaseEstimator.set_params`."""
+        if "client" in params:
+            self.__dict__.pop("_lost_client", None)
+        return super().set_params(**params)
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())
-        state["client"] = None
+        if self.client is not None and not isinstance(self.client, SimulatedCluster):
+            state["client"], state["_lost_client"] = None, True
         return state
 
 

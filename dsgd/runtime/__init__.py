@@ -14,7 +14,7 @@ from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, Serve
 from dsgd.runtime.threads import run_on_threads
 
 if TYPE_CHECKING:
-    from dsgd.runtime.client import client_for, client_of, connect_client
+    from dsgd.runtime.client import client_for, client_of, close_own_cluster, connect_client
     from dsgd.runtime.job import run_on_cluster
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "Shrink",
     "client_for",
     "client_of",
+    "close_own_cluster",
     "connect_client",
     "run_on_cluster",
     "run_on_threads",
@@ -38,6 +39,7 @@ __all__ = [
 _HOMES: Final = {
     "client_for": "dsgd.runtime.client",
     "client_of": "dsgd.runtime.client",
+    "close_own_cluster": "dsgd.runtime.client",
     "connect_client": "dsgd.runtime.client",
     "run_on_cluster": "dsgd.runtime.job",
 }

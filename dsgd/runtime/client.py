@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import logging
+import os
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any, Final
 
 from distributed import Client, LocalCluster, get_worker, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 
-__all__ = ["client_for", "client_of", "connect_client"]
+__all__ = ["client_for", "client_of", "close_own_cluster", "connect_client"]
+
+_log = logging.getLogger("dsgd.runtime")
 
 # A terminal sends ctrl-C to every process of the command. The client answers it and closes its workers in order; left
 # to themselves they would each print a traceback first.
@@ -54,12 +60,70 @@ def client_of(client: Any = None) -> Client | None:
     return client
 
 
+class _OwnCluster:
+    """The cluster that this process starts where it is asked to train on one and has none; kept for the next fit.
+
+    To start worker processes and to end them takes seconds, as long as many a fit.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._held: ExitStack | None = None
+        self._client: Client | None = None
+        self._pid = 0
+
+    def client(self) -> Client:
+        """Return its client; start it if there is none, or none any more."""
+        with self._lock:
+            is_ours = self._pid == os.getpid()  # a fork has the record of its parent's cluster, but not the cluster
+            if self._client is None or not is_ours or self._client.status != "running":
+                if is_ours:
+                    self._close()
+                held = ExitStack()
+                self._client = held.enter_context(_started())
+                self._held, self._pid = held, os.getpid()
+                _log.warning(
+                    "no client=...: started %d worker processes on this machine. They serve every fit without a client "
+                    "until this process ends, or dsgd.runtime.close_own_cluster() is called.",
+                    len(self._client.nthreads()),
+                )
+            return self._client
+
+    def close(self) -> None:
+        """End its worker processes, if there are any."""
+        with self._lock:
+            if self._pid == os.getpid():
+                self._close()
+
+    def _close(self) -> None:
+        held, client = self._held, self._client
+        self._held = self._client = None
+        if held is not None and client is not None:
+            held.close()
+            # A client that lost its scheduler is closed already, and then leaves the thread of its event loop running.
+            client._loop_runner.stop()
+
+
+_own_cluster: Final = _OwnCluster()
+# Before distributed, which has registered earlier, closes the cluster under its client.
+atexit.register(_own_cluster.close)
+
+
+def close_own_cluster() -> None:
+    """End the worker processes that a fit without a client has started; the next one starts them anew.
+
+    Does nothing where there are none.
+    """
+    _own_cluster.close()
+
+
 @contextmanager
 def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
-    """Give a client for the length of a ``with`` block: the one passed, the current one, or a cluster of its own.
+    """Give a client for the length of a ``with`` block: the one passed, the current one, or one of a new cluster.
 
     Inside a Dask task this is the worker's client, and the task leaves the thread pool meanwhile, so that its own
-    thread is free for what it starts. A cluster started here is closed at the end, whatever happens.
+    thread is free for what it starts. A cluster with a number of workers is closed at the end, whatever happens; one
+    without is kept for whoever asks next (`close_own_cluster`).
 
     Parameters
     ----------
@@ -88,7 +152,16 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
     found = client_of(client)
     if found is not None:
         yield found
-        return
+    elif n_workers is None and threads_per_worker == 1:
+        yield _own_cluster.client()
+    else:
+        with _started(n_workers, threads_per_worker) as own:
+            yield own
+
+
+@contextmanager
+def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
+    """Start a cluster on this machine; it is closed at the end."""
     with (
         LocalCluster(
             n_workers=n_workers,

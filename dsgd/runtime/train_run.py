@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dsgd.errors import InvalidDataError
 from dsgd.local import SGD, AbstractRows, AbstractState, SGDState, Shard
 from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.deadlines import Deadlines
@@ -97,7 +98,7 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
 
     rank.ledger.begin_round("setup")
     fused = _load_kernels(rank, job, data.shard, walk, params, state, gradient)
-    rows = [int(n) for n in rank.group.allgather(np.array([data.n_rows], dtype=np.int64)).ravel()]
+    rows = _count_rows(rank, data, job)
     rank.ledger.end_round()
 
     strategy, period = job.strategy, job.strategy.period
@@ -110,6 +111,21 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, job.max_iter)
     return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines)
+
+
+def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
+    """Return the rows that each rank trains on; raise `InvalidDataError` where none are left to validate on."""
+    held_out = data.validation if job.early_stopping else None
+    own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
+    counts = rank.group.allgather(np.array(own[: 1 + job.early_stopping], dtype=np.int64)).reshape(rank.size, -1)
+    rows = [int(n) for n in counts[:, 0]]
+    if job.early_stopping and not counts[:, 1].any():
+        raise InvalidDataError(
+            f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
+            "validate on: it is taken of the rows of each class on each rank, and rounded. Raise validation_fraction, "
+            "train on more rows or fewer ranks, or leave early_stopping at False."
+        )
+    return rows
 
 
 def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
