@@ -22,11 +22,11 @@ from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
-from dsgd.svm.kernel_functions import KERNELS, Kernel, centre, prefers_sparse, prepare, scale_gamma, survey
+from dsgd.svm.kernel_functions import KERNELS, Kernel, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.pairwise import solve_pairwise
-from dsgd.svm.sums import weighted_sums
+from dsgd.svm.prediction import kernel_sums, linear_sums
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.svm.whole import is_whole, solve_whole
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -120,7 +120,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             X,
             y,
             accept_sparse=False if self._is_precomputed() else "csr",
-            dtype=[np.float64, np.float32],
+            dtype=self._row_types(),
             order="C",
             **options,
         )
@@ -133,6 +133,13 @@ class AbstractKernelSVM(AbstractClusterEstimator):
 
     def _is_precomputed(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "precomputed"
+
+    def _is_linear(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "linear"
+
+    def _row_types(self) -> list[Any]:
+        """Return the types that rows may have; what a function computes is as exact as what it is given."""
+        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -260,7 +267,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             packer = RowPacker(
                 classes,
                 n_features=int(self.n_features_in_),
-                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+                dtype="float32"
+                if not callable(self.kernel) and all(s.dtype == "float32" for s in filled)
+                else "float64",
                 sparse=filled[0].sparse,
             )
             model = type(self)(**{**self.get_params(deep=False), "client": None})
@@ -310,42 +319,43 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
                 "to be preprocessed."
             )
+        self.__dict__.pop("_coef", None)
+        if self._is_linear() and (self._gang is None or self._gang.leads):
+            pairs = self._pair_coefs().T
+            pairs = sp.csr_matrix(pairs) if sp.issparse(self.support_vectors_) else pairs
+            self._coef: Any = pairs @ self.support_vectors_.astype(np.float64, copy=False)
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
-    def _sums(self, X: Any, coefs: FloatMatrix, groups: Sequence[tuple[int, Any]] = (), n_out: int = 0) -> FloatMatrix:
-        """Return K(X, support vectors) coefs, shape (n, m), without ever holding that kernel matrix.
-
-        With `groups` of support vectors (see `weighted_sums`), the sums of each go to its own columns of `n_out`.
-        """
+    def _sums(self, X: Any) -> FloatMatrix:
+        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
         check_is_fitted(self)
         X = validate_data(
             self,
             X,
             accept_sparse=False if self._is_precomputed() else "csr",
-            dtype=[np.float64, np.float32],
+            dtype=self._row_types(),
             order="C",
             reset=False,
         )
-        out = np.zeros((X.shape[0], n_out or coefs.shape[1]))
+        if hasattr(self, "_coef"):
+            return linear_sums(X, self._coef)
+        coefs, groups = self._grouped_coefs()
         if self._is_precomputed():
+            out = np.zeros((X.shape[0], len(self.intercept_)))
             for start in range(0, len(X), _SLAB):
                 values, begin = X[start : start + _SLAB][:, self.support_], 0
-                for end, columns in groups or [(len(coefs), slice(None))]:
+                for end, columns in groups:
                     out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
                     begin = end
             return out
-        X, vectors, kernel = _canonical(X), self.support_vectors_, self._known_kernel()
-        dtype = np.float32 if vectors.dtype == X.dtype == np.float32 else np.float64
-        is_sparse = kernel.function is None and prefers_sparse(vectors)
-        shift = None if is_sparse or not len(coefs) else centre(kernel, vectors)
-
-        def ready(rows: Any) -> Any:
-            return lambda start, stop: prepare(kernel, rows[start:stop], dtype, shift=shift, sparse=is_sparse)
-
         with self._open_pool() as pool:
-            weighted_sums(kernel, ready(vectors), coefs, ready(X), out, dtype, pool, groups)
-        return out
+            n_out = len(self.intercept_)
+            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, _canonical(X), n_out, pool)
+
+    @abstractmethod
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
 
     @abstractmethod
     def _pair_coefs(self) -> FloatMatrix:
@@ -361,24 +371,17 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     @property
     def coef_(self) -> Any:
         """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
-        return self._linear_coef(self._pair_coefs())
+        if not self._is_linear():
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
+        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
+        return coef
 
     def _dense_coefs(self) -> FloatMatrix:
         check_is_fitted(self)
         coefs: Any = self.dual_coef_
         return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
-
-    def _linear_coef(self, coefs: FloatMatrix) -> Any:
-        """Return the weights of features, shape (m, d), for coefs of shape (n_support, m)."""
-        if not isinstance(self.kernel, str) or self.kernel != "linear":
-            raise AttributeError("coef_ is only available when using a linear kernel")
-        if sp.issparse(self.support_vectors_):
-            coef = sp.csr_matrix(coefs.T) @ self.support_vectors_
-            coef.data.flags.writeable = False
-            return coef
-        coef = coefs.T @ self.support_vectors_
-        coef.flags.writeable = False
-        return coef
 
 
 def fill(bounds: FloatVector, amount: float) -> FloatVector:

@@ -75,7 +75,7 @@ def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weig
         return _screen_pairs(model, X, np.asarray(y), weights, norms)
     coefs = np.zeros(len(norms))
     coefs[model.support_] = model._dense_coefs()[0]
-    u = model._sums(X, model._dense_coefs().T)[:, 0]
+    u = model._sums(X)[:, 0]
     if isinstance(model, OneClassSVM):
         zero = np.zeros((1, len(u)))
         return _prove_rows(Dual(zero + 1.0, zero, weights[None], coefs[None]), u, norms)
@@ -93,7 +93,7 @@ def _screen_pairs(model: SVC, X: Any, y: AnyArray, weights: FloatVector, norms: 
     n_classes, codes = len(model.classes_), np.searchsorted(model.classes_, y)
     bounds = float(model.C) * model.class_weight_[codes] * weights
     pair_coefs = model._pair_coefs()
-    sums = model._sums(X, pair_coefs)
+    sums = model._sums(X)
     out = np.zeros(sums.shape)
     for k, (a, b) in enumerate(combinations(range(n_classes), 2)):
         rows = np.flatnonzero(((codes == a) | (codes == b)) & (bounds > 0))

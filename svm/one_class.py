@@ -184,7 +184,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         """Return the scores of rows, shape (n,): the decision function before the offset is taken off."""
         if self._is_lazy(X):
             return self._apply("score_samples", X, None, np.float64)
-        return self._sums(X, self._dense_coefs().T)[:, 0]
+        return self._sums(X)[:, 0]
 
     def decision_function(self, X: Any) -> Any:
         """Return signed distances up to scale, shape (n,): positive inside, negative outside.

@@ -206,15 +206,15 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
         return out
 
-    def _pair_scores(self, X: Any) -> FloatMatrix:
-        check_is_fitted(self)
-        k, coefs = len(self.classes_), self._dense_coefs().T
-        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
-        ends = np.cumsum(self._n_support)
-        mine = [[column[min(a, b), max(a, b)] for b in range(k) if b != a] for a in range(k)]
-        scores = self._sums(X, coefs, list(zip(ends, mine, strict=True)), len(column))
-        return np.asarray(scores + self.intercept_)
+        k = len(self.classes_)
+        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
+        mine = [np.array([column[min(a, b), max(a, b)] for b in range(k) if b != a]) for a in range(k)]
+        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), mine, strict=True))
+
+    def _pair_scores(self, X: Any) -> FloatMatrix:
+        return np.asarray(self._sums(X) + self.intercept_)
 
     def decision_function(self, X: Any) -> Any:
         """Return decision values.

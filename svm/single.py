@@ -12,7 +12,7 @@ from dsgd.inputs import announced, lazy
 from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.dual import Dual
 from dsgd.svm.merging import deal_out
-from dsgd.types import FloatMatrix, FloatVector
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
 
@@ -49,6 +49,9 @@ class AbstractSingleSVM(AbstractKernelSVM):
 
     def _pair_coefs(self) -> FloatMatrix:
         return self._dense_coefs().T
+
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
 
 
 class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
@@ -109,7 +112,7 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
         """
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.float64)
-        return np.asarray(self._sums(X, self._dense_coefs().T)[:, 0] + self.intercept_[0])
+        return np.asarray(self._sums(X)[:, 0] + self.intercept_[0])
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return R2, a float; on dask input it is computed block by block.

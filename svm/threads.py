@@ -12,7 +12,7 @@ import contextlib
 import math
 import threading
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from functools import cache
 from typing import Any
 
@@ -67,9 +67,15 @@ class Pool:
     def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None) -> None:
         self.n_threads = n_threads
         self._executor = executor
+        #: Whether a slab has failed, or the user has interrupted: what is under way may as well end.
+        self.is_over = False
 
     def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
-        """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once."""
+        """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once.
+
+        An exception, as that of ctrl-C in the main thread, ends it once all are done with the slab at hand.
+        """
+        self.is_over = False
         if self._executor is None or n <= size:
             for start in range(0, n, size):
                 work(start, min(n, start + size))
@@ -78,13 +84,25 @@ class Pool:
         starts = iter(range(0, n, size))  # whoever is free takes the next: cores are not equally fast
 
         def take() -> None:
-            for start in starts:
-                work(start, min(n, start + size))
+            try:
+                for start in starts:
+                    if self.is_over:
+                        return
+                    work(start, min(n, start + size))
+            except BaseException:
+                self.is_over = True
+                raise
 
-        futures = [self._executor.submit(take) for _ in range(1, self.n_threads)]
-        take()
-        for future in futures:
-            future.result()
+        futures: list[Future[None]] = []
+        try:
+            futures.extend(self._executor.submit(take) for _ in range(1, self.n_threads))
+            take()
+            for future in futures:
+                future.result()
+        except BaseException:
+            self.is_over = True
+            wait(futures)
+            raise
 
 
 @contextlib.contextmanager
