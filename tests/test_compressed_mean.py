@@ -23,6 +23,7 @@ from dsgd.compress import (
     Identity,
     MajorityVote,
     NonZero,
+    OneBit,
     PowerSGD,
     RandomK,
     Sign,
@@ -52,7 +53,7 @@ CONSERVING: list[Compressor] = [
     GTopK(0.1),
     GTopK(0.1, route="tree"),
     DGC(0.1, momentum=0.0),
-    *map(ErrorFeedback, (TopK(0.1), RandomK(0.2), Sign(), PowerSGD(1))),
+    *map(ErrorFeedback, (TopK(0.1), RandomK(0.2), Sign(), OneBit(16), PowerSGD(1), Half(), Half("bfloat16"))),
 ]
 sizes = st.integers(1, 9)
 
@@ -135,8 +136,13 @@ def test_limits_are_the_dense_mean(size: int, seed: int, compressor: Compressor)
         np.testing.assert_allclose(rounds[number], expected, rtol=1e-9, atol=1e-9)
 
 
-@settings(max_examples=25)
-@given(size=sizes, seed=st.integers(0, 100), n=st.integers(0, 200), compressor=st.sampled_from(CONSERVING))
+@settings(max_examples=40)
+@given(
+    size=sizes,
+    seed=st.integers(0, 100),
+    n=st.sampled_from([0, 1, 40, 200, 900]),
+    compressor=st.sampled_from(CONSERVING),
+)
 def test_nothing_is_lost_between_ranks(size: int, seed: int, n: int, compressor: Compressor) -> None:
     """What came out over two rounds and what the ranks keep is what came in, whoever has how many rows."""
     found = run_gang("inproc", size, partial(means, compressor=compressor, n=n, seed=seed))

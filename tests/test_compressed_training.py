@@ -11,6 +11,7 @@ import scipy.sparse
 
 from dsgd import SGDClassifier
 from dsgd.cli.fit import compressing
+from dsgd.collectives import Group
 from dsgd.compress import (
     COMPRESSOR_NAMES,
     DGC,
@@ -19,6 +20,7 @@ from dsgd.compress import (
     ErrorFeedback,
     GTopK,
     Half,
+    Identity,
     MajorityVote,
     OneBit,
     Sign,
@@ -30,6 +32,8 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.local import Momentum, steps_of
 from dsgd.sync import DiLoCo, EpochAveraging, LocalSGD, MinibatchSGD, SlowMo, check_combination, common_factor
 from dsgd.sync.compression import check_compressor
+from gangs import run_gang
+from reference import compression as reference
 
 
 def sparse_rows(n: int = 600, d: int = 3000, seed: int = 0) -> tuple[Any, np.ndarray]:
@@ -111,12 +115,59 @@ def test_random_rounding_follows_the_seed() -> None:
     assert not np.array_equal(models[0], models[2])
 
 
-def test_one_rank_has_nobody_to_compress_for() -> None:
-    """On one rank a compressor changes nothing."""
+@pytest.mark.parametrize("make", [LocalSGD, EpochAveraging, MinibatchSGD, SlowMo, DiLoCo])
+def test_one_rank_has_nobody_to_save_bytes_for(make: Any) -> None:
+    """On one rank what loses nothing changes nothing, not one bit."""
     X, y = sparse_rows(200, 300)
-    for make in (LocalSGD, EpochAveraging, MinibatchSGD):
-        one, other = (fitted(make(compressor=compressor), X, y, 1) for compressor in (None, GTopK(0.01)))
-        np.testing.assert_array_equal(one.coef_, other.coef_)
+    lossless: list[Any] = [None, "auto", Identity()]
+    assert len({fitted(make(compressor=c), X, y, 1).coef_.tobytes() for c in lossless}) == 1
+
+
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_vote_of_one_rank_is_signsgd(momentum: float) -> None:
+    """One voter takes the steps of signSGD, or of Signum: by the sign of the gradient, or of its running mean."""
+    rng = np.random.default_rng(3)
+    drawn, mean = rng.standard_normal((20, 7)), np.zeros(7)
+    strategy = MinibatchSGD(compressor=MajorityVote(momentum, 0.5))
+
+    def program(group: Group) -> list[np.ndarray]:
+        state, out = strategy.init(group, np.zeros(7), 1.0), []
+        for row in drawn:
+            vector = row.copy()
+            strategy.sync(group, vector, 1.0, state)
+            out.append(vector)
+        return out
+
+    for row, found in zip(drawn, run_gang("inproc", 1, program)[0], strict=True):
+        mean = momentum * mean + (1.0 - momentum) * row
+        np.testing.assert_array_equal(found, 0.5 * np.sign(mean))
+
+
+@pytest.mark.parametrize("compressor", [DGC(0.3), DGC(1.0, masking=False), DGC(0.2, 0.8, nesterov=True, clip=0.7)])
+def test_deep_compression_of_one_rank_has_its_momentum(compressor: DGC) -> None:
+    """One rank accumulates momentum and sends the largest entries as any rank does; see its twin."""
+    drawn, twin = np.random.default_rng(4).standard_normal((15, 11)), reference.DGC(compressor, 11, 1)
+    strategy = MinibatchSGD(compressor=compressor)
+
+    def program(group: Group) -> list[np.ndarray]:
+        state, out = strategy.init(group, np.zeros(11), 1.0), []
+        for row in drawn:
+            vector = row.copy()
+            strategy.sync(group, vector, 1.0, state)
+            out.append(vector)
+        return out
+
+    for row, found in zip(drawn, run_gang("inproc", 1, program)[0], strict=True):
+        np.testing.assert_allclose(found, twin(row), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("make", [LocalSGD, SlowMo, DiLoCo])
+def test_one_rank_moves_what_is_sent(make: Any) -> None:
+    """Its model after rounds of local steps has at most as many entries as its compressor let through in each."""
+    X, y = sparse_rows(100, 400)
+    model = fitted(make(25, compressor=GTopK(0.005)), X, y, 1, max_iter=1, shuffle=False)
+    # Four rounds of three of 401 entries each.
+    assert 0 < np.count_nonzero(model.coef_) <= 12
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
@@ -142,6 +193,7 @@ def test_the_factor_that_all_weights_shrank_by_is_found(dtype: Any) -> None:
         (lambda: EpochAveraging(compressor=DGC()), ["EpochAveraging", "DGC"]),
         (lambda: SlowMo(compressor=DGC()), ["SlowMo", "DGC"]),
         (lambda: DiLoCo(compressor=MajorityVote()), ["DiLoCo", "MajorityVote"]),
+        (lambda: LocalSGD(compressor=ErrorFeedback(MajorityVote())), ["LocalSGD", "MajorityVote"]),
         (lambda: MinibatchSGD(compressor=TopK()), ["MinibatchSGD", r"ErrorFeedback\(TopK"]),
         (lambda: MinibatchSGD(compressor=Sign()), ["MinibatchSGD", r"ErrorFeedback\(Sign"]),
     ],

@@ -10,9 +10,9 @@ change. Payloads are summed
 - by an all-gather, and decoded by each rank in the order of ranks: whatever is not listed below;
 - by an all-reduce, where the payload of a sum is the sum of payloads: `Identity`, `RandomK`;
 - by two all-reduces of factors: `PowerSGD`;
-- in parts, where the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum, and
-  all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the ranks have agreed on the largest scale) and
-  `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
+- in parts, where the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum (with
+  feedback it keeps what that leaves out), and all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the
+  ranks have agreed on the largest scale) and `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
 - pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
 - as they are, where the entries that are not zero would take more than that: `NonZero`;
 - tensor by tensor: `Layerwise`; those that travel whole together, and so the factors of all `PowerSGD`.
@@ -209,14 +209,21 @@ def _mean_by_layer(group: Group, vector: FloatVector, weight: float, compressor:
 def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any, rest: FloatVector | None) -> None:
     payload = _encode(group, vector, compressor, memory, rest)
 
-    def combine(parts: list[WordVector], n: int) -> WordVector:
-        total = np.zeros(n, vector.dtype)
+    n = vector.shape[0]
+    ends = _part_ends(n, group.size)
+    own = slice(ends[group.rank], ends[group.rank + 1])
+
+    def combine(parts: list[WordVector], place: slice) -> WordVector:
+        total = np.zeros(place.stop - place.start, vector.dtype)
         for part in parts:
             compressor.decode(part.view(np.uint8), total, 1.0)
         words: WordVector = compressor.encode(total, memory).view(np.uint64).copy()
+        if rest is not None and place == own:
+            # The sum is rounded once more, and what that leaves out is kept by who has rounded it.
+            rest[own] += total
+            compressor.decode(words.view(np.uint8), rest[own], -1.0)
         return words
 
-    n = vector.shape[0]
     words = _by_parts(group, n, payload.view(np.uint64), _half_words, _half_words, combine)
     _decode(group, [words.view(np.uint8)], vector, compressor)
 
@@ -231,8 +238,8 @@ def _sum_votes(
     payload = _encode(group, vector, compressor, memory, rest)
     voters = group.allgather(np.array([votes], dtype=np.uint8)).ravel().astype(bool)
 
-    def combine(parts: list[WordVector], n: int) -> WordVector:
-        words = np.empty(words_for(n), np.uint64)
+    def combine(parts: list[WordVector], place: slice) -> WordVector:
+        words = np.empty(words_for(place.stop - place.start), np.uint64)
         bits.count_votes(np.stack(parts)[voters], words)
         return words
 
@@ -254,7 +261,8 @@ def _sum_ternary(
         quantize.pack_ternary(compressor.digits(vector, float(scale[0]), clip, memory), words)
         return words
 
-    def combine(parts: list[WordVector], n: int) -> WordVector:
+    def combine(parts: list[WordVector], place: slice) -> WordVector:
+        n = place.stop - place.start
         totals, digits = np.zeros(n, np.uint16), np.empty(n, np.uint8)
         for part in parts:
             quantize.unpack_ternary(part, digits)
@@ -292,7 +300,7 @@ def _by_parts(
     payload: WordVector,
     forward: Callable[[int], int],
     back: Callable[[int], int],
-    combine: Callable[[list[WordVector], int], WordVector],
+    combine: Callable[[list[WordVector], slice], WordVector],
 ) -> WordVector:
     """Return the encoded sum of the payloads of all ranks, part r of it made by rank r.
 
@@ -307,7 +315,7 @@ def _by_parts(
     forward, back : callable
         Words of a payload, and of a sum, for so many entries.
     combine : callable
-        Takes the same part of all payloads and its entries; returns the words of the sum.
+        Takes the same part of all payloads and where it lies in the vector; returns the words of the sum.
     """
     rank, size, transport = group.rank, group.size, group.transport
     ends = _part_ends(n, size)
@@ -317,7 +325,7 @@ def _by_parts(
 
         def combine_all() -> WordVector:
             pairs = zip(spans, pairwise(ends), strict=True)
-            return np.concatenate([combine([whole[span] for whole in payloads], b - a) for span, (a, b) in pairs])
+            return np.concatenate([combine([whole[span] for whole in payloads], slice(a, b)) for span, (a, b) in pairs])
 
         return encoding(group, size * n, combine_all)
     n_words = spans[rank].stop - spans[rank].start
@@ -328,8 +336,9 @@ def _by_parts(
         transport.exchange(to, payload[spans[to]], source, parts[source], OP_SCATTER)
     words = np.empty(back(n), np.uint64)
     places = [back(end) for end in ends]
-    n_own = ends[rank + 1] - ends[rank]
-    words[places[rank] : places[rank + 1]] = encoding(group, size * n_own, lambda: combine(parts, n_own))
+    own = slice(ends[rank], ends[rank + 1])
+    n_own = own.stop - own.start
+    words[places[rank] : places[rank + 1]] = encoding(group, size * n_own, lambda: combine(parts, own))
     group.fill(words, places)
     return words
 

@@ -86,6 +86,8 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
         Whether SGD stalls where what is left out of gradients is lost; see `ErrorFeedback`.
     entrywise : bool
         Whether each entry is encoded by itself and nothing is remembered, so that a vector may be cut anywhere.
+    lossless : bool
+        Whether `decode` returns the vector itself.
     """
 
     unbiased: ClassVar[bool] = False
@@ -94,6 +96,7 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     remembers: ClassVar[bool] = False
     needs_feedback: ClassVar[bool] = False
     entrywise: ClassVar[bool] = False
+    lossless: ClassVar[bool] = False
 
     @abstractmethod
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> MemoryT:

@@ -7,6 +7,9 @@ float32 first.
 Cost: 2 n bytes. A sum over ranks goes in parts, one for each rank, which adds in the precision of the vectors and
 rounds once more: no sum of halves is ever rounded on the way (`dsgd.collectives.compressed_mean`).
 
+What is rounded away of a gradient is lost, as usual. In `ErrorFeedback`, which differences of models always have, it
+comes later, and so does what the second rounding leaves out, which the rank of that part keeps.
+
 Source: IEEE 754-2019; Intel 2018 (bfloat16). fp16 for what ranks exchange: Goyal et al. 2017.
 """
 

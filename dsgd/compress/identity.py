@@ -25,6 +25,7 @@ class Identity(AbstractCompressor[NoMemory]):
     unbiased: ClassVar[bool] = True
     linear: ClassVar[bool] = True
     entrywise: ClassVar[bool] = True
+    lossless: ClassVar[bool] = True
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
         """Return an empty record; see `AbstractCompressor.init`."""

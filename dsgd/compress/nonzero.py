@@ -33,6 +33,7 @@ class NonZero(AbstractCompressor[NoMemory]):
 
     sparse: ClassVar[bool] = True
     unbiased: ClassVar[bool] = True
+    lossless: ClassVar[bool] = True
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
         """Return an empty record; see `AbstractCompressor.init`."""

@@ -20,6 +20,7 @@ from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.runtime.train_walk import Walk
 from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
+from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
 
 __all__ = ["Run", "begin_run"]
@@ -102,8 +103,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     rank.ledger.end_round()
 
     strategy, period = job.strategy, job.strategy.period
-    # A rank that is alone has nobody to average with: it walks each epoch in one go.
-    alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers
+    # A rank that is alone has nobody to average with: it walks each epoch in one go, unless a compressor is between.
+    alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
     at = TrainState(params, state, Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows)))
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         walk.add_term(strategy, at)

@@ -7,8 +7,11 @@ keep the model z that they had in common after the last synchronisation, and exc
 
     d_p = x_p - z;  z <- z + sum_p C_p(w_p d_p);  x_p <- z
 
-with a memory of what a biased compressor leaves out. Whether z or x_p is compressed makes all the difference: of a
-model most entries would be lost for good, of d_p they are late.
+with a memory of what a biased compressor leaves out or rounds away. Whether z or x_p is compressed makes all the
+difference: of a model most entries would be lost for good, of d_p they are late.
+
+A rank that is alone does what the compressor does, so that a model trained by one rank is what more of them would
+approach. Only what loses nothing is left out there: with it training on one rank is plain SGD, bit for bit.
 
 ``"auto"`` loses nothing and asks nothing of the optimiser: it sends what is not zero (`NonZero`), and ranks sum whole
 vectors in the rounds in which that is less. An L2 penalty shrinks all weights by one factor, so that after a round no
@@ -24,7 +27,8 @@ Source: Basu, Data, Karakus and Diggavi 2019 (Qsparse-local-SGD: compressed diff
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
@@ -42,6 +46,7 @@ from dsgd.types import FloatVector
 __all__ = [
     "CompressionState",
     "Compressor",
+    "acts_alone",
     "check_compressor",
     "common_factor",
     "delta_mean",
@@ -95,7 +100,8 @@ def check_compressor(strategy: Any) -> None:
             "from the last model in common, and with overlap there is none. Leave out one of them."
         )
     held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
-    if strategy.exchanges == "model" and any(isinstance(each, (DGC, MajorityVote)) for each in held):
+    innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
+    if strategy.exchanges == "model" and any(isinstance(each, (DGC, MajorityVote)) for each in innermost):
         raise IncompatiblePartsError(
             f"{name} exchanges differences of models, and {compressor!r} is made for gradients: use it with "
             "MinibatchSGD, or ErrorFeedback(TopK(...)) or ErrorFeedback(Sign()) here."
@@ -107,11 +113,29 @@ def check_compressor(strategy: Any) -> None:
         )
 
 
-def _effective(compressor: Compressor) -> AbstractCompressor[Any]:
-    """Return the compressor that is meant: differences of models are never left out for good."""
-    if compressor is None or compressor == "auto":
-        return NonZero()
-    return ErrorFeedback(compressor) if compressor.needs_feedback else compressor
+def acts_alone(strategy: Any) -> bool:
+    """Return whether an exchange of a strategy changes the model of a rank that is alone."""
+    compressor = strategy.compressor
+    # Gossip compresses what neighbours get, and there are none.
+    return strategy.talks == "together" and compressor not in (None, "auto") and not compressor.lossless
+
+
+def _of_gradients(compressor: Compressor) -> AbstractCompressor[Any]:
+    """Return the compressor that is meant where gradients are exchanged: feedback is the user's to ask for."""
+    return NonZero() if compressor is None or compressor == "auto" else compressor
+
+
+def _of_differences(compressor: Compressor) -> AbstractCompressor[Any]:
+    """Return the compressor that is meant where models are: of their differences nothing is left out for good."""
+    return _with_feedback(_of_gradients(compressor))
+
+
+@lru_cache(maxsize=32)
+def _with_feedback(compressor: AbstractCompressor[Any]) -> AbstractCompressor[Any]:
+    if isinstance(compressor, Layerwise):
+        rules = tuple((pattern, each and _with_feedback(each)) for pattern, each in compressor.rules)
+        return replace(compressor, rules=rules)
+    return compressor if compressor.unbiased or compressor.remembers else ErrorFeedback(compressor)
 
 
 def start_compression(
@@ -132,7 +156,7 @@ def start_compression(
     """
     if strategy.compressor is None:
         return NoState()
-    compressor = _effective(strategy.compressor)
+    compressor = (_of_differences if keeps_model else _of_gradients)(strategy.compressor)
     load_kernels(compressor, params.dtype)
     if keeps_model and isinstance(compressor, NonZero):
         common_factor(params[:1], params[:1])
@@ -145,10 +169,11 @@ def gradient_mean(
     group: Group, gradient: FloatVector, weight: float, compressor: Compressor, state: NoState | CompressionState
 ) -> None:
     """Replace `gradient` by the mean over ranks of what is sent of it; `weighted_mean` without a compressor."""
-    if isinstance(state, NoState) or group.size == 1:
+    meant = _of_gradients(compressor)
+    if isinstance(state, NoState) or (group.size == 1 and meant.lossless):
         weighted_mean(group, gradient, weight)
     else:
-        compressed_mean(group, gradient, weight, _effective(compressor), state.memory)
+        compressed_mean(group, gradient, weight, meant, state.memory)
 
 
 def delta_mean(
@@ -172,11 +197,11 @@ def delta_mean(
     if isinstance(state, NoState):
         weighted_mean(group, params, weight)
         return
-    if group.size == 1:
-        # Nobody to send to: training on one rank is plain SGD.
-        state.reference[:] = params
+    meant, reference, ledger = _of_differences(compressor), state.reference, group.ledger
+    if group.size == 1 and meant.lossless:
+        # Not x = z + (x - z), which rounds: training on one rank is plain SGD.
+        reference[:] = params
         return
-    meant, reference, ledger = _effective(compressor), state.reference, group.ledger
     n = params.shape[0]
     start = ledger.clock() if ledger.timing else 0.0
     finds_factor = isinstance(meant, NonZero)

@@ -78,9 +78,8 @@ class DiLoCo(AbstractStrategy[OuterState]):
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a Nesterov outer step; see `AbstractStrategy.sync`."""
-        if group.size > 1:
-            rate, beta = self.outer_rate, self.outer_momentum
-            outer_step(group, vector, weight, state, self.compressor, rate=rate, beta=beta, nesterov=True)
+        rate, beta = self.outer_rate, self.outer_momentum
+        outer_step(group, vector, weight, state, self.compressor, rate=rate, beta=beta, nesterov=True)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
         """Do nothing: the ranks have equal models."""

@@ -92,8 +92,8 @@ def outer_step(
     """
     delta_mean(group, vector, weight, compressor, state.compression)
     anchor, velocity, one = state.anchor, state.velocity, vector.dtype.type
-    if beta == 0.0 and rate == 1.0:
-        # The mean to the bit, which x - (x - mean) would not be.
+    if group.size == 1 or (beta == 0.0 and rate == 1.0):
+        # The mean to the bit, which x - (x - mean) would not be; and one rank takes its own steps alone.
         anchor[:] = vector
         return
     np.subtract(anchor, vector, out=vector)

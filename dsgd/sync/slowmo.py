@@ -87,10 +87,9 @@ class SlowMo(AbstractStrategy[OuterState]):
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a heavy-ball outer step; see `AbstractStrategy.sync`."""
-        if group.size > 1:
-            beta = slow_momentum_for(group.size) if self.slow_momentum is None else self.slow_momentum
-            rate, compressor = self.slow_rate, self.compressor
-            outer_step(group, vector, weight, state, compressor, rate=rate, beta=beta, nesterov=False)
+        beta = slow_momentum_for(group.size) if self.slow_momentum is None else self.slow_momentum
+        rate, compressor = self.slow_rate, self.compressor
+        outer_step(group, vector, weight, state, compressor, rate=rate, beta=beta, nesterov=False)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
         """Do nothing: the ranks have equal models."""
