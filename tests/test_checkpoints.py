@@ -164,7 +164,7 @@ def test_what_ranks_have_in_common_is_no_mean() -> None:
     optimizer = SGD(HINGE)
     state = TrainState(np.zeros(7), optimizer.init(make_shard(np.zeros((5, 6)), np.ones(5))), Cut((0,), 1))
     counters = np.tile(state.optimizer.counters, (len(before), 1))
-    arrays, _ = adapted({**state.common(counters, before, 0.0), **state.copied()}, now)
+    arrays, _ = adapted({**state.common(counters, before, 0.0), **state.copied()}, now, state.handovers())
     state.take_up(arrays, 0, now)
     assert state.optimizer.rate_factor == 1.0
     assert state.optimizer.eta_scale == 1.0

@@ -334,7 +334,7 @@ def test_every_compressor_equals_its_twin(dtype: Any) -> None:
         got = sent(compressor, vector, compressor.init(n, dtype, 5, 2))
         np.testing.assert_allclose(got, expected, **tolerance)
 
-    stream = QSGD().init(n, dtype, 5, 2).stream
+    stream = QSGD().init(n, dtype, 5, 2).draw()
     check(TopK(0.05), reference.top(vector, 15))
     check(GTopK(0.05), reference.top(vector, 15))
     check(QSGD(3, 40), reference.qsgd(vector, 3, 40, stream))

@@ -17,13 +17,14 @@ Source: Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan 2018.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import AbstractCompressor, AbstractMemory, as_words, words_for
 from dsgd.compress.sparse import as_bits, check_places, place_words, unpack_places
+from dsgd.handover import SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.quantize import select_adaptive
 from dsgd.types import ByteVector, FloatVector
@@ -42,7 +43,7 @@ class ResidualMemory(AbstractMemory):
         What has not been sent, in the unit of the vectors.
     """
 
-    residual: FloatVector
+    residual: FloatVector = field(metadata=SUMMED)
 
 
 @dataclass(frozen=True)

@@ -20,13 +20,14 @@ here the k largest are found exactly.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.compress.sparse import check_density, decode_sparse, encode_sparse, largest, n_entries, sparse_bytes
+from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
 from dsgd.validation import check_bool, check_number
@@ -50,10 +51,10 @@ class DGCMemory(AbstractMemory):
         The longest vector that is not clipped.
     """
 
-    velocity: FloatVector
-    residual: FloatVector
-    n_seen: IntVector
-    limit: FloatVector
+    velocity: FloatVector = field(metadata=SUMMED)
+    residual: FloatVector = field(metadata=SUMMED)
+    n_seen: IntVector = field(metadata=ALIKE)
+    limit: FloatVector = field(metadata=OWN)
 
 
 @dataclass(frozen=True)

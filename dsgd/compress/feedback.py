@@ -17,13 +17,14 @@ al. 2025 (SparseLoCo: a decay in the place of outer momentum).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.handover import SUMMED
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_number
 
@@ -42,7 +43,7 @@ class FeedbackMemory(AbstractMemory):
         The memory of the compressor inside.
     """
 
-    residual: FloatVector
+    residual: FloatVector = field(metadata=SUMMED)
     inner: Any
 
 

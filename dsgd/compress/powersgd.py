@@ -18,12 +18,13 @@ Source: Vogels, Karimireddy and Jaggi 2019, algorithms 1 and 2.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, as_words, words_for
+from dsgd.handover import ALIKE
 from dsgd.kernels import quantize as kernels
 from dsgd.types import ByteVector, FloatMatrix, FloatVector
 from dsgd.validation import check_number
@@ -41,7 +42,7 @@ class PowerMemory(AbstractMemory):
         The row factors of the last vector, one after the other.
     """
 
-    right: FloatVector
+    right: FloatVector = field(metadata=ALIKE)
 
 
 @dataclass(frozen=True)

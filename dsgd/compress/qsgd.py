@@ -56,7 +56,7 @@ class QSGD(AbstractCompressor[StreamMemory]):
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""
-        return StreamMemory(stream_of(seed, rank))
+        return stream_of(seed, rank)
 
     def encode(self, vector: FloatVector, memory: StreamMemory) -> ByteVector:
         """Return norms and levels; see `AbstractCompressor.encode`."""
@@ -65,9 +65,8 @@ class QSGD(AbstractCompressor[StreamMemory]):
         words[n_norms - 1 : n_norms] = 0
         norms = words[:n_norms].view(vector.dtype)[:n_buckets]
         codes = memory.scratch.take("codes", n, np.uint8)
-        kernels.quantise_levels(vector, self.levels, self.bucket, memory.stream, norms, codes)
+        kernels.quantise_levels(vector, self.levels, self.bucket, memory.draw(), norms, codes)
         pack_codes(codes, self.code_bits, words[n_norms:])
-        memory.stream[1] += np.uint64(1)
         return words.view(np.uint8)
 
     def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:

@@ -14,13 +14,14 @@ place is as likely to be drawn, up to rounding of n / k.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, as_words, words_for
 from dsgd.compress.sparse import check_density, n_entries
+from dsgd.handover import ALIKE, OWN
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.quantize import strata
 from dsgd.types import ByteVector, FloatVector, IndexVector, WordVector
@@ -31,22 +32,32 @@ _GOLDEN = 0x9E3779B97F4A7C15
 _ODD = 0xD1342543DE82EF95
 
 
-def stream_of(seed: int, rank: int = 0) -> WordVector:
-    """Return the key of the random numbers of a rank, and how many vectors have drawn from it: none."""
-    return np.array([(seed * _GOLDEN + rank * _ODD) % 2**64, 0], dtype=np.uint64)
-
-
 @dataclass
 class StreamMemory(AbstractMemory):
     """What a compressor that draws random numbers remembers.
 
     Parameters
     ----------
-    stream : array of uint64, shape (2,)
-        Key of the random numbers, and vectors seen.
+    key : array of uint64, shape (1,)
+        Key of the random numbers of this rank.
+    n_drawn : array of uint64, shape (1,)
+        Vectors that have drawn from them.
     """
 
-    stream: WordVector
+    key: WordVector = field(metadata=OWN)
+    n_drawn: WordVector = field(metadata=ALIKE)
+
+    def draw(self) -> WordVector:
+        """Return the stream of the next vector, shape (2,): the key, and how many vectors have drawn before."""
+        stream = np.concatenate([self.key, self.n_drawn])
+        self.n_drawn += np.uint64(1)
+        return stream
+
+
+def stream_of(seed: int, rank: int = 0) -> StreamMemory:
+    """Return the random numbers of a rank, from which no vector has drawn."""
+    key = np.array([(seed * _GOLDEN + rank * _ODD) % 2**64], dtype=np.uint64)
+    return StreamMemory(key, np.zeros(1, dtype=np.uint64))
 
 
 @dataclass(frozen=True)
@@ -75,17 +86,16 @@ class RandomK(AbstractCompressor[StreamMemory]):
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of the one stream of all ranks; see `AbstractCompressor.init`."""
-        return StreamMemory(stream_of(seed))
+        return stream_of(seed)
 
     def encode(self, vector: FloatVector, memory: StreamMemory) -> ByteVector:
         """Return the payload of the entries drawn; see `AbstractCompressor.encode`."""
         k = n_entries(vector.shape[0], self.density)
         words = memory.scratch.words(1 + words_for(8 * k * vector.itemsize))
         words[-1:] = 0
-        key, number = memory.stream.tolist()
+        key, number = memory.draw().tolist()
         words[0] = (key + number * _ODD) % 2**64
         kernels.take_at(vector, _places(words, k, vector.shape[0]), words[1:].view(vector.dtype)[:k])
-        memory.stream[1] += np.uint64(1)
         return words.view(np.uint8)
 
     def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:

@@ -16,13 +16,14 @@ Stich and Jaggi 2019 (EF-SGD and the counterexamples).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, NoMemory, as_words, words_for
 from dsgd.compress.sparse import as_bits
+from dsgd.handover import SUMMED
 from dsgd.kernels.bits import add_signs, pack_signs
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_number
@@ -71,7 +72,7 @@ class VoteMemory(AbstractMemory):
         Running mean of the vectors; empty without momentum.
     """
 
-    momentum: FloatVector
+    momentum: FloatVector = field(metadata=SUMMED)
 
 
 @dataclass(frozen=True)

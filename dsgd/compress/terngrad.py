@@ -59,7 +59,7 @@ class TernGrad(AbstractCompressor[StreamMemory]):
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""
-        return StreamMemory(stream_of(seed, rank))
+        return stream_of(seed, rank)
 
     def bounds(self, vector: FloatVector) -> tuple[float, float]:
         """Return the scale of a vector and where it is clipped; the scale is infinite where it is not finite."""
@@ -81,8 +81,7 @@ class TernGrad(AbstractCompressor[StreamMemory]):
     def digits(self, vector: FloatVector, scale: float, clip: float, memory: StreamMemory) -> ByteVector:
         """Return what entries are rounded to, plus one: 0, 1 or 2, shape (n,), in scratch memory."""
         codes: ByteVector = memory.scratch.take("codes", vector.shape[0], np.uint8)
-        kernels.quantise_ternary(vector, scale, clip, memory.stream, codes)
-        memory.stream[1] += np.uint64(1)
+        kernels.quantise_ternary(vector, scale, clip, memory.draw(), codes)
         return codes
 
     def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:

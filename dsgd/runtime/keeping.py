@@ -24,7 +24,7 @@ from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own,
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.train_job import TrainJob
-from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact
+from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact, share_of
 from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining
@@ -122,22 +122,17 @@ class StateKeeping:
             return None
         per_rank: list[str] = []
         if arrays is not None:
-            n_ranks = max(len(arrays[name]) for name in at.own() if name in arrays)
-            arrays, per_rank = adapted(arrays, self._rows)
-            arrays["n_ranks"] = np.array([n_ranks])
+            arrays, per_rank = adapted(arrays, self._rows, at.handovers())
         shared = share(group, arrays, root, per_rank)
         at.take_up(shared, group.rank, self._rows)
         if shared["n_ranks"][0] == 1 and self._keeper is not None:
             epoch, number = (int(value) for value in shared["position"][:2])
-            self._take_mean(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
-        has_own = is_exact(shared, self._rows) and shared["n_ranks"][0] > 1
-        if isinstance(at.strategy, AbstractRejoining) and not has_own:
-            at.strategy.rejoin()
+            self._unite(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
         self._began -= at.elapsed_s
         return note
 
-    def _take_mean(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
-        """Replace what ranks have of their own by its mean over all copies in memory of the moment that was taken up.
+    def _unite(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
+        """Replace what ranks have of their own by its mean or sum over all copies of the moment that was taken up.
 
         One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
         those of the others, which would be lost though their ranks live.
@@ -146,16 +141,27 @@ class StateKeeping:
         if not names:
             return
         has_copy = mine is not None and mine.position == position and mine.preferred
-        n_copies = np.array([float(has_copy)])
-        self._rank.group.allreduce(n_copies)
-        if n_copies[0] < 2.0:
+        copies = np.array([has_copy, mine.n_rows if mine is not None and has_copy else 0], dtype=np.float64)
+        n_rows = float(copies[1])
+        self._rank.group.allreduce(copies)
+        if copies[0] < 2.0:
             return
+        share, how = share_of(self._rank.number, self._rows), at.handovers()
         for name in names:
             vector = at.own()[name]
-            if vector.dtype.kind == "f":
-                if mine is not None and has_copy:
-                    vector[...] = mine.arrays[name][0].reshape(vector.shape)
-                weighted_mean(self._rank.group, vector.reshape(-1), has_copy / n_copies[0])
+            if how[name] not in ("mean", "sum"):
+                continue
+            if mine is not None and has_copy:
+                vector[...] = mine.arrays[name][0].reshape(vector.shape)
+            if how[name] == "mean":
+                weighted_mean(self._rank.group, vector.reshape(-1), n_rows / copies[1])
+            else:
+                if not has_copy:
+                    vector.fill(0.0)
+                self._rank.group.allreduce(vector.reshape(-1))
+                vector *= share
+        if isinstance(at.strategy, AbstractRejoining):
+            at.strategy.rejoin()
 
     def look(self, at: TrainState, *, same_model: bool) -> None:
         """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""
@@ -217,8 +223,8 @@ class StateKeeping:
             return
         common = at.common(counters, self._rows, self.elapsed_s)
         if agreed[_COPY] and self._keeper is not None:
-            has_rows = self._rows[self._rank.number] > 0
-            self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, preferred=has_rows)
+            n_rows = self._rows[self._rank.number]
+            self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, n_rows)
             self._copied = self._clock()
         if agreed[_WRITE] and self._target is not None:
             vectors = at.gathered(self._rank.group, same_model=same_model)

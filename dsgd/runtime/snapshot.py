@@ -36,13 +36,18 @@ class Snapshot:
         Epoch and round that come next; the larger is the newer.
     arrays : mapping of str to array
         The state. Nobody changes it any more.
-    preferred : bool, default True
-        Whether it is to be taken before others of the same position; a rank without rows knows less than its peers.
+    n_rows : int, default 1
+        Rows of the rank whose state it is; one without rows knows less than its peers.
     """
 
     position: tuple[int, int]
     arrays: Mapping[str, AnyArray]
-    preferred: bool = True
+    n_rows: int = 1
+
+    @property
+    def preferred(self) -> bool:
+        """Whether it is to be taken before others of the same position."""
+        return self.n_rows > 0
 
 
 class SnapshotKeeper:

@@ -17,7 +17,7 @@ from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_job import TrainData, TrainJob
-from dsgd.runtime.train_state import TrainState
+from dsgd.runtime.train_state import TrainState, share_of
 from dsgd.runtime.train_walk import Walk
 from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
 from dsgd.sync.compression import acts_alone
@@ -71,8 +71,7 @@ class Run:
     @property
     def weight(self) -> float:
         """Share of this rank in a mean over ranks."""
-        n_total = sum(self.rows)
-        return self.data.n_rows / n_total if n_total else 1.0 / self.rank.size
+        return share_of(self.rank.number, self.rows)
 
     def clock_at(self, number: int) -> RoundClock:
         """Return where a round of this epoch is in training."""

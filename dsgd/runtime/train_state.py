@@ -6,11 +6,12 @@ per rank. A snapshot in the memory of a rank holds the counters of all ranks but
 checkpoint holds every row.
 
 Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
-happened. Otherwise (another number of ranks, or rows dealt anew) they all start from the mean, weighted by rows:
+happened. Otherwise (another number of ranks, or rows dealt anew):
 
-- the model, where ranks had different ones, and the averaged model;
-- what the optimiser and the strategy remember: of floats the mean, of everything else that of the first rank;
-- the step counter t, so that step sizes go on where they were;
+- all start from the mean, weighted by rows, of the model, where ranks had different ones, and of the averaged model;
+- what the strategy remembers goes over as each array of it says (`dsgd.handover`), and so what has yet to be sent is
+  neither lost nor sent twice; of what the optimiser remembers all get the mean, weighted by rows;
+- all get the mean of the step counter t, so that step sizes go on where they were;
 - the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before, which
   is cut as a whole one.
 
@@ -28,15 +29,16 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import Handover
 from dsgd.kernels import sgd as kernels
 from dsgd.local import AbstractState
 from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import EpochRecord
-from dsgd.sync.base import NoState, state_arrays
+from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_handovers
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact"]
+__all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact", "share_of"]
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
@@ -134,6 +136,14 @@ class TrainState:
         }
         return {name: vector for name, vector in vectors.items() if vector.size}
 
+    def handovers(self) -> dict[str, Handover]:
+        """Return what becomes of the vectors that this rank has when other ranks take over, by name."""
+        declared = {_STRATEGY + name: how for name, how in state_handovers(self.strategy).items()}
+        return {
+            name: declared.get(name, "mean" if vector.dtype.kind == "f" else "same")
+            for name, vector in self.own().items()
+        }
+
     def copied(self) -> dict[str, AnyArray]:
         """Return copies of this rank's vectors, one row each."""
         return {name: vector[None].copy() for name, vector in self.own().items()}
@@ -167,7 +177,8 @@ class TrainState:
         rows : sequence of int
             The rows of each rank now.
         """
-        exact = is_exact(saved, rows)
+        exact, how = is_exact(saved, rows), self.handovers()
+        has_own = exact and saved["n_ranks"][0] == len(rows)
         self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
         n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
         if exact:
@@ -182,8 +193,12 @@ class TrainState:
         counters = saved["counters"]
         self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
         for name, vector in self.own().items():
-            if name in saved:
+            if name in saved and (has_own or how[name] != "own"):
                 vector[...] = saved[name][0].reshape(vector.shape)
+                if how[name] == "sum" and not has_own:
+                    vector *= share_of(rank, rows)
+        if isinstance(self.strategy, AbstractRejoining) and not has_own:
+            self.strategy.rejoin()
         received = self.optimizer.vectors().get("received")
         if received is not None and "received" not in saved:
             received.fill(0.0)
@@ -195,7 +210,15 @@ def is_exact(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> bool:
     return bool(saved["rows"].tolist() == list(rows))
 
 
-def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[str, AnyArray], list[str]]:
+def share_of(rank: int, rows: Sequence[int]) -> float:
+    """Return the share of a rank in means over ranks: its rows over those of all, or equal ones if there are none."""
+    total = sum(rows)
+    return rows[rank] / total if total else 1.0 / len(rows)
+
+
+def adapted(
+    saved: Mapping[str, AnyArray], rows: Sequence[int], handovers: Mapping[str, Handover]
+) -> tuple[dict[str, AnyArray], list[str]]:
     """Return a saved state for ranks with these rows, and the names of the arrays with one row for each of them.
 
     Parameters
@@ -204,9 +227,12 @@ def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[st
         What `TrainState.common` returned together with `copied` or `gathered`.
     rows : sequence of int
         The rows of each rank now.
+    handovers : mapping of str to str
+        `TrainState.handovers`. Of what is handed over as a sum there is the sum, of which each rank takes its share.
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
+    arrays["n_ranks"] = np.array([max(len(saved[name]) for name in handovers if name in saved)])
     for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(OWN_MEMORY)]:
         table = saved[name]
         if name == "received" and not (exact and len(table) == n_before):
@@ -214,8 +240,10 @@ def adapted(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> tuple[dict[st
             del arrays[name]
         elif len(table) > 1 and exact:
             per_rank.append(name)
-        elif len(table) > 1 and table.dtype.kind == "f":
-            arrays[name] = (_weights(saved) @ table)[None].astype(table.dtype)
+        elif len(table) > 1 and handovers.get(name) == "sum":
+            arrays[name] = table.sum(axis=0, keepdims=True)
+        elif len(table) > 1 and handovers.get(name, "mean") == "mean":
+            arrays[name] = np.tensordot(_weights(saved), table, 1)[None].astype(table.dtype)
         elif len(table) > 1:
             arrays[name] = table[:1]
     return arrays, per_rank

@@ -36,6 +36,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError, ProtocolError
+from dsgd.handover import ALIKE
 from dsgd.sync.adaptive import WHYS, AbstractRule, CommFloor, Measured, Why, comm_floor
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, Exchange, NoState, Plan, Seen
@@ -81,8 +82,8 @@ class AutoState:
     every: IntVector
     asks: IntVector
     told: FloatVector
-    start: FloatVector
-    periods: FloatMatrix
+    start: FloatVector = field(metadata=ALIKE)
+    periods: FloatMatrix = field(metadata=ALIKE)
     compression: NoState | CompressionState
 
 

@@ -10,12 +10,13 @@ step that a peer does not have, and averages are weighted by rows. A strategy th
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar
 
 from dsgd.collectives.group import Group
 from dsgd.compress import AbstractCompressor
+from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
 from dsgd.types import AnyArray, FloatVector
@@ -31,6 +32,7 @@ __all__ = [
     "Seen",
     "Talk",
     "state_arrays",
+    "state_handovers",
 ]
 
 Exchange = Literal["model", "gradient"]
@@ -103,8 +105,9 @@ class AbstractStrategy(ABC, Generic[StateT]):
         -------
         StateT
             A dataclass whose every field is an array of at least one dimension, or such a dataclass again. It is kept
-            in snapshots and checkpoints, one row per rank. Ranks that other rows or other ranks take over start from
-            the mean of the rows of floats, and from the first row of everything else.
+            in snapshots and checkpoints, one row per rank. What becomes of a field when other ranks take over it says
+            itself (`dsgd.handover`); if it does not, floats become the mean of the rows, and everything else is that
+            of the first rank.
         """
 
     @abstractmethod
@@ -311,7 +314,15 @@ def state_arrays(state: Any) -> dict[str, AnyArray]:
 
     A field may also be a tuple of records: ``"outer.0.inner"``.
     """
-    arrays: dict[str, AnyArray] = {}
+    return {name: array for name, array, _ in _walk(state)}
+
+
+def state_handovers(state: Any) -> dict[str, Handover]:
+    """Return what becomes of the arrays of a state record when other ranks take over, by their names."""
+    return {name: how for name, _, how in _walk(state)}
+
+
+def _walk(state: Any) -> Iterator[tuple[str, AnyArray, Handover]]:
     for field in fields(state):
         value = getattr(state, field.name)
         if isinstance(value, tuple):
@@ -319,7 +330,7 @@ def state_arrays(state: Any) -> dict[str, AnyArray]:
         elif is_dataclass(value):
             records = {field.name: value}
         else:
-            arrays[field.name], records = value, {}
+            yield field.name, value, handover_of(field, value)
+            continue
         for outer, record in records.items():
-            arrays |= {f"{outer}.{name}": array for name, array in state_arrays(record).items()}
-    return arrays
+            yield from ((f"{outer}.{name}", array, how) for name, array, how in _walk(record))

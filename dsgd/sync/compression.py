@@ -27,7 +27,7 @@ Source: Basu, Data, Karakus and Diggavi 2019 (Qsparse-local-SGD: compressed diff
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, Final, Literal, TypeAlias
 
@@ -37,6 +37,7 @@ from dsgd.collectives.compressed import compressed_mean, load_kernels
 from dsgd.collectives.group import Group
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, Layerwise, MajorityVote, NonZero
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
+from dsgd.handover import ALIKE
 from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
@@ -73,7 +74,7 @@ class CompressionState:
         What the compressor remembers.
     """
 
-    reference: FloatVector
+    reference: FloatVector = field(metadata=ALIKE)
     memory: AbstractMemory
 
 

@@ -20,12 +20,13 @@ mean there, weighted by rows here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange
 from dsgd.sync.period import EveryRows
@@ -45,7 +46,7 @@ class CentreState:
         The centre, equal on all ranks.
     """
 
-    centre: FloatVector
+    centre: FloatVector = field(metadata=ALIKE)
 
     def __post_init__(self) -> None:
         self.scratch = np.empty_like(self.centre)

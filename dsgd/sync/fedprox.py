@@ -16,10 +16,11 @@ Source: Li, Sahu, Zaheer et al. 2020, algorithm 2, with all ranks in every round
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
@@ -40,7 +41,7 @@ class AnchorState:
         The last average.
     """
 
-    anchor: FloatVector
+    anchor: FloatVector = field(metadata=ALIKE)
 
 
 @dataclass(frozen=True)

@@ -25,13 +25,14 @@ everybody's steps decides when an exchange is due; here it is the period, so tha
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, Literal
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.comm.topology import Groups
+from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
@@ -60,7 +61,7 @@ class LeaderState:
     """
 
     group_leader: FloatVector
-    global_leader: FloatVector
+    global_leader: FloatVector = field(metadata=ALIKE)
     losses: FloatVector
     exchanges: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     leader: np.ndarray[tuple[int, ...], np.dtype[np.int64]]

@@ -22,12 +22,13 @@ Sarfi et al. 2025 (SparseLoCo).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.base import NoState
 from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.types import FloatVector
@@ -49,8 +50,8 @@ class OuterState:
         What is remembered of what has been sent, where it is compressed.
     """
 
-    anchor: FloatVector
-    velocity: FloatVector
+    anchor: FloatVector = field(metadata=ALIKE)
+    velocity: FloatVector = field(metadata=ALIKE)
     compression: CompressionState | NoState
 
     @classmethod

@@ -23,14 +23,15 @@ here.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar
 
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
+from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
@@ -39,7 +40,7 @@ __all__ = ["SCAFFOLD", "ControlState"]
 
 
 @dataclass
-class ControlState:
+class ControlState(AbstractRejoining):
     """What SCAFFOLD remembers.
 
     Parameters
@@ -54,13 +55,17 @@ class ControlState:
         Sum of the rates of the steps since the last exchange.
     """
 
-    anchor: FloatVector
+    anchor: FloatVector = field(metadata=ALIKE)
     common: FloatVector
     own: FloatVector
     rate_sum: FloatVector
 
     def __post_init__(self) -> None:
         self.scratch = np.empty((2, self.anchor.shape[0]), self.anchor.dtype)
+
+    def rejoin(self) -> None:
+        """Take the mean of the controls, which each rank now has for its own, for the common one: they cancel."""
+        self.common[:] = self.own
 
 
 @dataclass(frozen=True)

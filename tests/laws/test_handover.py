@@ -1,0 +1,184 @@
+"""What ranks remember when others take over: lost ranks, new ones, rows dealt anew; nothing is lost or doubled."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd.collectives import Group
+from dsgd.comm import AbortFlag
+from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
+from dsgd.local import SGD, Objective
+from dsgd.runtime import keeping
+from dsgd.runtime.checkpoint import Checkpoint, SavedState, write
+from dsgd.runtime.keeping import StateKeeping
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.snapshot import Snapshot, SnapshotKeeper
+from dsgd.runtime.train_job import TrainJob
+from dsgd.runtime.train_state import TrainState
+from dsgd.sync import EASGD, SCAFFOLD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
+from dsgd.sync.base import state_arrays
+from dsgd.sync.period import Cut
+from gangs import run_gang
+from laws.family import FAMILY
+from laws.gang import exchange, shards_of
+
+BEFORE = [10, 40, 20, 30]
+N = 6
+STRATEGIES: dict[str, Any] = {
+    "LocalSGD, TopK": LocalSGD(8, compressor=TopK(0.2)),
+    "LocalSGD, Half": LocalSGD(8, compressor=Half()),
+    "LocalSGD, GTopK": LocalSGD(8, compressor=GTopK(0.2)),
+    "LocalSGD, AdaComp": LocalSGD(8, compressor=AdaComp(2)),
+    "SlowMo, TopK": SlowMo(8, 0.4, compressor=TopK(0.2)),
+    "DiLoCo, TopK": DiLoCo(8, 0.7, 0.4, compressor=TopK(0.2)),
+    "LocalSGD, Layerwise": LocalSGD(8, compressor=Layerwise({"*": ErrorFeedback(TopK(0.2))})),
+    "MinibatchSGD, DGC": MinibatchSGD(8, compressor=DGC(0.2)),
+    "MinibatchSGD, feedback": MinibatchSGD(8, compressor=ErrorFeedback(PowerSGD(1))),
+    "MinibatchSGD, vote": MinibatchSGD(8, compressor=MajorityVote(momentum=0.9)),
+}
+#: What is in the unit of the sum over ranks.
+IN_SUMS = re.compile(r"memory\.(parts\.0\.)?(residual|velocity|momentum)")
+
+
+def job_of(strategy: Any, **options: Any) -> TrainJob:
+    """Return a job of a strategy."""
+    sgd = SGD(Objective("log_loss", "l2", 0.01), schedule="constant", eta0=0.1)
+    return TrainJob(sgd, strategy, np.zeros(N), max_iter=9, tol=None, n_iter_no_change=5, **options)
+
+
+def state_of(group: Group, job: TrainJob, shard: Any, rows: Sequence[int]) -> TrainState:
+    """Return the state of a rank before the first step."""
+    at = TrainState(np.zeros(N), job.optimizer.init(shard), Cut.whole(rows, 1))
+    at.strategy = job.strategy.init(group, at.params, rows[group.rank] / sum(rows))
+    return at
+
+
+def go_on(
+    strategy: Any, folder: Path, now: Sequence[int], lost: Sequence[int] = ()
+) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
+    """Return what each of four ranks remembers after some rounds, and what each of those that go on from a file does.
+
+    With `lost` ranks go on from what the others, the first of the new gang, have in memory.
+    """
+    job, shards = job_of(strategy), shards_of(BEFORE)
+    rng = np.random.default_rng(0)
+    steps = rng.standard_normal((3, len(BEFORE), N))
+
+    def work(group: Group) -> tuple[dict[str, np.ndarray], Any]:
+        at = state_of(group, job, shards[group.rank], BEFORE)
+        for step in steps:
+            vector = at.params if strategy.exchanges == "model" else np.zeros(N)
+            vector += step[group.rank]
+            strategy.sync(group, vector, BEFORE[group.rank] / sum(BEFORE), at.strategy)
+        at.epoch = 2
+        counters = group.allgather(at.optimizer.counters)
+        common = at.common(counters, BEFORE, 0.0)
+        rows = at.gathered(group, same_model=strategy.ends_equal)
+        copy = Snapshot((2, 0), {**common, **at.copied()}, n_rows=BEFORE[group.rank])
+        if group.rank == 0 and not lost:
+            digests = np.array([shard.digest() for shard in shards])
+            configuration = keeping._configuration(job)
+            arrays = {**common, **rows, "digests": digests}
+            write(Checkpoint(folder), SavedState((2, 0), len(BEFORE), configuration, arrays))
+        return {name: array.copy() for name, array in state_arrays(at.strategy).items()}, copy
+
+    found = run_gang("inproc", len(BEFORE), work)
+    copies = [copy for rank, (_, copy) in enumerate(found) if rank not in lost]
+    options = {} if lost else {"resume_from": str(folder)}
+    later = job_of(strategy, **options)
+
+    def resume(group: Group) -> dict[str, np.ndarray]:
+        keeper = SnapshotKeeper(copies[group.rank] if group.rank < len(copies) else None) if lost else None
+        rank = Rank(group, AbortFlag(), keeper=keeper)
+        shard = shards_of(now)[group.rank]
+        at = state_of(group, later, shard, now)
+        assert StateKeeping(rank, later, shard, list(now)).recall(at) is not None
+        return {name: array.copy() for name, array in state_arrays(at.strategy).items()}
+
+    return [state for state, _ in found], run_gang("inproc", len(now), resume)
+
+
+NEW_GANGS = [[50, 20, 30], [100], [30, 10, 0, 20, 5, 5, 20, 10]]
+
+
+@pytest.mark.parametrize("now", NEW_GANGS, ids=len)
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_has_not_been_sent_is_conserved(name: str, now: list[int], tmp_path: Path) -> None:
+    """Residuals and velocities keep their sum over ranks, whoever takes over; each rank gets its share by rows."""
+    before, after = go_on(STRATEGIES[name], tmp_path, now)
+    summed = [key for key in before[0] if IN_SUMS.search(key)]
+    assert summed
+    for key in summed:
+        total = np.sum([state[key] for state in before], axis=0)
+        assert np.abs(total).max() > 1e-5
+        for state, n in zip(after, now, strict=True):
+            np.testing.assert_allclose(state[key], n / sum(now) * total, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_what_is_lost_of_a_residual_is_that_of_the_lost_rank(name: str, tmp_path: Path) -> None:
+    """Ranks that go on from copies in memory have the sum of those that are left, whatever their number."""
+    for now in ([10, 40, 30], [10, 40, 50], [10, 20, 30, 40]):
+        before, after = go_on(STRATEGIES[name], tmp_path, now, lost=[2])
+        for key in [key for key in before[0] if IN_SUMS.search(key)]:
+            total = np.sum([state[key] for rank, state in enumerate(before) if rank != 2], axis=0)
+            found = np.sum([state[key] for state in after], axis=0)
+            np.testing.assert_allclose(found, total, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("now", NEW_GANGS, ids=len)
+def test_what_all_ranks_have_stays_to_the_bit(now: list[int], tmp_path: Path) -> None:
+    """References, anchors, centres and outer momentum, equal on all ranks, go to all of the new gang as they are."""
+    for strategy, names in (
+        (DiLoCo(8, 0.7, 0.4, compressor=TopK(0.2)), ["anchor", "velocity", "compression.reference"]),
+        (EASGD(8), ["centre"]),
+        (LocalSGD(8, compressor=TopK(0.2)), ["reference"]),
+    ):
+        before, after = go_on(strategy, tmp_path / type(strategy).__name__, now)
+        for key in names:
+            assert {state[key].tobytes() for state in after} == {before[0][key].tobytes()}
+
+
+@pytest.mark.parametrize("now", NEW_GANGS, ids=len)
+def test_controls_cancel_after_a_change_of_ranks(now: list[int], tmp_path: Path) -> None:
+    """The common control is the mean of the ranks' own, so that the corrections of SCAFFOLD add up to nothing."""
+    for lost in ([], [2]):
+        _, after = go_on(SCAFFOLD(8), tmp_path, now, lost=lost)
+        mean = np.sum([n / sum(now) * state["own"] for n, state in zip(now, after, strict=True)], axis=0)
+        for state in after:
+            np.testing.assert_allclose(state["common"], mean, rtol=1e-12, atol=1e-14)
+
+
+def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:
+    """After a change of ranks no two of them round by the same random numbers, and none begins them again."""
+    before, after = go_on(LocalSGD(8, compressor=QSGD(3)), tmp_path, [30, 30, 40])
+    keys = [int(state["memory.key"][0]) for state in after]
+    assert len(set(keys)) == len(keys)
+    assert {int(state["memory.n_drawn"][0]) for state in after} == {int(before[0]["memory.n_drawn"][0])} == {3}
+
+
+def test_vectors_are_clipped_by_the_new_number_of_ranks(tmp_path: Path) -> None:
+    """What DGC lets a rank pass follows from how many there are now."""
+    _, after = go_on(MinibatchSGD(8, compressor=DGC(0.2, clip=1.0)), tmp_path, [50, 50])
+    for state in after:
+        np.testing.assert_allclose(state["memory.limit"], 2**-1.5, rtol=1e-14)
+
+
+@pytest.mark.parametrize(
+    "member", [m for m in FAMILY if m.strategy.talks == "together" and m.strategy.momentum == "keep"], ids=repr
+)
+def test_every_array_says_what_becomes_of_it(member: Any, tmp_path: Path) -> None:
+    """Whatever a strategy remembers, its ranks go on from it with finite numbers and equal shapes."""
+    strategy = member.strategy
+    _, after = go_on(strategy, tmp_path, [30, 0, 40, 10, 20])
+    _, _, _, fresh = exchange(strategy, np.zeros(N), np.full(5, 0.2), 0, lambda k, r, m: m, lambda k, r: 0.0)
+    for state, new in zip(after, fresh, strict=True):
+        shapes = {name: array.shape for name, array in state_arrays(new).items()}
+        assert {name: array.shape for name, array in state.items()} == shapes
+        assert all(np.isfinite(array).all() for name, array in state.items() if not name.endswith("limit"))
