@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group, compressed_cost, compressed_mean
+from dsgd.collectives.cost import allgather_cost, allreduce_cost
 from dsgd.collectives.gtopk import Entries, merge_all
 from dsgd.compress import (
     DGC,
@@ -100,6 +101,24 @@ def test_all_ranks_hold_the_same_bits(compressor: Compressor) -> None:
                 assert rounds.tobytes() == found[0][0].tobytes()
                 cost = compressed_cost(rank, size, n, rounds.itemsize, compressor)
                 assert cost is None or sent == [cost.n_bytes] * 2
+
+
+@pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)
+def test_a_compressor_never_sends_more_than_the_vector(compressor: Compressor) -> None:
+    """Payloads of short vectors of many ranks are no longer than these, but where a vote or factors are the point."""
+    if isinstance(compressor, (MajorityVote, PowerSGD, GTopK)):
+        small = 1000  # from where on these pay
+        assert compressed_cost(0, 8, small, 8, compressor).n_bytes < allreduce_cost(0, 8, small, 8).n_bytes  # type: ignore[union-attr]
+        return
+    for size in (2, 3, 8, 64):
+        for n in (1, 23, 300, 5000):
+            costs = [compressed_cost(rank, size, n, 8, compressor) for rank in range(size)]
+            whole = sum(allreduce_cost(rank, size, n, 8).n_bytes for rank in range(size))
+            assert None in costs or sum(cost.n_bytes for cost in costs if cost) <= whole
+    # Where payloads differ in length, the lengths are asked for first.
+    found = run_gang("inproc", 9, partial(means, compressor=compressor, n=23, seed=1, n_rounds=1))
+    whole = sum(allreduce_cost(rank, 9, 23, 8).n_bytes + allgather_cost(9, 1, 8).n_bytes for rank in range(9))
+    assert sum(sent[0] for _, _, sent in found) <= whole
 
 
 @pytest.mark.parametrize("compressor", COMPRESSORS, ids=repr)

@@ -18,6 +18,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import count_threads
 from dsgd.local import Momentum
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import ASGD, AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
@@ -165,7 +166,8 @@ def test_one_rank_ignores_the_strategy(two_classes):
 def test_more_ranks_than_rows():
     """Ranks without rows take part and change nothing."""
     X = np.array([[-1.0], [1.0], [2.0]])
-    model = SGDClassifier(random_state=0, n_jobs=5, sync=1, max_iter=20, tol=None).fit(X, [0, 1, 1])
+    ranks = SimulatedCluster(5)
+    model = SGDClassifier(random_state=0, client=ranks, sync=1, max_iter=20, tol=None).fit(X, [0, 1, 1])
     assert model.score(X, [0, 1, 1]) == 1.0
 
 
@@ -313,6 +315,17 @@ def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
     value = {"transport": "tcp", "on_failure": "restart", "elastic": True}[name]
     with pytest.warns(UserWarning, match=rf"{make.__name__}\({name}={value!r}\) says what worker processes do"):
         make(max_iter=2, tol=None, eta0=1e-4, **{name: value}).fit(np.eye(4), [0, 1, 0, 1])
+
+
+def test_more_ranks_than_rows_or_cores_are_not_silent():
+    """Threads without rows are left out, which is said where their number was given; a crowd on few cores is named."""
+    X, y = np.eye(6), np.arange(6) % 2
+    with pytest.warns(UserWarning, match="n_jobs=9 is more than the 6 rows: trained on 6 ranks"):
+        model = SGDClassifier(n_jobs=9, max_iter=2, tol=None).fit(X, y)
+    assert model.fit_report_["ranks"] == 6
+    with pytest.warns(UserWarning, match=r"n_jobs=1000 makes 1000 ranks share \d+ cores"):
+        assert count_threads(1000, 10**6) == 1000
+    assert count_threads(-1, 1) == 1
 
 
 def test_class_weights_move_the_boundary():

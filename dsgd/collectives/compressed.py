@@ -15,6 +15,8 @@ change. Payloads are summed
   ranks have agreed on the largest scale) and `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
 - pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
 - as they are, where the entries that are not zero would take more than that: `NonZero`;
+- decoded, by an all-reduce, where payloads would pass more bytes through a rank than whole vectors do, as short ones of
+  many ranks that all others must see: what is gathered, `Half` and `TernGrad`;
 - tensor by tensor: `Layerwise`; those that travel whole together, and so the factors of all `PowerSGD`.
 
 Every rank decodes the same payloads in the same order, so every bit agrees on all ranks. Where ranks are threads of
@@ -29,6 +31,7 @@ Source: those of the compressors; parts as in Seide et al. 2014 (1-bit SGD, whic
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import lru_cache
 from itertools import pairwise
 from typing import Any, Final
 
@@ -100,6 +103,8 @@ def compressed_mean(
         vector[:] = rest
     if isinstance(compressor, MajorityVote):
         _sum_votes(group, vector, weight > 0.0, compressor, memory, rest)
+    elif group.size > 1 and _outweighs(group.size, vector.shape[0], vector.itemsize, compressor):
+        _sum_decoded(group, vector, compressor, memory, rest)
     else:
         add_up: Callable[..., None] = _SUMS.get(type(compressor), _sum_gathered)
         add_up(group, vector, compressor, memory, rest)
@@ -156,8 +161,21 @@ def _decode(group: Group, payloads: list[AnyArray], vector: FloatVector, compres
 def _sum_gathered(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
     payload = _encode(group, vector, compressor, memory, rest)
     known = compressor.payload_bytes(vector.shape[0], vector.itemsize)
-    parts = group.allgatherv(payload, None if known is None else [known] * group.size)
-    _decode(group, parts, vector, compressor)
+    if known is not None:
+        lengths = [known] * group.size
+    else:
+        lengths = group.allgather(np.array([payload.shape[0]], dtype=np.int64)).ravel().tolist()
+        gathered = sum(allgatherv_cost(rank, lengths, 1, known=True).n_bytes for rank in range(group.size))
+        if gathered > _whole_bytes(group.size, vector.shape[0], vector.itemsize):
+            _decode(group, [payload], vector, compressor)
+            group.allreduce(vector)
+            return
+    _decode(group, group.allgatherv(payload, lengths), vector, compressor)
+
+
+def _sum_decoded(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
+    _decode(group, [_encode(group, vector, compressor, memory, rest)], vector, compressor)
+    group.allreduce(vector)
 
 
 def _sum_nonzero(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> None:
@@ -358,6 +376,10 @@ _SUMS: Final[dict[type, Callable[..., None]]] = {
 }
 
 
+# The sum of these is another one than that of what they decode to, or takes no more than that in any case.
+_SUMMED_AS_PAYLOADS: Final = (GTopK, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
+
+
 def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
     """Return what `rank` sends in `compressed_mean` of n elements, where all ranks reach each other on one host.
 
@@ -379,6 +401,29 @@ def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: Abs
         return compressed_cost(rank, size, n, itemsize, compressor.compressor)
     if size == 1:
         return Cost(0, 0)
+    if _outweighs(size, n, itemsize, compressor):
+        return allreduce_cost(rank, size, n, itemsize)
+    return _payload_cost(rank, size, n, itemsize, compressor)
+
+
+@lru_cache(maxsize=256)
+def _outweighs(size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> bool:
+    """Return whether payloads that can as well be summed decoded would cost more than that; the same on every rank."""
+    if isinstance(compressor, _SUMMED_AS_PAYLOADS):
+        return False
+    costs = [_payload_cost(rank, size, n, itemsize, compressor) for rank in range(size)]
+    n_bytes = sum(cost.n_bytes for cost in costs if cost is not None)
+    return n_bytes > _whole_bytes(size, n, itemsize)
+
+
+@lru_cache(maxsize=256)
+def _whole_bytes(size: int, n: int, itemsize: int) -> int:
+    """Return what all ranks send in an all-reduce of whole vectors."""
+    return sum(allreduce_cost(rank, size, n, itemsize).n_bytes for rank in range(size))
+
+
+def _payload_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:
+    """Return what `rank` sends where payloads are summed."""
     costs: list[Cost]
     if isinstance(compressor, Layerwise):
         return _layerwise_cost(rank, size, n, itemsize, compressor)

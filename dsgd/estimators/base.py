@@ -136,7 +136,9 @@ class AbstractSGD(AbstractLinearEstimator):
         summaries = [summarise(block, classification=self._is_classification)]
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
-        shares = pack_for_threads(block, count_threads(self.n_jobs), packer, seed=seed if self.shuffle else None)
+        # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
+        n_ranks = count_threads(self.n_jobs, None if max_iter else summaries[0].rows)
+        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None)
         return run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job)), packer.sparse
 
     def _train_on_cluster(

@@ -7,7 +7,6 @@ program over them. An estimator says how to check arrays of this process, how bl
 from __future__ import annotations
 
 import contextlib
-import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -38,6 +37,7 @@ from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.progress import Audience
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster
 
@@ -48,6 +48,10 @@ __all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads"]
 
 #: Parameters that say what worker processes do, with their defaults.
 _OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False}
+
+#: More threads than both of these are a crowd that mostly waits.
+_CROWD: Final = 32
+_CROWD_PER_CORE: Final = 4
 
 
 @dataclass(frozen=True)
@@ -384,12 +388,36 @@ class AbstractClusterEstimator(BaseEstimator):
         return state
 
 
-def count_threads(n_jobs: int | None) -> int:
-    """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core."""
-    if n_jobs is None:
-        return 1
-    cores = os.cpu_count() or 1
-    return n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+def count_threads(n_jobs: int | None, n_rows: int | None = None) -> int:
+    """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core.
+
+    Parameters
+    ----------
+    n_jobs : int or None
+        The parameter, not zero.
+    n_rows : int or None, default None
+        Rows to be dealt to them: a thread without any would only be waited for. Where fewer are returned than were
+        asked for by their number, or many more than there are cores, that is said in a warning.
+    """
+    cores = count_cores()
+    n = 1 if n_jobs is None else n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
+    if n_rows is None:
+        return n
+    useful = max(1, min(n, n_rows))
+    if n_jobs is not None and 0 < useful < n_jobs:
+        warnings.warn(
+            f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} ranks, one for each row.",
+            UserWarning,
+            stacklevel=5,
+        )
+    if useful > max(_CROWD, _CROWD_PER_CORE * cores):
+        warnings.warn(
+            f"n_jobs={n_jobs} makes {useful} ranks share {cores} cores, and at every synchronisation each waits for "
+            "all others: n_jobs=-1 is faster. To see what so many ranks would do, pass client=SimulatedCluster(...).",
+            UserWarning,
+            stacklevel=5,
+        )
+    return useful
 
 
 def _looks(client: Client, futures: Sequence[Future], *, on_disk: bool, **options: Any) -> list[Future]:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from numba import njit
+from numba.core import event
 
 __all__ = ["kernel", "scalar"]
 
@@ -17,6 +19,27 @@ scalar = njit(nogil=True, error_model="numpy")
 _compile = njit(cache=True, nogil=True, error_model="numpy")
 _files = sorted(Path(__file__).parent.glob("*.py"))
 _stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in _files)
+
+
+class _FirstUse(event.Listener):  # type: ignore[misc]
+    """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go."""
+
+    def __init__(self) -> None:
+        self._is_said = False
+
+    def on_start(self, event: Any) -> None:
+        """Look at a kernel that is about to be compiled."""
+        if not self._is_said and str(event.data["dispatcher"].py_func.__module__).startswith("dsgd."):
+            self._is_said = True
+            logging.getLogger("dsgd").warning(
+                "compiling kernels of dsgd for this machine: a few seconds, once; they are kept on disk."
+            )
+
+    def on_end(self, event: Any) -> None:
+        """Do nothing."""
+
+
+event.register("numba:compile", _FirstUse())
 
 
 def kernel(function: Callable[..., Any]) -> Any:
