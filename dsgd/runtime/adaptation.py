@@ -17,23 +17,38 @@ Cost: per decision two passes over the model, and what the strategy adds to its 
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 import numpy as np
 
 from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE
-from dsgd.local import AbstractLocalOptimizer, AbstractRows
-from dsgd.runtime.keeping import StateKeeping
+from dsgd.local import AbstractRows
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AbstractAdaptation, Cut, Plan, Seen
+from dsgd.types import FloatVector
 
 __all__ = ["Adaptation"]
 
 _N_COLD: Final = 1
 # Of so many rows slopes are taken.
 _N_SLOPE: Final = 64
+
+
+class _Clock(Protocol):
+    """Knows since when training runs."""
+
+    @property
+    def elapsed_s(self) -> float: ...
+
+
+class _Steps(Protocol):
+    """Knows the rates of steps and, for strategies that ask for slopes, gradients; see `AbstractLocalOptimizer`."""
+
+    def rate_sum(self, t_start: float, state: Any) -> float: ...
+
+    def gradient(self, params: FloatVector, rows: Any, start: int, stop: int, out: FloatVector, state: Any) -> None: ...
 
 
 class Adaptation:
@@ -45,13 +60,13 @@ class Adaptation:
         This member of the gang.
     strategy : AbstractAdaptation
         Decides.
-    shard : AbstractRows
-        The rows of this rank.
+    shard : AbstractRows or None
+        The rows of this rank; None where nobody asks for slopes.
     rows : list of int
         Rows of each rank.
-    optimizer : AbstractLocalOptimizer
+    optimizer : AbstractLocalOptimizer, or what knows as much
         Knows the rate of a step, and gradients.
-    epochs : int
+    epochs : float
         Epochs at most.
     """
 
@@ -59,10 +74,10 @@ class Adaptation:
         self,
         rank: Rank,
         strategy: AbstractAdaptation[Any],
-        shard: AbstractRows,
+        shard: AbstractRows | None,
         rows: list[int],
-        optimizer: AbstractLocalOptimizer[Any, Any],
-        epochs: int,
+        optimizer: _Steps,
+        epochs: float,
     ) -> None:
         self._rank, self._strategy, self._shard, self._rows = rank, strategy, shard, rows
         self._optimizer, self._epochs = optimizer, epochs
@@ -76,9 +91,9 @@ class Adaptation:
         """Rows of a rank between two synchronisations, now."""
         return self._every
 
-    def begin(self, at: TrainState, keeping: StateKeeping) -> None:
-        """Take up what holds, at the beginning or where training goes on; `keeping` knows since when it runs."""
-        self._keeping = keeping
+    def begin(self, at: TrainState, clock: _Clock) -> None:
+        """Take up what holds, at the beginning or where training goes on; `clock` knows since when it runs."""
+        self._clock = clock
         self._reference = at.params.copy()
         # Compiled or loaded now, and not while a peer waits.
         squared_distances(at.params, self._reference)
@@ -114,7 +129,7 @@ class Adaptation:
         spoken = np.maximum(timed[:, WIRE] + timed[:, ENCODE], timed[:, -1] - timed[:, COMPUTE] - timed[:, WAIT])
         over = at.epoch + state.n_seen / max(1, self._rows[number])
         seen = Seen(
-            seconds=self._keeping.elapsed_s,
+            seconds=self._clock.elapsed_s,
             row_s=float(usual[COMPUTE]) / max(1.0, self._sizes(at)[number]),
             wire_s=float(spoken.min()),
             wait_s=float(usual[WAIT]),
@@ -149,6 +164,7 @@ class Adaptation:
 
         The penalty is left out of both. They are taken on the last rows of the round.
         """
+        assert self._shard is not None  # slopes are taken on rows
         stop = at.cut.span(self._rank.number, self._shard.n_rows, at.round, at.round + at.ahead - 1)[1]
         start = max(0, stop - _N_SLOPE)
         if start == stop or not drift_sq:

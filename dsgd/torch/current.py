@@ -31,10 +31,13 @@ def current_rank() -> Rank:
     return rank
 
 
-def finish_with(finish: Callable[[], None]) -> None:
-    """Have `finish` called when the function of this rank has returned; on a rank that was passed, nothing is."""
+def finish_with(finish: Callable[[], None], close: Callable[[], None]) -> None:
+    """Have `finish` called when the function of this rank has returned, and `close` if it raises.
+
+    On a rank that was passed, nothing is.
+    """
     if getattr(_here, "rank", None) is not None:
-        _here.finishers.append(finish)
+        _here.finishers.append((finish, close))
 
 
 def run_function(rank: Rank, data: object, function: Callable[..., Any], takes_rank: bool) -> Any:
@@ -43,8 +46,12 @@ def run_function(rank: Rank, data: object, function: Callable[..., Any], takes_r
     _here.rank, _here.finishers = rank, []
     try:
         value = function(rank) if takes_rank else function()
-        for finish in _here.finishers:
+        for finish, _ in _here.finishers:
             finish()
         return value
+    except BaseException:
+        for _, close in _here.finishers:
+            close()
+        raise
     finally:
         del _here.rank, _here.finishers

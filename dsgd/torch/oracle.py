@@ -26,7 +26,7 @@ from dsgd.torch.fingerprint import check_same, fingerprint
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.memory import OptimizerMemory
 from dsgd.torch.outputs import first_output, in_shape_of, predictions, score_sums
-from dsgd.torch.parts import build_criterion, build_module, build_optimizer
+from dsgd.torch.parts import build_criterion, build_module, build_optimizer, is_plain_sgd
 from dsgd.torch.passes import Passes
 from dsgd.torch.randomness import draws
 from dsgd.torch.rows import TensorRows
@@ -100,10 +100,8 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
     @property
     def steps(self) -> Steps:
         """A step per minibatch."""
-        # Of the optimisers of torch only plain SGD has no memory.
-        momentum = self.optimizer_options.get("momentum", 0.0)
-        is_sgd = isinstance(self.optimizer, type) and issubclass(self.optimizer, torch.optim.SGD)
-        is_plain = is_sgd and momentum == 0.0
+        groups = [self.optimizer_options, *(own for _, own in self.optimizer_options.get("param_groups", ()))]
+        is_plain = is_plain_sgd(self.optimizer, groups)
         options = ", ".join(f"{name}={value!r}" for name, value in self.optimizer_options.items())
         name = f"optimizer={getattr(self.optimizer, '__name__', repr(self.optimizer))}({options})"
         return Steps(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch import nn
 from dsgd.errors import InvalidParameterError
 from dsgd.torch.randomness import repeatable
 
-__all__ = ["build_criterion", "build_module", "build_optimizer"]
+__all__ = ["build_criterion", "build_module", "build_optimizer", "is_plain_sgd"]
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
@@ -93,3 +93,17 @@ def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) ->
     filled = [group for group in [*groups, {"params": rest}] if group["params"]]
     made: torch.optim.Optimizer = make(filled, **options)
     return made
+
+
+def is_plain_sgd(make: object, groups: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether what a step changes, over its rate, is the gradient: of torch's optimisers, SGD without momentum.
+
+    Parameters
+    ----------
+    make : type, callable or torch.optim.Optimizer
+        An optimiser, or what makes it.
+    groups : iterable of mapping
+        The options of each of its groups of parameters.
+    """
+    kind = make if isinstance(make, type) else type(make)
+    return issubclass(kind, torch.optim.SGD) and not any(group.get("momentum", 0.0) for group in groups)

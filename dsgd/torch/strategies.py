@@ -7,10 +7,21 @@ from typing import Any
 
 from dsgd.compress import AbstractCompressor, Layerwise
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import AbstractStrategy, MinibatchSGD, resolve
+from dsgd.local import Steps
+from dsgd.sync import (
+    AbstractAdaptation,
+    AbstractStrategy,
+    AnytimeSGD,
+    EveryBatch,
+    EveryRows,
+    Hogwild,
+    MinibatchSGD,
+    check_combination,
+    resolve,
+)
 from dsgd.torch.flat import FlatModule
 
-__all__ = ["bound_to", "strategy_for"]
+__all__ = ["bound_to", "check_loop", "strategy_for"]
 
 
 def strategy_for(
@@ -57,3 +68,69 @@ def bound_to(strategy: AbstractStrategy[Any], flat: FlatModule) -> AbstractStrat
         return strategy
     changed: Any = strategy
     return replace(changed, compressor=compressor.bound(flat.shapes))  # type: ignore[no-any-return]
+
+
+def check_loop(
+    strategy: AbstractStrategy[Any], steps: Steps, batch_size: int | None, steps_per_epoch: int | None
+) -> None:
+    """Raise if a strategy does not go with a loop of one's own.
+
+    Parameters
+    ----------
+    strategy : AbstractStrategy
+        When ranks talk and what they say.
+    steps : Steps
+        How the optimiser of the loop steps.
+    batch_size : int or None
+        Rows of a step of all ranks together, where the user has said.
+    steps_per_epoch : int or None
+        Steps of a rank in an epoch, where the user has said.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        Names the strategy, what of it cannot be, and what to do.
+    """
+    what = f"sync={strategy!r}"
+    if strategy.n_servers or strategy.talks == "by post":
+        raise IncompatiblePartsError(
+            f"{what} has ranks that do not wait for each other, which needs the rank loop of "
+            "dsgd.torch.TorchClassifier. Use a strategy in which ranks meet, such as LocalSGD or EASGD."
+        )
+    if isinstance(strategy, Hogwild):
+        raise IncompatiblePartsError(
+            f"{what} has threads step on one model, which needs the rank loop of dsgd.torch.TorchClassifier."
+        )
+    if isinstance(strategy, AnytimeSGD):
+        raise IncompatiblePartsError(
+            f"{what} says how long ranks walk their rows, and a loop of one's own decides that by itself. Use LocalSGD."
+        )
+    check_combination(strategy, steps)
+    if isinstance(strategy, MinibatchSGD):
+        if strategy.overlap:
+            raise IncompatiblePartsError(
+                f"{what} sums buckets beside the backward pass (overlap=True), of which a loop of one's own does not "
+                "tell which one is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
+            )
+        if batch_size is not None and strategy.batch != batch_size:
+            raise IncompatiblePartsError(
+                f"{what} takes steps for batch={strategy.batch} rows of all ranks, and the loop for {batch_size}: "
+                f"Synchronizer(batch_size=...) times the ranks. Pass MinibatchSGD({batch_size}, ...)."
+            )
+    if getattr(strategy, "asks_slopes", False):
+        raise IncompatiblePartsError(
+            f"{what} compares gradients at two models on the same rows, which a loop of one's own does not give. Use "
+            "another rule, such as CommFloor."
+        )
+    if steps_per_epoch is None:
+        _check_without_epochs(strategy)
+
+
+def _check_without_epochs(strategy: AbstractStrategy[Any]) -> None:
+    what, text = f"sync={strategy!r}", "pass Synchronizer(steps_per_epoch=...)."
+    if isinstance(strategy, AbstractAdaptation):
+        raise IncompatiblePartsError(f"{what} finds its period by the rows of an epoch: {text}")
+    if isinstance(strategy, MinibatchSGD) and strategy.warmup > 0:
+        raise IncompatiblePartsError(f"{what} has a warmup, which is given in epochs: {text}")
+    if not isinstance(strategy.period, (EveryBatch, EveryRows)):
+        raise IncompatiblePartsError(f"{what} counts epochs: {text}")

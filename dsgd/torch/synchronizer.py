@@ -3,11 +3,22 @@
 Problem: whoever has a training loop in torch wants to keep it, and run it on many workers.
 
 `Synchronizer` makes the parameters views of one flat vector (`dsgd.torch.flat`), gives all ranks those of rank 0, and
-then, called after every step of the optimiser, lets the strategy do its exchange when it is due. Where gradients are
-exchanged this happens just before the optimiser takes its step, by a hook.
+then, called after every step of the optimiser, does what the rank loop does between steps: the local term of the
+strategy, the exchange when it is due, the end of an epoch. Where gradients are exchanged this happens just before the
+optimiser takes its step, by a hook. With as many rows on every rank, in whole batches, the model is that of
+`TorchClassifier` on the same rows.
 
 The strategies count rows, a loop counts steps: a step counts as `batch_size` rows, one by default, so that
 ``LocalSGD(16)`` averages every sixteen steps.
+
+A step may be left out, as `GradScaler` does where a gradient is not finite. Where ranks exchange gradients, all of them
+leave it out then, so that what is not finite comes neither into a model nor into the memory of a compressor; where they
+exchange models each rank leaves out its own.
+
+Before every exchange ranks tell each other in a message of three numbers whether they leave the step out, and whether
+they have ended: so ranks that take different numbers of steps hear of it, instead of waiting for each other.
+
+Cost: that message, and what the strategy says; in the end one more message, of the running statistics.
 
 Not offered are strategies with servers, and those in which ranks write to each other without waiting: they need the
 rank loop, which `TorchClassifier` runs.
@@ -15,28 +26,47 @@ rank loop, which `TorchClassifier` runs.
 
 from __future__ import annotations
 
-from typing import Any
+import math
+from typing import Any, Final
 
 import numpy as np
 import torch
 from torch import nn
 
 from dsgd.compress import AbstractCompressor
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError, VersionMismatchError
-from dsgd.local import split
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.ledger import COMPUTE
+from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.rank import Rank
-from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LeaderSGD, LocalSteps, RoundClock, carry_over
+from dsgd.runtime.train_state import TrainState
+from dsgd.sync import (
+    AbstractAdaptation,
+    AbstractLocalTerm,
+    AbstractStrategy,
+    Cut,
+    LeaderSGD,
+    LocalSteps,
+    MinibatchSGD,
+    RoundClock,
+    carry_over,
+)
+from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.period import EveryBatch, EveryRows
+from dsgd.sync.base import AbstractUnderWay
+from dsgd.sync.buckets import buckets_for
+from dsgd.sync.delayed import DelayedMean
 from dsgd.torch.current import current_rank, finish_with
-from dsgd.torch.fingerprint import fingerprint
-from dsgd.torch.flat import FlatModule, FlatTensors
+from dsgd.torch.flat import FlatModule
+from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, has_overflowed, steps_of_loop
+from dsgd.torch.meeting import check_ranks, meet
 from dsgd.torch.statistics import ModuleStatistics
-from dsgd.torch.strategies import bound_to, strategy_for
-from dsgd.types import AnyArray, FloatVector
+from dsgd.torch.strategies import bound_to, check_loop, strategy_for
+from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["Synchronizer"]
+
+_NO_STEPS: Final = LocalSteps(0.0, 0.0, 0)
 
 
 class Synchronizer:
@@ -53,10 +83,12 @@ class Synchronizer:
         n rows, which are steps if `batch_size` is one.
     compressor : AbstractCompressor, "auto" or None, default None
         How what is exchanged travels.
-    batch_size : int, default 1
-        Rows of a step, for strategies that count rows.
+    batch_size : int or None, default None
+        Rows of a step of this rank, for strategies that count rows; None is one. With `dsgd.sync.MinibatchSGD` the
+        batch of all ranks must be that of the strategy; None takes it to be.
     steps_per_epoch : int or None, default None
-        Steps in an epoch; only for strategies that count epochs.
+        Steps in an epoch; for strategies that count epochs, and for `dsgd.sync.AutoSync`, which finds its period by
+        them. With it an epoch ends in an exchange, as everywhere.
     weight : float or None, default None
         Share of this rank in all means; None where all have equal shares. The shares of all ranks add up to one.
     rank : Rank or None, default None
@@ -68,11 +100,13 @@ class Synchronizer:
         The module with its flat vector and the places of its parameters.
     n_exchanges : int
         Exchanges so far.
+    n_left_out : int
+        Steps of all ranks that were left out together, where they exchange gradients.
 
     Raises
     ------
     IncompatiblePartsError
-        The strategy needs the rank loop, or an epoch.
+        The strategy needs the rank loop, or an epoch, or does not go with the optimiser or the batch.
     VersionMismatchError
         The ranks have different modules.
     InvalidParameterError
@@ -86,39 +120,73 @@ class Synchronizer:
         *,
         sync: AbstractStrategy[Any] | int | str | None = None,
         compressor: AbstractCompressor[Any] | str | None = None,
-        batch_size: int = 1,
+        batch_size: int | None = None,
         steps_per_epoch: int | None = None,
         weight: float | None = None,
         rank: Rank | None = None,
     ) -> None:
-        check_number("Synchronizer(batch_size=...)", batch_size, low=1, integer=True)
-        if steps_per_epoch is not None:
-            check_number("Synchronizer(steps_per_epoch=...)", steps_per_epoch, low=1, integer=True)
+        for name, value in (("batch_size", batch_size), ("steps_per_epoch", steps_per_epoch)):
+            if value is not None:
+                check_number(f"Synchronizer({name}=...)", value, low=1, integer=True)
+        if weight is not None:
+            check_number("Synchronizer(weight=...)", weight, low=0, high=1)
         self.rank = current_rank() if rank is None else rank
-        self._group, self._optimizer = self.rank.group, optimizer
-        self._strategy = strategy_for(sync, compressor, batch_size=batch_size * self.rank.size)
+        self._group, self._ledger, self._optimizer = self.rank.group, self.rank.ledger, optimizer
         self._weight = 1.0 / self.rank.size if weight is None else weight
-        self._steps, rounds = self._plan(batch_size, steps_per_epoch)
-        # After how many steps of an epoch which round ends.
-        self._ends = {split(self._steps, rounds, k)[1]: k for k in range(rounds)}
-        self._check_modules(module)
+        self._batch = batch_size or 1
+        strategy = strategy_for(sync, compressor, batch_size=self._batch * self.rank.size)
+        n_batch = None if batch_size is None else batch_size * self.rank.size
+        check_loop(strategy, steps_of_loop(optimizer, self._batch), n_batch, steps_per_epoch)
+        # Without epochs there are stretches, from one exchange to the next.
+        self._has_epochs = steps_per_epoch is not None
+        self._steps = steps_per_epoch or max(1, int(getattr(strategy.period, "n", 1)) // self._batch)
+        if strategy.exchanges == "gradient" and not self._has_epochs:
+            self._steps = 1
+        check_ranks(self.rank, module, self._weight)
         self.flat = FlatModule(module, next(module.parameters()).device)
-        self._buffers = ModuleStatistics(module, self.flat.device)
+        buffers = ModuleStatistics(module, self.flat.device)
         self.flat.to_host()
-        with self._round("setup"):
-            for vector in (self.flat.params, *self._buffers.vectors().values()):
-                self._group.broadcast(vector)
+        self._ledger.begin_round("setup")
+        for vector in (self.flat.params, *buffers.vectors().values()):
+            self._group.broadcast(vector)
+        self._ledger.end_round()
         self.flat.to_device()
-        self._buffers.to_device()
-        self._strategy = bound_to(self._strategy, self.flat)
-        self._state = self._strategy.init(self._group, self.flat.params, self._weight)
-        self._n_steps = self.n_exchanges = 0
-        self._is_finished = False
-        self._gradient: FloatVector = np.zeros_like(self.flat.params)
-        self._hook = None
-        if self._strategy.exchanges == "gradient":
-            self._hook = optimizer.register_step_pre_hook(self._before_step)
-        finish_with(self.finish)
+        buffers.to_device()
+        self._strategy = bound_to(strategy, self.flat)
+        self._begin(LoopState(module, optimizer, buffers, remembers=strategy.momentum != "keep"))
+
+    def _begin(self, state: LoopState) -> None:
+        """Make what changes while the loop runs, and hook it to the optimiser."""
+        strategy, group, params = self._strategy, self._group, self.flat.params
+        rows = [self._steps * self._batch] * self.rank.size
+        n_rounds = strategy.period.rounds_per_epoch(rows) if self._has_epochs else 1
+        self._state = state
+        self._at = TrainState(params, state, Cut.whole(rows, n_rounds))
+        self._at.strategy = strategy.init(group, params, self._weight)
+        self.n_exchanges = self.n_left_out = 0
+        self._place = 0  # steps of this epoch
+        self._taken = _NO_STEPS
+        self._has_moved = self._has_met = self._is_finished = False
+        self._rates: list[Any] = []
+        self._gradient: FloatVector = np.zeros_like(params)
+        self._buckets = buckets_for(group, strategy)
+        overlaps = strategy.overlap and strategy.exchanges == "model"
+        self._delayed = DelayedMean(group, params, self._weight) if overlaps else None
+        self._adaptation: Adaptation | None = None
+        if isinstance(strategy, AbstractAdaptation) and self.rank.size > 1:
+            self._adaptation = Adaptation(self.rank, strategy, None, rows, LoopSteps(), math.inf)
+            self._adaptation.begin(self._at, Stopwatch(self._ledger))
+        self._hooks = [
+            self._optimizer.register_step_pre_hook(self._before_step),
+            self._optimizer.register_step_post_hook(self._after_step),
+        ]
+        finish_with(self.finish, self._close)
+        self._since = self._ledger.clock()
+
+    @property
+    def sync_history(self) -> list[dict[str, Any]]:
+        """The periods that `dsgd.sync.AutoSync` has chosen; see `dsgd.SGDClassifier`."""
+        return [] if self._adaptation is None else self._adaptation.history(self._at)
 
     def rows(self, *arrays: Any) -> Any:
         """Return the rows of this rank: as many on every rank, so that all take as many steps.
@@ -140,36 +208,42 @@ class Synchronizer:
         return parts if len(parts) > 1 else parts[0]
 
     def step(self, loss: Any = None) -> None:
-        """Do what is due after a step of the optimiser.
+        """Do what is due after a step of the optimiser, or after one that it has left out.
 
         Parameters
         ----------
         loss : float, Tensor or None
-            Mean loss of the batch; needed by `dsgd.sync.LeaderSGD`, and ignored by most.
+            Mean loss of the batch; needed by `dsgd.sync.LeaderSGD`, of use to `dsgd.sync.AutoSync`, and ignored by all
+            others.
 
         Raises
         ------
         AbortedError, GangTimeoutError
             Another rank has failed, or does not come.
+        InvalidDataError
+            Another rank has ended after fewer steps.
         """
         self.rank.check()
-        strategy, number = self._strategy, self._n_steps
-        self._n_steps += 1
+        strategy, state = self._strategy, self._state
+        self.rank.worked(rows=self._batch, entries=self._batch * self.flat.n_params, params=self.flat.n_params)
         if strategy.exchanges == "gradient":
+            # Others may be waiting for the gradient of a rank whose optimiser was not called.
+            if not self._has_met:
+                self._exchange_gradients(leaves_out=True)
+            self._has_met = False
             return
-        if isinstance(strategy, LeaderSGD) and loss is None:
-            raise InvalidParameterError(f"{strategy!r} is led by the rank with the lowest loss: call step(loss).")
-        if isinstance(strategy, AbstractLocalTerm) and self.rank.size > 1:
-            self.flat.to_host()
-            rate = float(self._optimizer.param_groups[0]["lr"])
-            value = float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss or 0.0)
-            strategy.correct(self.flat.params, LocalSteps(rate, value, 1), self._state)
-            self.flat.to_device()
-        epoch, place = divmod(number, self._steps)
-        if place + 1 in self._ends:
-            clock = RoundClock(epoch, self._ends[place + 1], len(self._ends), is_last=False)
-            if strategy.period.is_due(clock):
-                self._exchange()
+        value = self._loss(loss)
+        rate_sum = state.count(self._batch, value)
+        self._place, self._has_moved = self._place + 1, True
+        ended = self._rounds_ended()
+        if isinstance(strategy, AbstractLocalTerm):
+            so_far = self._taken
+            n_rows = so_far.n_rows + self._batch
+            self._taken = LocalSteps(so_far.rate_sum + rate_sum, so_far.loss_sum + value * self._batch, n_rows)
+            if ended or strategy.stretch is not None:
+                self._correct(strategy)
+        if ended:
+            self._end_rounds(ended)
 
     def finish(self) -> None:
         """Bring the ranks together for good: they all have the model that training returns, and its statistics.
@@ -179,93 +253,187 @@ class Synchronizer:
         if self._is_finished:
             return
         self._is_finished = True
-        if self._hook is not None:
-            self._hook.remove()
+        for hook in self._hooks:
+            hook.remove()
+        at, strategy, weight = self._at, self._strategy, self._weight
         self.flat.to_host()
-        with self._round("collect"):
-            if self._strategy.exchanges == "model" and self._strategy.ends_equal:
-                self._strategy.sync(self._group, self.flat.params, self._weight, self._state)
-            elif not self._strategy.ends_equal:
-                self._strategy.collect(self._group, self.flat.params, self._weight, self._state)
-            running = self._buffers.running()
-            if running is not None:
-                weighted_mean(self._group, running, self._weight)
-        self.flat.to_device()
-        self._buffers.to_device()
-
-    def _exchange(self) -> None:
-        strategy = self._strategy
-        self.n_exchanges += 1
-        self.flat.to_host()
-        with self._round("sync"):
-            strategy.sync(self._group, self.flat.params, self._weight, self._state)
-            if strategy.momentum != "keep":
-                memory = _memory(self._optimizer)
-                carry_over(strategy.momentum, self._group, (flat.host for flat in memory), self._weight)
-                for flat in memory:
-                    flat.to_device()
-        self.flat.to_device()
-
-    def _before_step(self, optimizer: object, args: object, kwargs: object) -> None:
-        """Replace the gradient of this rank by the mean of all; a hook of the optimiser."""
-        self.n_exchanges += 1
-        self.flat.gather_gradient(self._gradient)
-        with self._round("sync"):
-            self._strategy.sync(self._group, self._gradient, self._weight, self._state)
-        self.flat.bind_gradient(self._gradient)
-
-    def _plan(self, batch_size: int, steps_per_epoch: int | None) -> tuple[int, int]:
-        """Return the steps and the rounds of an epoch; without epochs, of a stretch from one exchange to the next."""
-        strategy, period = self._strategy, self._strategy.period
-        if strategy.n_servers or strategy.talks == "by post" or strategy.overlap:
-            raise IncompatiblePartsError(
-                f"sync={strategy!r} has ranks that do not wait for each other, which needs the rank loop of "
-                "dsgd.torch.TorchClassifier. Use a strategy in which ranks meet, such as LocalSGD or EASGD."
-            )
-        if steps_per_epoch is not None:
-            rounds = period.rounds_per_epoch([steps_per_epoch * batch_size] * self.rank.size)
-            return steps_per_epoch, min(rounds, steps_per_epoch)
-        if isinstance(period, EveryBatch):
-            return 1, 1
-        if isinstance(period, EveryRows):
-            return max(1, int(period.n) // batch_size), 1
-        raise IncompatiblePartsError(f"sync={strategy!r} counts epochs: pass Synchronizer(steps_per_epoch=...).")
-
-    def _check_modules(self, module: nn.Module) -> None:
-        ours = fingerprint(module)
-        digest = np.frombuffer(bytes.fromhex(ours["parameters"] + ours["code"]), dtype=np.int64)
-        with self._round("setup"):
-            digests: AnyArray = self._group.allgather(digest)
-        for number, theirs in enumerate(digests):
-            if (theirs != digests[0]).any():
-                what = "parameters" if theirs[0] != digests[0][0] else "code"
-                raise VersionMismatchError(
-                    f"the {type(module).__name__} of rank {number} is not that of rank 0: its {what} differ. Bring the "
-                    "same version of the file to all workers."
-                )
-
-    def _round(self, op: str) -> _Round:
-        return _Round(self.rank, op)
-
-
-class _Round:
-    """A round of the ledger, as a block."""
-
-    def __init__(self, rank: Rank, op: str) -> None:
-        self._ledger, self._op = rank.ledger, op
-
-    def __enter__(self) -> None:
-        self._ledger.begin_round(self._op)
-
-    def __exit__(self, *error: object) -> None:
+        if self._delayed is not None:
+            self._delayed.finish(self.flat.params)
+        self._close()
+        self._ledger.begin_round("collect")
+        _, has_moved = self._meet(ends=True, moved=self._has_moved or self._delayed is not None)
         self._ledger.end_round()
+        if isinstance(strategy, AbstractLocalTerm):
+            self._correct(strategy)
+        if has_moved and strategy.exchanges == "model":
+            self._exchange_models(ends_epoch=True, decides=False)
+        self._settle()
+        self._ledger.begin_round("collect")
+        if not strategy.ends_equal:
+            strategy.collect(self._group, self.flat.params, weight, at.strategy)
+        running = self._state.buffers.running()
+        if running is not None:
+            weighted_mean(self._group, running, weight)
+        self._ledger.end_round()
+        self.flat.to_device()
+        self._state.buffers.to_device()
 
+    def _close(self) -> None:
+        """Let the thread of exchanges end."""
+        if self._delayed is not None:
+            self._delayed.close()
 
-def _memory(optimizer: torch.optim.Optimizer) -> list[FlatTensors]:
-    """Return what an optimiser remembers by now, as vectors; its tensors become views of them."""
-    kinds: dict[Any, list[torch.Tensor]] = {}
-    for state in optimizer.state.values():
-        for name, value in state.items():
-            if isinstance(value, torch.Tensor) and value.is_floating_point():
-                kinds.setdefault((name, value.dtype, value.device), []).append(value)
-    return [FlatTensors(tensors, dtype, device) for (_, dtype, device), tensors in kinds.items()]
+    # -- models --------------------------------------------------------------------------------------------------
+
+    def _correct(self, term: AbstractLocalTerm[Any]) -> None:
+        """Apply a local term for the steps since the last time."""
+        if self.rank.size > 1 and self._taken.n_rows:
+            self.flat.to_host()
+            term.correct(self.flat.params, self._taken, self._at.strategy)
+            self.flat.to_device()
+        self._taken = _NO_STEPS
+
+    def _rounds_ended(self) -> range:
+        """Return the numbers of the rounds that end with this step; a step may be longer than a round."""
+        at, rounds = self._at, self._at.cut.rounds
+        begin = at.cut.starts[self.rank.number]
+        left, done = self._steps * self._batch - begin, self._place * self._batch - begin
+        # The most rounds m with left m // rounds <= done.
+        return range(at.round, min(rounds, ((done + 1) * rounds - 1) // left))
+
+    def _end_rounds(self, numbers: range) -> None:
+        """End rounds, and the epoch if it ends with them."""
+        at, period, rounds = self._at, self._strategy.period, self._at.cut.rounds
+        ends_epoch = numbers.stop == rounds
+        decides = self._adaptation is not None and at.ahead <= len(numbers)
+        if any(period.is_due(RoundClock(at.epoch, number, rounds, is_last=False)) for number in numbers):
+            self._exchange_models(ends_epoch=ends_epoch and self._has_epochs, decides=decides)
+        at.ahead, at.round = at.ahead - len(numbers), numbers.stop
+        if self._adaptation is not None:
+            if decides:
+                self._adaptation.decide(at)
+            self._adaptation.note(at)
+        if ends_epoch:
+            self._end_epoch()
+
+    def _end_epoch(self) -> None:
+        if self._has_epochs:
+            self._settle()
+        self._place, self._at.epoch, self._at.round = 0, self._at.epoch + 1, 0
+        self._state.start_epoch()
+        if self._adaptation is not None:
+            self._adaptation.cut_epoch(self._at)
+
+    def _exchange_models(self, *, ends_epoch: bool, decides: bool) -> None:
+        at, strategy = self._at, self._strategy
+        self.n_exchanges += 1
+        self.flat.to_host()
+        self._begin_exchange()
+        if self._delayed is not None:
+            self._delayed.finish(self.flat.params)
+        if not self._is_finished:
+            self._meet()
+        if self._delayed is not None and not ends_epoch:
+            self._delayed.hold(self.flat.params)
+            self._delayed.start()
+        else:
+            if decides and self._adaptation is not None:
+                self._adaptation.observe(at)
+            strategy.sync(self._group, self.flat.params, self._weight, at.strategy)
+            carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
+        self._has_moved = False
+        self._end_exchange()
+        self.flat.to_device()
+
+    def _settle(self) -> None:
+        """End what is under way between ranks."""
+        if isinstance(self._strategy, AbstractUnderWay):
+            self._ledger.begin_round("settle")
+            self._strategy.settle(self._group, self.flat.params, self._at.strategy)
+            self._ledger.end_round()
+            self.flat.to_device()
+
+    # -- gradients -----------------------------------------------------------------------------------------------
+
+    def _before_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Bring home the gradient of all ranks, where they exchange it; a hook of the optimiser."""
+        self._state.before_step()
+        strategy = self._strategy
+        if strategy.exchanges != "gradient":
+            return
+        if any(value is not None for value in (*args[1:], *kwargs.values())):
+            raise IncompatiblePartsError(
+                f"sync={strategy!r} exchanges gradients before a step, and {type(optimizer).__name__}.step(closure) "
+                "makes them inside it. Call backward() first and step() without a closure, or exchange models, as with "
+                "LocalSGD."
+            )
+        if isinstance(strategy, MinibatchSGD):
+            factor = strategy.rate_factor(self._state.t / self._steps)
+            if factor != 1.0:
+                self._rates = [group["lr"] for group in optimizer.param_groups]
+                for group in optimizer.param_groups:
+                    group["lr"] = group["lr"] * factor
+        self._exchange_gradients(leaves_out=has_overflowed(optimizer))
+        self._has_met = True
+
+    def _after_step(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+        """Take note of a step; a hook of the optimiser."""
+        self._state.after_step()
+        for group, rate in zip(optimizer.param_groups, self._rates, strict=False):
+            group["lr"] = rate
+        self._rates = []
+
+    def _exchange_gradients(self, *, leaves_out: bool) -> None:
+        """Replace the gradient of this rank by the mean of all, or by none if a rank leaves the step out."""
+        self._begin_exchange()
+        leaves_out, _ = self._meet(leaves_out=leaves_out)
+        if leaves_out:
+            self.n_left_out += 1
+            # Optimisers pass over what has no gradient.
+            self.flat.drop_gradient()
+        else:
+            self.n_exchanges += 1
+            gradient = self._gradient
+            self.flat.gather_gradient(gradient)
+            self._unscale(gradient)
+            if self._buckets is None:
+                self._strategy.sync(self._group, gradient, self._weight, self._at.strategy)
+            else:
+                self._buckets.begin(gradient, 1, self._weight)
+                self._buckets.finish()
+            self.flat.bind_gradient(gradient)
+        self._end_exchange()
+        self._state.count(self._batch, 0.0)
+
+    def _unscale(self, gradient: FloatVector) -> None:
+        """Divide by the scale of the loss, where `GradScaler` has left that to a fused optimiser."""
+        scale = getattr(self._optimizer, "grad_scale", None)
+        if scale is not None:
+            gradient /= gradient.dtype.type(float(scale))
+            self._optimizer.grad_scale = None  # type: ignore[attr-defined]  # GradScaler deletes it after the step
+
+    # -- what all exchanges share --------------------------------------------------------------------------------
+
+    def _meet(self, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
+        return meet(self._group, leaves_out=leaves_out, ends=ends, moved=moved)
+
+    def _begin_exchange(self) -> None:
+        self._ledger.begin_round("sync")
+        self._ledger.charge(COMPUTE, self._ledger.clock() - self._since)
+
+    def _end_exchange(self) -> None:
+        self._ledger.end_round()
+        self._since = self._ledger.clock()
+
+    def _loss(self, loss: Any) -> float:
+        """Return the loss of a step as a number, where the strategy asks for it: a device has to wait for that."""
+        strategy = self._strategy
+        if not isinstance(strategy, (LeaderSGD, AbstractAdaptation)):
+            return 0.0
+        if loss is not None:
+            return float(loss.detach()) if isinstance(loss, torch.Tensor) else float(loss)
+        if isinstance(strategy, LeaderSGD):
+            raise InvalidParameterError(f"{strategy!r} is led by the rank with the lowest loss: call step(loss).")
+        if isinstance(getattr(strategy, "rule", None), AdaComm):
+            raise InvalidParameterError(f"{strategy!r} follows the loss: call step(loss).")
+        return math.nan

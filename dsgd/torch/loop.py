@@ -1,0 +1,153 @@
+"""What changes while a loop of one's own trains: steps and losses, what the optimiser remembers, the statistics."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import torch
+from torch import nn
+
+from dsgd.kernels import sgd as places
+from dsgd.ledger import RankLedger
+from dsgd.local import AbstractState, Steps, new_counters
+from dsgd.torch.memory import OptimizerMemory
+from dsgd.torch.parts import is_plain_sgd
+from dsgd.torch.statistics import ModuleStatistics
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["LoopState", "LoopSteps", "Stopwatch", "has_overflowed", "steps_of_loop"]
+
+
+class LoopState(AbstractState):
+    """What changes while a loop of one's own trains, beside the model.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+        What it trains.
+    optimizer : torch.optim.Optimizer
+        What it steps with.
+    buffers : ModuleStatistics
+        What the module has beside its parameters.
+    remembers : bool
+        Whether anybody asks what the optimiser remembers.
+
+    Attributes
+    ----------
+    last_rate : float
+        The rate of the last step; 0 if it was left out.
+    """
+
+    def __init__(
+        self, module: nn.Module, optimizer: torch.optim.Optimizer, buffers: ModuleStatistics, *, remembers: bool
+    ) -> None:
+        self.counters = new_counters()
+        self.buffers = buffers
+        self.last_rate = 0.0
+        self._rates: list[float] = []
+        self._optimizer = optimizer
+        self._remembered: OptimizerMemory | None = None
+        if remembers:
+            # Found out before the first step: ranks that leave it out remember as much as the others.
+            self._remembered = OptimizerMemory(optimizer, module, lambda _: copy.deepcopy(optimizer))
+
+    @property
+    def averaged(self) -> None:
+        """None: the iterates are not averaged."""
+        return None
+
+    def memory(self) -> dict[str, FloatVector]:
+        """Return what the optimiser remembers, where anybody asks."""
+        return {} if self._remembered is None else self._remembered.vectors()
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return nothing: the loop keeps what else it has."""
+        return {}
+
+    def statistics(self) -> dict[str, AnyArray]:
+        """Return the buffers of the module."""
+        return self.buffers.vectors()
+
+    def before_step(self) -> None:
+        """Give the optimiser, which is about to step, what has become of its memory."""
+        if self._remembered is not None:
+            self._remembered.before_step()
+
+    def after_step(self) -> None:
+        """Note the rate of a step that the optimiser has just taken."""
+        if self._remembered is not None:
+            self._remembered.after_step()
+        if not has_overflowed(self._optimizer):
+            self._rates.append(float(self._optimizer.param_groups[0]["lr"]))
+
+    def count(self, n_rows: int, loss: float) -> float:
+        """Take in a step, or one that was left out, on so many rows with this mean loss.
+
+        Returns
+        -------
+        float
+            Its rate; the sum of them where the optimiser has stepped several times, and 0 where it has not.
+        """
+        self.last_rate = self._rates[-1] if self._rates else 0.0
+        total = float(sum(self._rates))
+        self._rates.clear()
+        self.t += 1.0
+        self.loss_sum += loss * n_rows
+        self.counters[places.N_SEEN] += n_rows
+        return total
+
+
+class LoopSteps:
+    """What `dsgd.runtime.adaptation.Adaptation` asks of an optimiser, as far as a loop of one's own can tell."""
+
+    def rate_sum(self, t_start: float, state: LoopState) -> float:
+        """Return the rate of the last step."""
+        return state.last_rate
+
+    def gradient(self, *args: Any) -> None:
+        """Raise: who asks for gradients is refused before."""
+        raise AssertionError("a loop of one's own makes gradients by itself")
+
+
+class Stopwatch:
+    """Seconds since it was made.
+
+    Parameters
+    ----------
+    ledger : RankLedger
+        Whose clock it reads.
+    """
+
+    def __init__(self, ledger: RankLedger) -> None:
+        self._clock = ledger.clock
+        self._began = self._clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since then."""
+        return self._clock() - self._began
+
+
+def has_overflowed(optimizer: torch.optim.Optimizer) -> bool:
+    """Return whether a step changes nothing, since its gradient is not finite.
+
+    `GradScaler` leaves a step out by not taking it; only a fused optimiser is called, and told by an attribute.
+    """
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and float(found) > 0.0
+
+
+def steps_of_loop(optimizer: torch.optim.Optimizer, n_rows: int) -> Steps:
+    """Return how the optimiser of a loop steps, on so many rows at a time."""
+    is_plain = is_plain_sgd(optimizer, optimizer.param_groups)
+    momenta = sorted({group["momentum"] for group in optimizer.param_groups if group.get("momentum")})
+    options = ", ".join(f"momentum={value!r}" for value in momenta)
+    return Steps(
+        f"{type(optimizer).__name__}({options})",
+        rows=n_rows,
+        by_row=False,
+        remembers=not is_plain,
+        is_plain=is_plain,
+        may_overflow=True,
+    )

@@ -1,0 +1,94 @@
+"""What the ranks of loops of one's own tell each other before they exchange anything."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+from torch import nn
+
+from dsgd.collectives import Group
+from dsgd.errors import InvalidDataError, InvalidParameterError, VersionMismatchError
+from dsgd.runtime.rank import Rank
+from dsgd.torch.fingerprint import fingerprint
+from dsgd.types import AnyArray
+
+__all__ = ["check_ranks", "meet"]
+
+_SHARE_TOL: Final = 1e-6
+
+
+def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
+    """Raise unless all ranks have the same module, and shares that add up to one; called by all ranks.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    module : torch.nn.Module
+        Its module.
+    weight : float
+        Its share in all means.
+
+    Raises
+    ------
+    VersionMismatchError
+        Names the first rank whose module is another one than that of rank 0.
+    InvalidParameterError
+        The shares do not add up to one.
+    """
+    ours = fingerprint(module)
+    digest = np.frombuffer(bytes.fromhex(ours["parameters"] + ours["code"]), dtype=np.int64)
+    total = np.array([weight])
+    rank.ledger.begin_round("setup")
+    digests: AnyArray = rank.group.allgather(digest)
+    rank.group.allreduce(total)
+    rank.ledger.end_round()
+    for number, theirs in enumerate(digests):
+        if (theirs != digests[0]).any():
+            what = "parameters" if theirs[0] != digests[0][0] else "code"
+            raise VersionMismatchError(
+                f"the {type(module).__name__} of rank {number} is not that of rank 0: its {what} differ. Bring the "
+                "same version of the file to all workers."
+            )
+    if abs(total[0] - 1.0) > _SHARE_TOL:
+        raise InvalidParameterError(
+            f"Synchronizer(weight=...) is the share of a rank, and those of all {rank.size} must add up to one. They "
+            f"add up to {total[0]:.6g}."
+        )
+
+
+def meet(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
+    """Tell all ranks what this one is about to do; called by all of them before every exchange.
+
+    Parameters
+    ----------
+    group : Group
+        The ranks.
+    leaves_out : bool, default False
+        Whether this rank leaves out the step.
+    ends : bool, default False
+        Whether its loop has ended.
+    moved : bool, default False
+        Whether its model has changed since the last exchange.
+
+    Returns
+    -------
+    leaves_out, moved : bool
+        Whether any rank does, and whether that of any has; the same on all ranks.
+
+    Raises
+    ------
+    InvalidDataError
+        Some ranks have ended and some have not: on all ranks, so that none waits for another.
+    """
+    message = np.array([leaves_out, ends, moved], dtype=np.float64)
+    group.allreduce(message)
+    n_leaving, n_ending, n_moved = message.tolist()
+    if 0 < n_ending < group.size:
+        raise InvalidDataError(
+            f"{n_ending:.0f} of {group.size} ranks have ended their loop, and the others have not: ranks must take as "
+            "many steps as each other. Synchronizer.rows deals as many rows to each; call step() after every step, one "
+            "that is left out included."
+        )
+    return n_leaving > 0, n_moved > 0

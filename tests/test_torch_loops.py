@@ -1,0 +1,423 @@
+"""Loops of one's own: with a `Synchronizer` they train what the rank loop trains, and no rank waits for ever."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+torch = pytest.importorskip("torch")
+
+from torch import nn  # noqa: E402 - what comes below needs torch
+
+from dsgd.collectives import Group  # noqa: E402
+from dsgd.comm import AbortFlag, inproc  # noqa: E402
+from dsgd.compress import DGC, ErrorFeedback, Half, RandomK  # noqa: E402
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
+from dsgd.ledger import COMPUTE  # noqa: E402
+from dsgd.local import Momentum  # noqa: E402
+from dsgd.runtime.rank import Rank  # noqa: E402
+from dsgd.sim import SimulatedCluster  # noqa: E402
+from dsgd.sync import (  # noqa: E402
+    SCAFFOLD,
+    AbstractStrategy,
+    AnytimeSGD,
+    AutoSync,
+    EpochAveraging,
+    Hogwild,
+    LeaderSGD,
+    LocalSGD,
+    MinibatchSGD,
+    OverlapSGP,
+    SlowMo,
+)
+from dsgd.sync.adaptive import AdaComm, BudgetedPeriod, CommFloor, FixedPeriod  # noqa: E402
+from dsgd.torch import Synchronizer, launch  # noqa: E402
+from dsgd.torch.parts import build_module  # noqa: E402
+from gangs import raise_first, run_ranks  # noqa: E402
+from laws.family import FAMILY  # noqa: E402
+from laws.gang import close, shards_of, with_mailboxes  # noqa: E402
+from laws.torch_oracle import Torch, network  # noqa: E402
+
+SIZE, ROWS, BATCH = 4, 32, 4
+Programs = Sequence[Callable[[Rank], Any]]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+def on_threads(programs: Programs, timeout_s: float = 20.0) -> list[Any]:
+    """Run each program on a rank of its own, and return what they return."""
+    transports = with_mailboxes(inproc.connect(len(programs), timeout_s=timeout_s))
+    try:
+        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
+        return raise_first(run_ranks([partial(p, r) for p, r in zip(programs, ranks, strict=True)]))
+    finally:
+        close(transports)
+
+
+def loop(
+    rank: Rank,
+    shard: Any,
+    strategy: Any,
+    optimizer: Callable[[Any], torch.optim.Optimizer],
+    *,
+    n_epochs: int = 2,
+    batch: int = BATCH,
+    steps_per_epoch: int | None = ROWS // BATCH,
+    batch_size: int | None = BATCH,
+) -> Synchronizer:
+    """Train by a plain loop of torch."""
+    X, y = torch.from_numpy(np.asarray(shard.values)), torch.from_numpy((np.asarray(shard.targets) > 0).astype(float))
+    module = build_module(network, {})
+    made = optimizer(module.parameters())
+    sync = Synchronizer(module, made, sync=strategy, batch_size=batch_size, steps_per_epoch=steps_per_epoch, rank=rank)
+    criterion = nn.BCEWithLogitsLoss()
+    for _ in range(n_epochs):
+        for start in range(0, len(X), batch):
+            made.zero_grad()
+            loss = criterion(module(X[start : start + batch]).ravel(), y[start : start + batch])
+            loss.backward()
+            made.step()
+            sync.step(loss)
+    sync.finish()
+    return sync
+
+
+def plain(parameters: Any, **options: Any) -> torch.optim.Optimizer:
+    """Return SGD as the rank loop of the laws has it."""
+    return torch.optim.SGD(parameters, lr=0.1, weight_decay=0.01, **options)
+
+
+def steady(strategy: Any) -> Any:
+    """Return a strategy, or if it chooses its period by the clock, one that does not."""
+    return replace(strategy, rule=FixedPeriod(8)) if isinstance(strategy, AutoSync) else strategy
+
+
+MEETING = [m.strategy for m in FAMILY if m.strategy.talks != "by post"]
+OTHERS: list[AbstractStrategy[Any]] = [
+    LocalSGD(8, overlap=True),
+    LocalSGD(4, momentum="zero"),
+    MinibatchSGD(16, bucket_bytes=64),
+    MinibatchSGD(16, bucket_bytes=64, compressor=Half()),
+    MinibatchSGD(16, base_batch=4),
+    MinibatchSGD(16, base_batch=4, warmup=1.5),
+    LeaderSGD(8, proximal=0.2, global_proximal=0.1, returns="leader"),
+    LeaderSGD(8, n_groups=2, proximal=0.2, global_proximal=0.1, stretch=4),
+]
+
+
+@pytest.mark.parametrize("strategy", [*MEETING, *OTHERS], ids=repr)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_a_loop_trains_what_the_rank_loop_trains(strategy: Any, momentum: float) -> None:
+    """With as many rows on every rank, in whole batches, a plain loop of torch ends in the model of the rank loop."""
+    strategy = steady(strategy)
+    is_plain = isinstance(strategy, SCAFFOLD) or isinstance(strategy.compressor, DGC)
+    if (momentum and is_plain) or (not momentum and strategy.momentum != "keep"):
+        pytest.skip("these are refused together, by the loop as well; see below")
+    rule = Momentum(momentum, batch=None if strategy.exchanges == "gradient" else BATCH)
+    expected = Torch().train("threads", [ROWS] * SIZE, strategy, rule)[0].params
+    programs = [
+        partial(loop, shard=shard, strategy=strategy, optimizer=partial(plain, momentum=momentum))
+        for shard in shards_of([ROWS] * SIZE)
+    ]
+    found = [sync.flat.params for sync in on_threads(programs)]
+    assert len({params.tobytes() for params in found}) == 1
+    np.testing.assert_allclose(found[0], expected, rtol=1e-11, atol=1e-12)
+
+
+@pytest.mark.parametrize("strategy", [m for m in MEETING if "every" in vars(m)], ids=repr)
+def test_a_period_in_rows_needs_no_epochs(strategy: Any) -> None:
+    """Where an epoch ends in an exchange anyway, a strategy that counts rows gives the same bits without epochs."""
+    if strategy.momentum != "keep" or not hasattr(strategy.period, "n"):
+        pytest.skip("a momentum policy asks for momentum; a period that changes counts epochs")
+    models = []
+    for steps in (None, ROWS // BATCH):
+        programs = [
+            partial(loop, shard=shard, strategy=strategy, optimizer=plain, steps_per_epoch=steps)
+            for shard in shards_of([ROWS] * 2)
+        ]
+        models.append(on_threads(programs)[0].flat.params.tobytes())
+    assert models[0] == models[1]
+
+
+def test_finish_averages_what_has_moved_and_nothing_else() -> None:
+    """After the last exchange finish changes no bit; with steps since then it is the mean of models trained alone."""
+    shards = shards_of([ROWS] * 2)
+    ended = [partial(loop, shard=shard, strategy=SlowMo(8, 0.9), optimizer=plain) for shard in shards]
+    once, apart = [], []
+    for steps in (ROWS, 10 * ROWS):
+        programs = [
+            partial(loop, shard=shard, strategy=LocalSGD(steps), optimizer=plain, steps_per_epoch=None, n_epochs=3)
+            for shard in shards
+        ]
+        once.append(on_threads(programs))
+    assert [sync.n_exchanges for sync in on_threads(ended)] == [8, 8]
+    assert [sync.n_exchanges for sync in once[0]] == [3, 3]
+    assert [sync.n_exchanges for sync in once[1]] == [1, 1]
+    for shard in shards:
+        apart += on_threads(
+            [partial(loop, shard=shard, strategy=LocalSGD(), optimizer=plain, steps_per_epoch=None, n_epochs=3)]
+        )
+    mean = np.mean([sync.flat.params for sync in apart], axis=0)
+    np.testing.assert_allclose(once[1][0].flat.params, mean, rtol=1e-12)
+
+
+# ---- steps that are left out
+
+
+class Skipping:
+    """A loop on rows of one rank in which some steps are left out, as by a scaler of gradients."""
+
+    def __init__(self, strategy: Any, optimizer: Callable[[Any], torch.optim.Optimizer], skips: Any, *, tells: bool):
+        self.strategy, self.optimizer, self.skips, self.tells = strategy, optimizer, skips, tells
+
+    def __call__(self, rank: Rank, shard: Any, n_steps: int = 12) -> Any:
+        """Return the parameters at the end."""
+        X = torch.from_numpy(np.asarray(shard.values))
+        y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(float))
+        module = build_module(network, {})
+        made = self.optimizer(module.parameters())
+        sync = Synchronizer(module, made, sync=self.strategy, batch_size=BATCH, steps_per_epoch=4, rank=rank)
+        for k in range(n_steps):
+            batch = slice(BATCH * k % ROWS, BATCH * k % ROWS + BATCH)
+            made.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(module(X[batch]).ravel(), y[batch])
+            loss.backward()
+            is_left_out = k in self.skips.get(rank.number, ())
+            if not is_left_out:
+                made.step()
+            if self.tells or not is_left_out:
+                sync.step(loss)
+        sync.finish()
+        return sync.flat.params.copy()
+
+
+def skipping(strategy: Any, optimizer: Any, skips: Any, *, tells: bool = True, size: int = 2) -> list[np.ndarray]:
+    """Run such a loop on some ranks."""
+    program = Skipping(strategy, optimizer, skips, tells=tells)
+    return on_threads([partial(program, shard=shard) for shard in shards_of([ROWS] * size)], timeout_s=20.0)
+
+
+@pytest.mark.parametrize("strategy", [None, *MEETING, *OTHERS], ids=repr)
+def test_ranks_that_leave_steps_out_keep_nobody_waiting(strategy: Any) -> None:
+    """One rank leaves out its first step and two more, whatever the strategy: all end, with one model."""
+    if isinstance(strategy, MinibatchSGD):
+        strategy = replace(strategy, batch=2 * BATCH)
+    momentum = 0.0 if isinstance(strategy, SCAFFOLD) or isinstance(getattr(strategy, "compressor", None), DGC) else 0.9
+    found = skipping(steady(strategy), partial(plain, momentum=momentum), {0: (0, 5, 6)})
+    assert len({params.tobytes() for params in found}) == 1
+    assert np.isfinite(found[0]).all()
+
+
+@pytest.mark.parametrize("compressor", [None, ErrorFeedback(RandomK(0.5)), DGC(0.3)], ids=repr)
+def test_gradients_are_left_out_by_all_ranks_together(compressor: Any) -> None:
+    """A step that one rank leaves out is taken by none, and is not in what momentum or a compressor remembers."""
+    momentum = 0.0 if isinstance(compressor, DGC) else 0.9
+    sync, optimizer = MinibatchSGD(2 * BATCH, compressor=compressor), partial(plain, momentum=momentum)
+    one = skipping(sync, optimizer, {0: (0, 5, 6)})
+    both = skipping(sync, optimizer, {0: (0, 5, 6), 1: (0, 5, 6)})
+    other = skipping(sync, optimizer, {0: (0, 5), 1: (6,)})
+    assert one[0].tobytes() == both[0].tobytes() == other[0].tobytes()
+
+
+@pytest.mark.parametrize("sync", [None, LocalSGD(8)], ids=repr)
+def test_ranks_that_take_different_numbers_of_steps_are_told(sync: Any) -> None:
+    """A rank that leaves `step` out as well does not keep the others waiting: all of them hear what is wrong."""
+    with pytest.raises(InvalidDataError, match="as many steps as each other"):
+        skipping(sync, plain, {0: (3, 4)}, tells=False)
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("sync", [None, LocalSGD(8), LocalSGD(8, momentum="average")], ids=repr)
+def test_scalers_of_gradients_skip_as_torch_does(sync: Any, fused: bool) -> None:
+    """A rank whose scaled gradients overflow leaves steps out until its scale fits; then all train, to one model."""
+    scales, n_taken = {}, {}
+
+    def program(rank: Rank, shard: Any) -> np.ndarray:
+        X = torch.from_numpy(np.asarray(shard.values)).float() * (1.0 if rank.number else 1e3)
+        y = torch.from_numpy((np.asarray(shard.targets) > 0).astype(np.float32))
+        module = build_module(partial(nn.Linear, 5, 1), {})
+        # Not fused SGD: what it remembers of a first step that is left out is whatever lies in memory (torch 2.13).
+        kind = partial(torch.optim.Adam, fused=True) if fused else partial(torch.optim.SGD, momentum=0.9)
+        made = kind(module.parameters(), lr=1e-6)
+        scaler = torch.amp.GradScaler("cpu", init_scale=2.0**120)
+        synchronizer = Synchronizer(module, made, sync=sync, batch_size=BATCH, rank=rank)
+        before = synchronizer.flat.params.copy()
+        for _ in range(16):
+            made.zero_grad()
+            loss = nn.functional.binary_cross_entropy_with_logits(module(X).ravel(), y)
+            scaler.scale(loss).backward()
+            scaler.step(made)
+            scaler.update()
+            synchronizer.step(loss)
+        synchronizer.finish()
+        scales[rank.number] = scaler.get_scale()
+        n_taken[rank.number] = synchronizer.n_left_out
+        change = synchronizer.flat.params - before
+        assert 0.0 < np.abs(change).max() < 0.1  # not along a gradient that is still scaled
+        return synchronizer.flat.params.copy()
+
+    found = on_threads([partial(program, shard=shard) for shard in shards_of([ROWS] * 2)])
+    assert found[0].tobytes() == found[1].tobytes()
+    assert scales[0] < scales[1]
+    if sync is None:
+        assert n_taken[0] == n_taken[1] > 0
+
+
+# ---- what a loop asks of a strategy, and a strategy of a loop
+
+
+def test_rates_are_those_of_the_steps() -> None:
+    """The rate that a scheduler changes between a step and its exchange is not the rate of that step."""
+
+    def program(rank: Rank, shard: Any, early: bool) -> np.ndarray:
+        X, y = torch.from_numpy(np.asarray(shard.values)), torch.from_numpy(np.asarray(shard.targets))
+        module = build_module(network, {})
+        made = plain(module.parameters())
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(made, 0.5)
+        sync = Synchronizer(module, made, sync=SCAFFOLD(2), rank=rank)
+        for k in range(8):
+            made.zero_grad()
+            (module(X[k : k + 1]).ravel() - y[k : k + 1]).square().mean().backward()
+            made.step()
+            if early:
+                scheduler.step()
+            sync.step()
+            if not early:
+                scheduler.step()
+        sync.finish()
+        return sync.flat.params.copy()
+
+    models = []
+    for early in (False, True):
+        programs = [partial(program, shard=shard, early=early) for shard in shards_of([ROWS] * 2)]
+        models.append(on_threads(programs)[0].tobytes())
+    assert models[0] == models[1]
+
+
+def test_the_rate_of_a_large_batch_is_given_back() -> None:
+    """The factor of `MinibatchSGD(base_batch=...)` holds inside a step; the rate of the loop stays what it was."""
+
+    def program(rank: Rank) -> tuple[float, float]:
+        module = nn.Linear(1, 1, bias=False)
+        made = torch.optim.SGD(module.parameters(), lr=0.25)
+        sync = Synchronizer(module, made, sync=MinibatchSGD(32, base_batch=8), rank=rank)
+        before = float(module.weight.detach())
+        module(torch.ones(1, 1)).sum().backward()
+        made.step()
+        sync.step()
+        return before - float(module.weight.detach()), made.param_groups[0]["lr"]
+
+    [(change, rate)] = on_threads([program])
+    assert change == pytest.approx(0.25 * 4, rel=1e-6)
+    assert rate == 0.25
+
+
+def test_a_loop_finds_its_period() -> None:
+    """`AutoSync` makes communication a tenth of the time of a loop or a little less, on fast wires and slow ones."""
+    periods = []
+    for wire in ("10GbE", "1GbE"):
+        found: dict[int, Any] = {}
+
+        def program(rank: Rank, found: dict[int, Any] = found) -> None:
+            module = nn.Linear(400, 10)
+            made = torch.optim.SGD(module.parameters(), lr=0.01)
+            sync = Synchronizer(module, made, sync=AutoSync(rule=CommFloor(first=4)), steps_per_epoch=500, rank=rank)
+            for k in range(2000):
+                if k == 1500:
+                    begin, compute_s = rank.ledger.clock(), rank.ledger.total_s(COMPUTE)
+                made.zero_grad()
+                loss = module(torch.ones(1, 400)).square().mean()
+                loss.backward()
+                made.step()
+                sync.step(loss)
+            share = (rank.ledger.total_s(COMPUTE) - compute_s) / (rank.ledger.clock() - begin)
+            found[rank.number] = [line["period"] for line in sync.sync_history], share
+
+        launch(program, SimulatedCluster(2, wire))
+        assert found[0][0] == found[1][0]
+        assert 0.9 <= found[0][1] < 0.95
+        periods.append(found[0][0][-1])
+    assert 4 < periods[0] < periods[1]
+
+
+@pytest.mark.parametrize(
+    ("options", "momentum", "message"),
+    [
+        ({"sync": "scaffold"}, 0.9, "no plain ones"),
+        ({"compressor": DGC(0.1)}, 0.9, "without any"),
+        ({"sync": LocalSGD(8, momentum="average")}, 0.0, "has none"),
+        ({"sync": MinibatchSGD(32), "batch_size": 10}, 0.0, r"batch=32 rows.*MinibatchSGD\(20"),
+        ({"sync": MinibatchSGD(32, base_batch=8, warmup=5)}, 0.0, "warmup.*steps_per_epoch"),
+        ({"sync": MinibatchSGD(32, bucket_bytes=64, overlap=True)}, 0.0, "overlap=True"),
+        ({"sync": "auto"}, 0.0, "steps_per_epoch"),
+        ({"sync": EpochAveraging()}, 0.0, "steps_per_epoch"),
+        ({"sync": AutoSync(rule=BudgetedPeriod()), "steps_per_epoch": 9}, 0.0, "another rule"),
+        ({"sync": AutoSync(rule=AdaComm()), "steps_per_epoch": 9}, 0.0, r"call step\(loss\)"),
+        ({"sync": LeaderSGD()}, 0.0, r"call step\(loss\)"),
+        ({"sync": Hogwild()}, 0.0, "one model"),
+        ({"sync": AnytimeSGD()}, 0.0, "how long ranks walk"),
+        ({"sync": OverlapSGP()}, 0.0, "do not wait"),
+        ({"sync": "asgd"}, 0.0, "do not wait"),
+        ({"weight": 0.7}, 0.0, "add up to 1.4"),
+        ({"weight": 1.5}, 0.0, r"weight=\.\.\."),
+        ({"batch_size": 0}, 0.0, "batch_size"),
+        ({"steps_per_epoch": 0}, 0.0, "steps_per_epoch"),
+    ],
+    ids=str,
+)
+def test_what_a_loop_cannot_heed_is_refused_by_name(options: Any, momentum: float, message: str) -> None:
+    """No parameter is accepted and ignored: what a loop cannot do with a strategy is said before the first exchange."""
+
+    def program(rank: Rank) -> None:
+        module = nn.Linear(2, 1)
+        made = torch.optim.SGD(module.parameters(), lr=0.1, momentum=momentum)
+        Synchronizer(module, made, rank=rank, **options).step()
+
+    with pytest.raises((IncompatiblePartsError, InvalidParameterError), match=message):
+        on_threads([program, program])
+
+
+def test_a_closure_is_refused_where_gradients_are_exchanged() -> None:
+    """A step that makes its gradient inside would take its own and no mean; with models it may do so."""
+
+    def program(rank: Rank, sync: Any) -> None:
+        module = nn.Linear(2, 1)
+        made = torch.optim.SGD(module.parameters(), lr=0.1)
+        synchronizer = Synchronizer(module, made, sync=sync, rank=rank)
+
+        def closure() -> Any:
+            made.zero_grad()
+            loss = module(torch.ones(1, 2)).sum()
+            loss.backward()
+            return loss
+
+        made.step(closure)
+        synchronizer.step()
+        synchronizer.finish()
+
+    on_threads([partial(program, sync=LocalSGD(1))] * 2)
+    with pytest.raises(IncompatiblePartsError, match="without a closure"):
+        on_threads([partial(program, sync=None)] * 2)
+
+
+def test_momentum_of_a_group_of_parameters_is_momentum() -> None:
+    """A group of parameters with momentum makes steps that are no plain ones, and such a strategy is refused."""
+    from dsgd.torch import TorchClassifier
+
+    X, y = np.random.default_rng(0).standard_normal((20, 5)), np.arange(20) % 2
+    groups = [("0.*", {"momentum": 0.9})]
+    with pytest.raises(IncompatiblePartsError, match="no plain ones"):
+        TorchClassifier(network, criterion=nn.BCEWithLogitsLoss, sync="scaffold", optimizer__param_groups=groups).fit(
+            X, y
+        )
