@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator
+from dsgd.inputs import AbstractClusterEstimator, is_collection
 from dsgd.progress import StopTraining
 from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
@@ -25,6 +25,7 @@ from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
 from dsgd.svm.kernel_functions import KERNELS, Kernel, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import merge_rows
+from dsgd.svm.objects import are_objects, as_objects, compare
 from dsgd.svm.pairwise import solve_pairwise
 from dsgd.svm.prediction import kernel_sums, linear_sums
 from dsgd.svm.threads import Pool, count_threads, open_pool
@@ -66,6 +67,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
 
     _n_support: AnyArray
+
+    #: The rows of the fit where they are objects, which only a callable kernel can compare.
+    _objects: AnyArray | None = None
+
+    #: Of the folds that give probabilities, where they were asked for; one for all ranks.
+    _fold_seed: int = 0
 
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
@@ -114,7 +121,15 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         return int(self.cache_size * 2**20)
 
     def _check_training(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, FloatVector]:
-        """Validate; return X as an array or canonical CSR, y, and float64 weights."""
+        """Validate; return X as an array or canonical CSR, y, and float64 weights.
+
+        Objects become the matrix of their kernel values.
+        """
+        self._objects = X if are_objects(X) else None
+        if self._objects is not None:
+            X = compare(self.kernel, X, X)
+        if self._is_precomputed() and sp.issparse(X):
+            raise TypeError("Sparse precomputed kernels are not supported. Pass the kernel matrix as an array.")
         checked = validate_data(
             self,
             X,
@@ -132,7 +147,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         return _canonical(X), y, _check_weights(sample_weight, X.shape[0])
 
     def _is_precomputed(self) -> bool:
-        return isinstance(self.kernel, str) and self.kernel == "precomputed"
+        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
+        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
+
+    def _as_rows(self, X: Any) -> Any:
+        """Return rows as the kernel takes them; see `as_objects`."""
+        return as_objects(X) if callable(self.kernel) else X
 
     def _is_linear(self) -> bool:
         return isinstance(self.kernel, str) and self.kernel == "linear"
@@ -148,10 +168,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
 
         Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
         """
-        if callable(self.kernel) or self._is_precomputed():
-            self._gamma = 0.0
-            return self._known_kernel()
         self._gamma = 0.0
+        if callable(self.kernel) or self._is_precomputed():
+            return self._known_kernel()
         used = owner >= 0
         totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
         if self._gang is not None:
@@ -162,6 +181,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         return survey(self._known_kernel(), X, first)
 
     def _known_kernel(self) -> Kernel:
+        if self._is_precomputed():
+            return Kernel("precomputed")
         if callable(self.kernel):
             return Kernel("callable", function=self.kernel)
         return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
@@ -190,9 +211,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         max_iter: int,
         pool: Pool,
         cache_bytes: int,
+        *,
+        anew: bool = False,
     ) -> Solution:
-        """Solve the problem of some rows of X."""
-        if self._answer is not None:
+        """Solve the problem of some rows of X; `anew` also where there is an answer to it."""
+        if self._answer is not None and not anew:
             return self._answer(kernel, X, rows, dual, pool, cache_bytes)
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
         if self.solver == "pairwise":
@@ -227,9 +250,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _warn_if_open(self, n_iter: int) -> None:
         if not self.converged_:
             warnings.warn(
-                f"{type(self).__name__} stopped after {n_iter} steps (max_iter={self.max_iter}) with a gap of "
-                f"{self.gap_:.3g} over all samples; tol={self.tol:g}. Raise max_iter, or scale the features with "
-                "StandardScaler or MinMaxScaler.",
+                f"Solver terminated early (max_iter={self.max_iter}).  Consider pre-processing your data with "
+                f"StandardScaler or MinMaxScaler. {type(self).__name__} took {n_iter} steps and left a gap of "
+                f"{self.gap_:.3g} over all samples; tol={self.tol:g}.",
                 ConvergenceWarning,
                 stacklevel=4,
             )
@@ -253,12 +276,19 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool
     ) -> None:
         """Train on worker processes, one rank on each."""
+        if are_objects(X):
+            raise InvalidParameterError(
+                f"{type(self).__name__}(client=...) trains on rows of numbers. X holds objects, which a callable "
+                "kernel compares in this process: take client=None."
+            )
         if self._is_precomputed():
             raise InvalidParameterError(
                 f"{type(self).__name__}(kernel='precomputed') cannot be trained on a cluster: ranks compute kernel "
                 "values from features. Pass features and a kernel, or fit in this process (client=None, numpy arrays)."
             )
         begin = time.perf_counter()
+        if is_collection(sample_weight):
+            sample_weight = sample_weight.clip(0)  # a row of negative weight is left out, as in LIBSVM
         with self._open_blocks(
             X, y, sample_weight, check=check, ranks_per_worker=1, classification=classification, supervised=supervised
         ) as blocks:
@@ -273,6 +303,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 sparse=filled[0].sparse,
             )
             model = type(self)(**{**self.get_params(deep=False), "client": None})
+            model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)
             gang = blocks.run(
@@ -330,6 +361,10 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _sums(self, X: Any) -> FloatMatrix:
         """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
         check_is_fitted(self)
+        self._check_support()
+        X = self._as_rows(X)
+        if self._objects is not None:
+            X = compare(self.kernel, X, self._objects)
         X = validate_data(
             self,
             X,
@@ -356,6 +391,15 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     @abstractmethod
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
+
+    def _check_support(self) -> None:
+        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
+        n = self.support_vectors_.shape[0]
+        if n and int(self._n_support.sum()) != n:
+            raise InvalidDataError(
+                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
+                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+            )
 
     @abstractmethod
     def _pair_coefs(self) -> FloatMatrix:
@@ -410,10 +454,13 @@ def _check_weights(sample_weight: Any, n: int) -> FloatVector:
         weights = np.full(n, float(weights))
     if weights.shape != (n,):
         raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected {(n,)}: one weight per row.")
-    if not np.isfinite(weights).all() or (weights < 0).any():
-        raise InvalidDataError("Negative or not finite values in data passed to `sample_weight`.")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("sample_weight has entries that are NaN or infinite; weights must be finite.")
+    weights = np.maximum(weights, 0.0)  # a row of negative weight is left out, as in LIBSVM
     if not weights.any():
-        raise InvalidDataError("Invalid input - all samples have zero or negative weights.")
+        raise InvalidDataError(
+            "Invalid input - all samples have zero or negative weights. sample_weight needs entries above zero."
+        )
     return weights
 
 

@@ -176,13 +176,13 @@ class Gang:
         elif isinstance(gamma, str):
             gamma = 1.0 / d
         kernel = replace(kernel, gamma=float(gamma))
-        if kernel.name == "rbf" and not sp.issparse(X):
-            total = np.asarray(X[rows].sum(axis=0, dtype=np.float64))
+        if kernel.name == "rbf" and not self.is_sparse:
+            total = np.asarray(X[rows].sum(axis=0, dtype=np.float64)).ravel()
             self.rank.group.allreduce(total)
             kernel = replace(kernel, shift=total / len(first))
         if kernel.function is not None:
             return kernel
-        kernel = survey(kernel, X, rows)
+        kernel = survey(kernel, X, rows, sparse=self.is_sparse)
         largest = np.array([kernel.largest_square])
         self.rank.group.allreduce(largest, "max")
         return replace(kernel, largest_square=float(largest[0]))

@@ -195,26 +195,47 @@ def _chunks(X: Any, index: IntVector | None = None) -> Iterator[tuple[int, Any]]
         yield begin, X[begin : begin + step] if index is None else X[index[begin : begin + step]]
 
 
+def _densified(rows: Any) -> AnyArray:
+    return np.asarray(rows.toarray() if sp.issparse(rows) else rows)
+
+
 def centre(kernel: Kernel, X: Any, index: IntVector | None = None) -> FloatVector | None:
-    """Return what to take off dense rows before rbf distances: the kernel's shift, or the mean of these rows."""
-    if kernel.name != "rbf" or sp.issparse(X):
+    """Return what to take off rows that are multiplied as dense ones, before rbf distances.
+
+    It is the kernel's shift, or the mean of these rows; with it CSR rows give the values of the same dense ones, to the
+    last bit.
+    """
+    if kernel.name != "rbf":
         return None
     if kernel.shift is not None:
         return kernel.shift
     total = np.zeros(X.shape[1])
     for _, part in _chunks(X, index):
-        total += part.sum(axis=0, dtype=np.float64)
+        total += _densified(part).sum(axis=0, dtype=np.float64)
     return total / max(1, X.shape[0] if index is None else len(index))
 
 
-def survey(kernel: Kernel, X: Any, index: IntVector) -> Kernel:
-    """Return the kernel with what all problems on these rows need to know: their mean, and how long they are."""
-    if sp.issparse(X):
+def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = None) -> Kernel:
+    """Return the kernel with what all problems on these rows need to know: their mean, and how long they are.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix, shape (n, d)
+        Rows.
+    index : int64 array, shape (m,)
+        Which of them are meant.
+    sparse : bool or None, default None
+        Whether rows are multiplied as CSR; None asks `prefers_sparse`.
+    """
+    if sp.issparse(X) and (kernel.name != "rbf" or (prefers_sparse(X) if sparse is None else sparse)):
         squares = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()[index]
         return replace(kernel, largest_square=float(squares.max(initial=0.0)))
     shift, largest = centre(kernel, X, index), 0.0
     for _, part in _chunks(X, index):
-        away = part if shift is None else part - shift
+        rows = _densified(part)
+        away = rows if shift is None else rows - shift
         largest = max(largest, float(np.einsum("ij,ij->i", away, away, dtype=np.float64).max(initial=0.0)))
     return replace(kernel, shift=shift, largest_square=largest)
 
@@ -276,7 +297,7 @@ def prepare(
         return Rows(n, dense=np.ascontiguousarray(X, dtype=dtype))
     out = np.empty((n, d + 2 if kernel.name == "rbf" else d), dtype=dtype)
     for begin, part in _chunks(X, index):
-        rows = part.toarray() if sp.issparse(part) else part
+        rows = _densified(part)
         target = out[begin : begin + len(rows)]
         if kernel.name != "rbf":
             target[:] = rows

@@ -116,7 +116,10 @@ def solve_l1(
         duals, dual = _feasible(problem, point.beta, combined, team)
         if dual > best_dual:
             best_duals, best_dual = duals, dual
-        if relative_gap(best_primal, best_dual) <= tol or n_iter >= max_iter:
+        # Weights of zero are returned only where they are the optimum: just above the C of `sklearn.svm.l1_min_c` they
+        # would be within any usual tolerance of it.
+        is_empty = n_iter == 0 and bool((np.abs(combined) > penalties * (1 + 1e-12)).any())
+        if n_iter >= max_iter or (relative_gap(best_primal, best_dual) <= tol and not is_empty):
             break
         n_iter += 1
         chosen = _working_set(weights, combined, penalties)

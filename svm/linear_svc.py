@@ -323,7 +323,8 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         """Raise for two parameters that contradict each other."""
         if is_wrong:
             raise IncompatiblePartsError(
-                f"LinearSVC({left}={getattr(self, left)!r}) {reason}. Got {right}={getattr(self, right)!r}."
+                f"Unsupported set of arguments: LinearSVC({left}={getattr(self, left)!r}) {reason}. Got "
+                f"{right}={getattr(self, right)!r}; penalty={self.penalty!r}, loss={self.loss!r}, dual={self.dual!r}."
             )
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:

@@ -97,11 +97,11 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     out = np.zeros(len(owner))
     rows = np.flatnonzero(owner >= 0)
     rows = rows[np.argsort(owner[rows], kind="stable")]
-    of, bound = owner[rows], costs[rows]
+    of, size = owner[rows], np.abs(merged)
+    bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
     filled = np.cumsum(bound) - bound
     starts = np.flatnonzero(np.diff(of, prepend=-1))
     filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
-    size = np.abs(merged)
     amount = np.clip(size[of] - filled, 0.0, bound)
     amount[amount < 1e-12 * bound] = 0.0  # what rounding of the running sum leaves
     amount = np.where(size[of] >= total[of], bound, amount)

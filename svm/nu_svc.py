@@ -12,7 +12,7 @@ what is divided by the margin would be noise.
 from __future__ import annotations
 
 from itertools import combinations
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,8 +32,7 @@ class NuSVC(AbstractKernelClassifier):
     """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
 
     Minimises ½‖w‖² − ν ρ n + Σ w_i max(0, ρ − y_i (w'φ(x_i) + b)) over w, b and ρ for each pair of classes, and divides
-    by ρ. Parameters, defaults and fitted attributes are those of `sklearn.svm.NuSVC`, without ``probability`` and its
-    ``random_state``: calibrate with `sklearn.calibration.CalibratedClassifierCV`. `SVC` with a pair's ``C_`` is the
+    by ρ. Parameters, defaults and fitted attributes are those of `sklearn.svm.NuSVC`. `SVC` with a pair's ``C_`` is the
     same machine.
 
     Parameters
@@ -42,8 +41,7 @@ class NuSVC(AbstractKernelClassifier):
         Share of margin errors at most and of support vectors at least, in (0, 1]. Can be no more than twice the share
         of the smaller class of a pair.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
-        The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
-        never for the whole matrix at once.
+        The kernel, as for `SVC`.
     degree : float, default 3
         Degree of ``"poly"``.
     gamma : {"scale", "auto"} or float, default "scale"
@@ -52,6 +50,10 @@ class NuSVC(AbstractKernelClassifier):
         Constant of poly and sigmoid.
     shrinking : bool, default True
         False turns elimination off.
+    probability : bool, default "deprecated"
+        Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
+        five more machines (`dsgd.svm.platt`). Deprecated, as there, in favour of
+        ``CalibratedClassifierCV(NuSVC(), ensemble=False)``: any value but the default warns so.
     tol : float, default 1e-3
         Stop when the largest violation of optimality, over all samples in float64, is below.
     cache_size : float, default 200
@@ -67,6 +69,9 @@ class NuSVC(AbstractKernelClassifier):
         One column per class, or per pair of classes, when there are more than two.
     break_ties : bool, default False
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
+    random_state : int, RandomState or None, default None
+        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
+        scikit-learn's do not see.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
@@ -101,6 +106,9 @@ class NuSVC(AbstractKernelClassifier):
         Weights of features; only with ``kernel="linear"``.
     C_ : array, shape (n_classes * (n_classes - 1) / 2,)
         The costs of `SVC` that give these machines.
+    probA_, probB_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        A and B of P(first class of the pair) = 1/(1 + exp(A f + B)), with the f of LIBSVM: positive for the first, also
+        where there are only two classes. Empty without ``probability``. Deprecated, as in scikit-learn.
     n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
         Two-variable steps of each pair.
     shape_fit_ : tuple
@@ -140,6 +148,10 @@ class NuSVC(AbstractKernelClassifier):
     (['no'], True)
     """
 
+    _ONE_CLASS_LEFT: ClassVar[str] = (
+        "specified nu is infeasible - all samples with positive weights belong to the same class"
+    )
+
     def __init__(
         self,
         *,
@@ -149,6 +161,7 @@ class NuSVC(AbstractKernelClassifier):
         gamma: str | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,
+        probability: bool | str = "deprecated",
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -156,6 +169,7 @@ class NuSVC(AbstractKernelClassifier):
         max_iter: int = -1,
         decision_function_shape: str = "ovr",
         break_ties: bool = False,
+        random_state: Any = None,
         elimination: str | Elimination = "auto",
         n_jobs: int | None = None,
         client: Any = None,
@@ -167,6 +181,7 @@ class NuSVC(AbstractKernelClassifier):
         self.gamma = gamma
         self.coef0 = coef0
         self.shrinking = shrinking
+        self.probability = probability
         self.tol = tol
         self.cache_size = cache_size
         self.class_weight = class_weight
@@ -174,6 +189,7 @@ class NuSVC(AbstractKernelClassifier):
         self.max_iter = max_iter
         self.decision_function_shape = decision_function_shape
         self.break_ties = break_ties
+        self.random_state = random_state
         self.elimination = elimination
         self.n_jobs = n_jobs
         self.client = client

@@ -141,7 +141,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         y : None
             Not used; there for pipelines.
         sample_weight : array-like, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero for none.
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
 
         Returns
         -------
@@ -157,6 +157,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
             A rank failed; names rank, worker and host.
         """
         self._check_parameters()
+        X = self._as_rows(X)
 
         def check() -> tuple[Any, Any, FloatVector]:
             rows, _, weights = self._check_training(X, "no_validation", sample_weight)

@@ -2,19 +2,29 @@
 
 Pairs are solved side by side where there are as many as threads. Of pair (a, b), a before b, positive means class a;
 with two classes positive means the second, as everywhere in scikit-learn.
+
+With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
+variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
+them.
 """
 
 from __future__ import annotations
 
+import warnings
 from abc import abstractmethod
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from itertools import combinations
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
+from scipy.special import expit
 from sklearn.base import ClassifierMixin
-from sklearn.utils import column_or_1d, compute_class_weight
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
+from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
@@ -24,11 +34,18 @@ from dsgd.svm.base import AbstractKernelSVM
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.merging import deal_out
+from dsgd.svm.platt import couple, draw_folds, fit_sigmoid
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice
 
 __all__ = ["AbstractKernelClassifier"]
+
+
+def _has_probabilities(model: AbstractKernelClassifier) -> bool:
+    if not model._is_calibrated():
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
 
 
 class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
@@ -37,6 +54,14 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
     class_weight: Any
     decision_function_shape: str
     break_ties: bool
+    probability: bool | str
+    random_state: Any
+
+    #: What LIBSVM says where rows of one class only have weight.
+    _ONE_CLASS_LEFT: ClassVar[str] = "Invalid input - all samples with positive weights belong to the same class"
+
+    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
+    _sigmoids: FloatMatrix
 
     # -- what the final classes say ------------------------------------------------------------------------------
 
@@ -52,6 +77,27 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
     def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
         """Return the f at which variables are free, one for all or one for each sign, shape (1,) or (2,)."""
 
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _is_calibrated(self) -> bool:
+        return bool(self.probability) and self.probability != "deprecated"
+
+    def _check_probability(self) -> None:
+        """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
+        name = type(self).__name__
+        states = check_random_state(self.random_state)
+        if isinstance(self.probability, str) and self.probability == "deprecated":
+            return
+        check_bool(f"{name}(probability=...)", self.probability)
+        warnings.warn(
+            f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and goes when theirs does. "
+            f"Use CalibratedClassifierCV({name}(), ensemble=False) instead of {name}(probability=True).",
+            FutureWarning,
+            stacklevel=4,
+        )
+        if self.probability:
+            self._fold_seed = int(states.randint(np.iinfo(np.int32).max))
+
     # -- training ------------------------------------------------------------------------------------------------
 
     @announced
@@ -66,7 +112,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         y : array-like or dask collection, shape (n_samples,)
             Labels; None where blocks or files hold them.
         sample_weight : array-like or dask array, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero for none.
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
 
         Returns
         -------
@@ -83,8 +129,10 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         """
         name = type(self).__name__
         self._check_parameters()
+        X = self._as_rows(X)
         check_choice(f"{name}(decision_function_shape=...)", self.decision_function_shape, ("ovr", "ovo"))
         check_bool(f"{name}(break_ties=...)", self.break_ties)
+        self._check_probability()
 
         def check() -> tuple[Any, Any, FloatVector]:
             rows, labels, weights = self._check_training(X, y, sample_weight)
@@ -104,9 +152,22 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
         codes = np.asarray(target).astype(np.int64)
         self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
-        if len(np.unique(codes[self.class_weight_[codes] * weights > 0])) < len(self.classes_):
-            raise InvalidDataError("Invalid input - all samples of a class have zero weight; leave the class out.")
+        self._check_weightless(codes[self.class_weight_[codes] * weights > 0])
         self._train(X, codes, weights)
+
+    def _check_weightless(self, used: IntVector) -> None:
+        """Refuse classes that no row of weight is left of, by the codes of the rows that have weight."""
+        present = np.unique(used)
+        if len(present) == 1:
+            raise InvalidDataError(
+                f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
+            )
+        if len(present) < len(self.classes_):
+            lost = np.setdiff1d(np.arange(len(self.classes_)), present)
+            raise InvalidDataError(
+                f"Invalid input - all samples of the classes {self.classes_[lost]} have zero or negative weights. "
+                "Leave these classes out of X and y."
+            )
 
     def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
         bounds = self._bounds(codes, weights)
@@ -115,15 +176,25 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         merged_codes = codes[first]
         pairs = list(combinations(range(len(self.classes_)), 2))
 
+        sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
+
         def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> tuple[FloatVector, Solution]:
             rows = _rows_of(pair, merged_codes)
-            y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0)
-            if len(pairs) == 1:
-                y = -y  # with two classes, positive means the second
-            dual = self._pose(pair, y, total[rows])
-            solution = self._solve_pair(kernel, X, first[rows], dual, pool, cache_bytes)
+            y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
+
+            def solve(upper: FloatVector, *, anew: bool = False) -> Solution:
+                dual = self._pose(pair, y, upper)
+                solution = self._solve_pair(kernel, X, first[rows], dual, pool, cache_bytes, anew=anew)
+                return replace(solution, thresholds=self._find_thresholds(dual, solution))
+
+            if self._is_calibrated():
+                used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
+                place, is_first = np.searchsorted(rows, owner[used]), codes[used] == pair[0]
+                scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
+                sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
+            solution = solve(total[rows])
             self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
-            return y * solution.alpha[0], replace(solution, thresholds=self._find_thresholds(dual, solution))
+            return y * solution.alpha[0], solution
 
         with self._open_pool() as pool:
             n = pool.n_threads
@@ -140,19 +211,20 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             rows = _rows_of(pair, merged_codes)
             merged[np.where(merged_codes[rows] == pair[0], pair[1] - 1, pair[0]), rows] = beta
         solutions = [solution for _, solution in found]
+        self._sigmoids = sigmoids
         self._collect(X, codes, np.stack([deal_out(line, owner, bounds, total) for line in merged]), pairs, solutions)
 
     def _solve_pair(
-        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int
+        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int, *, anew: bool = False
     ) -> Solution:
         """Solve the problem of a pair; go on to a smaller tolerance where the margin found is within rounding of it."""
         tol, limit = float(self.tol), int(self.max_iter)
-        solution = self._solve(kernel, X, rows, dual, tol, limit, pool, cache_bytes)
+        solution = self._solve(kernel, X, rows, dual, tol, limit, pool, cache_bytes, anew=anew)
         while dual.by_sign and _margin(solution) < 2 * tol and tol > 1e-9 and solution.gap < tol:
             left = max(limit - solution.n_iter, 0) if limit >= 0 else limit
             tol *= 0.01
             start = replace(dual, alpha=solution.alpha, u=solution.u)
-            again = self._solve(kernel, X, rows, start, tol, left, pool, cache_bytes)
+            again = self._solve(kernel, X, rows, start, tol, left, pool, cache_bytes, anew=anew)
             solution = replace(
                 again,
                 converged=True,  # to the tolerance that was asked for
@@ -164,6 +236,42 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
                 history=solution.history + again.history,
             )
         return solution
+
+    def _held_out_scores(
+        self,
+        place: IntVector,
+        is_first: AnyArray,
+        bounds: FloatVector,
+        n: int,
+        solve: Callable[[FloatVector], Solution],
+    ) -> FloatVector:
+        """Return the scores of the rows of a pair, each by a machine of the four fifths that it is not in.
+
+        Parameters
+        ----------
+        place : int64 array, shape (m,)
+            Which of the n samples of the problem a row is.
+        is_first : bool array, shape (m,)
+            Whether a row is of the first class.
+        bounds : array, shape (m,)
+            Upper bounds of the variables of the rows.
+        n : int
+            Samples of the problem.
+        solve : callable
+            Takes the upper bounds of all samples.
+        """
+        scores = np.zeros(len(place))
+        for fold in draw_folds(len(place), self._fold_seed):
+            kept = np.ones(len(place), dtype=np.bool_)
+            kept[fold] = False
+            if is_first[kept].all() or not is_first[kept].any():  # LIBSVM's scores where there is nothing to learn
+                scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
+                continue
+            solution = solve(np.bincount(place[kept], weights=bounds[kept], minlength=n).astype(np.float64))
+            margin = _margin(solution)
+            if margin > 0:
+                scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin
+        return scores
 
     def _collect(
         self,
@@ -193,6 +301,10 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         self.n_iter_ = np.array([solution.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
 
+    def _sign_of_first(self) -> float:
+        """Return the sign that the first class of a pair has; with two classes, positive means the second."""
+        return -1.0 if len(self.classes_) == 2 else 1.0
+
     # -- attributes ----------------------------------------------------------------------------------------------
 
     def _pair_coefs(self) -> FloatMatrix:
@@ -205,6 +317,26 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
             out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
         return out
+
+    @property
+    def probA_(self) -> FloatVector:  # noqa: N802
+        """Slopes of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probA_", 0)
+
+    @property
+    def probB_(self) -> FloatVector:  # noqa: N802
+        """Shifts of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probB_", 1)
+
+    def _sigmoid(self, name: str, row: int) -> FloatVector:
+        if not hasattr(self, "_sigmoids"):
+            raise AttributeError(f"{name} is there after fit")
+        warnings.warn(
+            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and goes when theirs does.",
+            FutureWarning,
+            stacklevel=3,
+        )
+        return np.asarray(self._sigmoids[row])
 
     def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
         # The support vectors of a class have a coefficient for each of its pairs only, not for all.
@@ -241,18 +373,18 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             return scores[:, 0]
         if self.decision_function_shape == "ovo":
             return scores
-        votes, sums = self._votes(scores)
+        votes, sums = self._votes(scores, scores >= 0)
         return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
 
-    def _votes(self, scores: FloatMatrix) -> tuple[FloatMatrix, FloatMatrix]:
-        """Return votes and sums of decision values, both of shape (n, n_classes)."""
+    def _votes(self, scores: FloatMatrix, is_first: AnyArray) -> tuple[FloatMatrix, FloatMatrix]:
+        """Return votes, by which class of each pair a row is given to, and sums of decision values: (n, n_classes)."""
         k = len(self.classes_)
         votes, sums = np.zeros((len(scores), k)), np.zeros((len(scores), k))
         for column, (a, b) in enumerate(combinations(range(k), 2)):
             sums[:, a] += scores[:, column]
             sums[:, b] -= scores[:, column]
-            votes[:, a] += scores[:, column] >= 0
-            votes[:, b] += scores[:, column] < 0
+            votes[:, a] += is_first[:, column]
+            votes[:, b] += ~is_first[:, column]
         return votes, sums
 
     def predict(self, X: Any) -> Any:
@@ -281,10 +413,44 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         scores = self._pair_scores(X)
         if scores.shape[1] == 1:
             return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
-        votes, sums = self._votes(scores)
+        # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
+        votes, sums = self._votes(scores, scores >= 0 if self.break_ties else scores > 0)
         if self.break_ties:
             votes = votes + sums / (3 * (np.abs(sums) + 1))
         return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; only with ``probability=True``.
+
+        The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
+        the rows, labels from the votes of the machines of all.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        check_is_fitted(self)
+        if not self._sigmoids.shape[1]:
+            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        if self._is_lazy(X):
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        scale, shift = self._sigmoids
+        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
+        return np.log(self.predict_proba(X))
 
     def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
         """Return the accuracy, a float; on dask input it is computed block by block.

@@ -69,7 +69,7 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
         y : array-like or dask collection, shape (n_samples,)
             Targets; None where blocks or files hold them.
         sample_weight : array-like or dask array, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero for none.
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
 
         Returns
         -------
@@ -85,6 +85,7 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
             A rank failed; names rank, worker and host.
         """
         self._check_parameters()
+        X = self._as_rows(X)
 
         def check() -> tuple[Any, Any, FloatVector]:
             rows, target, weights = self._check_training(X, y, sample_weight, y_numeric=True)

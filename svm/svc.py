@@ -20,8 +20,7 @@ class SVC(AbstractKernelClassifier):
     """Support vector classification, to LIBSVM's optimum, with a gap over all samples in float64 that says so.
 
     Minimises ½‖w‖² + Σ C_i max(0, 1 − y_i (w'φ(x_i) + b)) by its dual; several classes are trained one against one.
-    Parameters, defaults and fitted attributes are those of `sklearn.svm.SVC`, without ``probability`` and its
-    ``random_state``: calibrate with `sklearn.calibration.CalibratedClassifierCV`.
+    Parameters, defaults and fitted attributes are those of `sklearn.svm.SVC`.
 
     Parameters
     ----------
@@ -29,7 +28,7 @@ class SVC(AbstractKernelClassifier):
         Cost of violating the margin; C_i is C times class weight times sample weight.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
-        never for the whole matrix at once.
+        never for the whole matrix at once. Rows that are no vectors, such as texts, it gets all at once, as lists.
     degree : float, default 3
         Degree of ``"poly"``.
     gamma : {"scale", "auto"} or float, default "scale"
@@ -38,6 +37,10 @@ class SVC(AbstractKernelClassifier):
         Constant of poly and sigmoid.
     shrinking : bool, default True
         False turns elimination off.
+    probability : bool, default "deprecated"
+        Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
+        five more machines (`dsgd.svm.platt`). Deprecated, as there, in favour of
+        ``CalibratedClassifierCV(SVC(), ensemble=False)``: any value but the default warns so.
     tol : float, default 1e-3
         Stop when the largest violation of optimality, over all samples in float64, is below.
     cache_size : float, default 200
@@ -52,6 +55,9 @@ class SVC(AbstractKernelClassifier):
         One column per class, or per pair of classes, when there are more than two.
     break_ties : bool, default False
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
+    random_state : int, RandomState or None, default None
+        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
+        scikit-learn's do not see.
     elimination : str or dsgd.svm.Elimination, default "auto"
         When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
         ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
@@ -87,6 +93,9 @@ class SVC(AbstractKernelClassifier):
         Intercepts.
     coef_ : array or CSR matrix, shape (n_classes * (n_classes - 1) / 2, n_features)
         Weights of features; only with ``kernel="linear"``.
+    probA_, probB_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        A and B of P(first class of the pair) = 1/(1 + exp(A f + B)), with the f of LIBSVM: positive for the first, also
+        where there are only two classes. Empty without ``probability``. Deprecated, as in scikit-learn.
     n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
         Two-variable steps of each pair.
     shape_fit_ : tuple
@@ -135,6 +144,7 @@ class SVC(AbstractKernelClassifier):
         gamma: str | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,
+        probability: bool | str = "deprecated",
         tol: float = 1e-3,
         cache_size: float = 200,
         class_weight: Any = None,
@@ -142,6 +152,7 @@ class SVC(AbstractKernelClassifier):
         max_iter: int = -1,
         decision_function_shape: str = "ovr",
         break_ties: bool = False,
+        random_state: Any = None,
         elimination: str | Elimination = "auto",
         solver: str = "block",
         n_jobs: int | None = None,
@@ -154,6 +165,7 @@ class SVC(AbstractKernelClassifier):
         self.gamma = gamma
         self.coef0 = coef0
         self.shrinking = shrinking
+        self.probability = probability
         self.tol = tol
         self.cache_size = cache_size
         self.class_weight = class_weight
@@ -161,6 +173,7 @@ class SVC(AbstractKernelClassifier):
         self.max_iter = max_iter
         self.decision_function_shape = decision_function_shape
         self.break_ties = break_ties
+        self.random_state = random_state
         self.elimination = elimination
         self.solver = solver
         self.n_jobs = n_jobs

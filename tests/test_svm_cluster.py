@@ -103,6 +103,23 @@ def test_nu_classification_and_callable_kernels(client, data):
         assert ours.dual_objective_ == pytest.approx(expected.dual_objective_, rel=1e-5)
 
 
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+def test_probabilities_are_those_of_one_process(client, data, form):
+    """All ranks draw the folds of one process, and rows without weight are in none of them."""
+    X, y = form(data[0]), data[1]
+    weights = np.random.default_rng(0).choice([-1.0, 1.0, 2.0], size=len(y))
+    model = SVC(gamma=0.2, tol=1e-5, probability=True, random_state=np.random.RandomState(3))
+    expected = clone(model).fit(X, y, weights)
+    ours = clone(model).set_params(client=client).fit(X, y, weights)
+    np.testing.assert_allclose(ours.probA_, expected.probA_, rtol=1e-4)
+    np.testing.assert_allclose(ours.predict_proba(X), expected.predict_proba(X), atol=1e-4)
+    if form is np.asarray:
+        parts = [da.from_array(part, chunks=(70, 6)[: part.ndim]) for part in (X, y, weights)]
+        again = clone(model).set_params(client=client).fit(*parts)
+        np.testing.assert_allclose(again.predict_proba(X), expected.predict_proba(X), atol=1e-4)
+
+
 def test_prediction_on_dask_input_is_lazy_and_blocked(client, data):
     """Predictions keep the chunks of their rows, and scores are those of arrays."""
     X, y = data
