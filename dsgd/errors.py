@@ -8,6 +8,7 @@
     │   └── ParseError                         a file does not read as what it claims to be
     ├── InvalidParameterError (ValueError)     a parameter has a value it cannot have
     │   └── IncompatiblePartsError             two parts, each valid, do not go together
+    ├── MissingPackageError (ImportError)      a package is not installed that a method needs
     ├── DatasetError                           a dataset is unknown or cannot be had
     ├── CheckpointError                        a checkpoint cannot be written, read or gone on from
     ├── DiskSpaceError (OSError)               a disk has too little room for rows that memory has none for
@@ -44,6 +45,7 @@ __all__ = [
     "InvalidDataError",
     "InvalidParameterError",
     "MemoryLimitError",
+    "MissingPackageError",
     "ParseError",
     "PartitionMismatchError",
     "PausedError",
@@ -96,6 +98,10 @@ class InvalidParameterError(DsgdError, ValueError):
 
 class IncompatiblePartsError(InvalidParameterError):
     """Two parts that are valid by themselves do not go together."""
+
+
+class MissingPackageError(DsgdError, ImportError):
+    """A method needs a package that is not installed."""
 
 
 class DatasetError(DsgdError):

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+from dsgd.errors import MissingPackageError
 from dsgd.types import FloatMatrix, IntVector
 
 if TYPE_CHECKING:
@@ -360,8 +361,19 @@ class Ledger:
         pandas.DataFrame
             Columns ``rank``, ``round``, ``op``, ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent``,
             ``messages``. Long runs keep a sample of their rounds; `totals` always counts all of them.
+
+        Raises
+        ------
+        MissingPackageError
+            pandas is not installed.
         """
-        import pandas as pd
+        try:
+            import pandas as pd
+        except ImportError as error:
+            raise MissingPackageError(
+                "Ledger.to_frame() needs pandas, which is not installed here. Install it with: pip install pandas; or "
+                "use the records as they are, structured arrays of numpy: ledger.ranks[0].records."
+            ) from error
 
         frames = [pd.DataFrame(r.records).assign(rank=r.rank) for r in self.ranks]
         columns = ["rank", *(RECORD_DTYPE.names or ())]

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import pickle
+import sys
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
+from dsgd.errors import MissingPackageError
 from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE, Ledger, RankLedger
 
 
@@ -235,3 +237,13 @@ def test_rounds_in_one_go_leave_the_sampling_of_others_alone() -> None:
     ledger.charge(COMPUTE, 0.5)
     ledger.end_round()
     assert ledger.records().totals["compute_s"] == 0.5
+
+
+def test_a_frame_needs_pandas_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without pandas the error says what to install, and that the records can be had as they are."""
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    ledger = Ledger([RankLedger(0).records()])
+    with pytest.raises(MissingPackageError, match=r"pip install pandas.*ledger\.ranks\[0\]\.records") as raised:
+        ledger.to_frame()
+    assert isinstance(raised.value, ImportError)
+    assert ledger.ranks[0].records.shape == (0,)
