@@ -94,6 +94,7 @@ class ClusterBlocks:
         elastic: bool = False,
         demand: MemoryDemand | None = None,
         mail: Mail | None = None,
+        given: Any = None,
         title: str | None = None,
     ) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`.
@@ -134,18 +135,39 @@ class ClusterBlocks:
                 reload=resend,
                 demand=demand,
                 mail=mail,
+                given=given,
                 title=title,
             )
 
 
+class _LeftOut:
+    """Stands for the ledger where an estimator has none, and says why; one that it has comes first."""
+
+    def __get__(self, estimator: Any, owner: type) -> Any:
+        """Raise `AttributeError`; on the class, return this."""
+        if estimator is None:
+            return self
+        name = owner.__name__
+        if "_ledger_is_elsewhere" not in vars(estimator):
+            raise AttributeError(f"{name!r} object has no attribute 'ledger_': no ranks have trained it yet.")
+        raise AttributeError(
+            f"this {name} has no 'ledger_': pickles and copies of a model leave it out, as it may be a thousand times "
+            "as long. Save it beside the model before, as in joblib.dump((model, model.ledger_), path)."
+        )
+
+
 class AbstractClusterEstimator(BaseEstimator):
-    """An estimator with a parameter ``client``: a live client is carried by reference and never pickled."""
+    """An estimator with a parameter ``client``: a live client is carried by reference and never pickled.
+
+    Nor is the ledger, which tells of the training and not of the model.
+    """
 
     client: Any  # set by the final classes' __init__
     verbose: int | bool
+    ledger_: Any = _LeftOut()
 
     #: Fitted attributes that tell of the training and stay behind when a model travels to where it predicts.
-    _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "fit_report_")
+    _of_training: ClassVar[tuple[str, ...]] = ("ledger_", "_ledger_is_elsewhere", "fit_report_")
 
     #: What to do with rows that are more than the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
@@ -385,6 +407,8 @@ class AbstractClusterEstimator(BaseEstimator):
         state: dict[str, Any] = dict(super().__getstate__())
         if self.client is not None and not isinstance(self.client, SimulatedCluster):
             state["client"], state["_lost_client"] = None, True
+        if state.pop("ledger_", None) is not None:
+            state["_ledger_is_elsewhere"] = True
         return state
 
 

@@ -116,7 +116,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
     sync_history_ : list of dict
         The periods that a strategy has chosen; see `dsgd.SGDClassifier`.
     ledger_ : Ledger
-        Seconds and bytes of every rank.
+        Seconds and bytes of every rank; a pickle of the model leaves it out.
     fit_report_ : dict
         Ranks, strategy, wires, memory, failures.
     n_features_in_ : int
