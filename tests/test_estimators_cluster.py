@@ -19,9 +19,10 @@ from sklearn.base import clone
 from sklearn.datasets import make_classification, make_regression
 
 from dsgd import SGDClassifier, SGDRegressor
+from dsgd.compress import ErrorFeedback, TopK
 from dsgd.errors import InvalidDataError, PartitionMismatchError, VersionMismatchError
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
+from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging, SlowMo
 from gang_cluster import start_cluster
 
 pytestmark = pytest.mark.cluster
@@ -204,6 +205,20 @@ def test_partial_fit(client, data):
     for _ in range(3):
         model.partial_fit(dX, dy, classes=[0, 1])
     assert model.t_ == 1 + 3 * 500
+    assert model.score(X, y) > 0.7
+
+
+def test_partial_fit_keeps_what_ranks_remember(client, data):
+    """On a cluster too, calls are one fit of as many epochs to the bit; threads go on from there, in other numbers."""
+    X, y = data
+    sync = SlowMo(50, 0.5, compressor=ErrorFeedback(TopK(0.1)))
+    options = {**OPTIONS, "tol": None, "client": client, "sync": sync, "shuffle": False}
+    whole = SGDClassifier(**{**options, "max_iter": 3}).fit(X, y)
+    model = SGDClassifier(**options)
+    for _ in range(3):
+        model.partial_fit(X, y, classes=[0, 1])
+    assert model.coef_.tobytes() == whole.coef_.tobytes()
+    model.set_params(client=None, n_jobs=3).partial_fit(X, y)
     assert model.score(X, y) > 0.7
 
 

@@ -28,7 +28,8 @@ from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
-from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.checkpoint import Checkpoint, SavedState, describe
+from dsgd.runtime.continuing import goes_on
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.serving import mail_for
@@ -45,13 +46,14 @@ _ELASTIC_PIECES: Final = 4
 
 @dataclass(frozen=True)
 class _Start:
-    """Where training begins: a model, and the counters of earlier calls of ``partial_fit``."""
+    """Where training begins: a model, and what earlier calls of ``partial_fit`` have left."""
 
     coef: AnyArray | None = None
     intercept: AnyArray | None = None
     t: float = 1.0
     averaged: tuple[AnyArray, AnyArray] | None = None
     n_averaged: int = 0
+    left: SavedState | None = None
 
 
 class AbstractSGD(AbstractLinearEstimator):
@@ -87,7 +89,7 @@ class AbstractSGD(AbstractLinearEstimator):
     elastic: bool
     out_of_core: bool
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, "_standard", "_averaged")
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, "_standard", "_averaged", "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
 
     @property
@@ -139,7 +141,10 @@ class AbstractSGD(AbstractLinearEstimator):
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         n_ranks = count_threads(self.n_jobs, None if max_iter else summaries[0].rows)
         shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None)
-        return run_on_threads(train, shares, (job,), on_event=self._listener(), mail=mail_for(job)), packer.sparse
+        gang = run_on_threads(
+            train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
+        )
+        return gang, packer.sparse
 
     def _train_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
@@ -168,6 +173,7 @@ class AbstractSGD(AbstractLinearEstimator):
                 on_failure=self.on_failure,
                 elastic=self.elastic,
                 mail=mail_for(job),
+                given=_given(job, start),
                 demand=packer.demand(blocks.summaries, job.initial.size),
                 title=type(self).__name__,
             )
@@ -228,8 +234,11 @@ class AbstractSGD(AbstractLinearEstimator):
             source={"rows": packer},
         )
         if max_iter is None:
-            job = replace(job, checkpoint=self._checkpoint(), resume_from=self._resume_path())
-        return packer, job
+            return packer, replace(job, checkpoint=self._checkpoint(), resume_from=self._resume_path())
+        # Under other ones what is remembered would mean something else.
+        configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": sparse})
+        epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
+        return packer, replace(job, leaves=configuration, epochs_before=epochs_before)
 
     def _checkpoint(self) -> Checkpoint | None:
         given = self.checkpoint
@@ -245,7 +254,7 @@ class AbstractSGD(AbstractLinearEstimator):
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
         self._standard = (coef, intercept)
-        self._averaged, self._n_averaged = None, result.n_averaged
+        self._averaged, self._n_averaged, self._left = None, result.n_averaged, result.left
         if result.averaged is not None:
             self._averaged = unpack(result.averaged, d, k, sparse=sparse)
             if result.n_averaged:
@@ -293,6 +302,7 @@ class AbstractSGD(AbstractLinearEstimator):
             t=getattr(self, "t_", 1.0),
             averaged=getattr(self, "_averaged", None),
             n_averaged=getattr(self, "_n_averaged", 0),
+            left=getattr(self, "_left", None),
         )
 
     def _restart(self, coef_init: Any, intercept_init: Any) -> _Start:
@@ -324,6 +334,11 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)
+
+
+def _given(job: TrainJob, start: _Start) -> SavedState | None:
+    """Return what rank 0 goes on from."""
+    return start.left if job.epochs_before else None
 
 
 def _initial(value: Any, shape: tuple[int, ...], name: str, dtype: str) -> AnyArray:

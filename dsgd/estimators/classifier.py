@@ -145,7 +145,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         The periods of ``sync="auto"``, in order: since how many ``rows`` of the rank with the most rows, since when in
         ``seconds`` of training, the ``period`` in rows, and ``why``. Empty with strategies that do not choose one.
     ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank.
+        Seconds and bytes of every rank; a pickle of the model leaves it out.
     fit_report_ : dict
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
         tell of failures that the fit survived.
@@ -266,6 +266,11 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     @announced
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on these rows, going on from where the last call ended.
+
+        With the model go on what ranks remember: the memory of the strategy, of its compressor and of the local rule,
+        and where random numbers are. So k calls are one `fit` of k epochs, bit for bit on the same rows with
+        ``shuffle=False``. With another number of ranks it goes over to them as from a checkpoint. With another
+        `sync` or `optimizer`, or with sparse rows after dense ones, and after `fit`, they begin anew.
 
         Parameters
         ----------

@@ -45,6 +45,7 @@ class SimulatedBlocks:
         on_failure: object = "raise",
         elastic: bool = False,
         mail: Mail | None = None,
+        given: Any = None,
         title: str | None = None,
         **others: Any,
     ) -> GangResult:
@@ -56,14 +57,14 @@ class SimulatedBlocks:
             What is asked for needs machines that exist.
         """
         del others  # how workers cut and hold rows
-        for name, given, only in (
+        for name, asked, only in (
             ("transport", transport, "auto"),
             ("on_failure", on_failure, "raise"),
             ("elastic", elastic, False),
         ):
-            if given != only:
+            if asked != only:
                 raise IncompatiblePartsError(
-                    f"{name}={given!r} is of real clusters, client={self.cluster!r} is a simulated one. Leave {name} "
+                    f"{name}={asked!r} is of real clusters, client={self.cluster!r} is a simulated one. Leave {name} "
                     f"at {only!r}."
                 )
         blocks: list[Any] = list(self.blocks)
@@ -73,7 +74,7 @@ class SimulatedBlocks:
                 blocks[k] = (*block, first)
                 first += self.summaries[k].rows
         data = [pack([block], rank) for rank, block in enumerate(blocks)]
-        return self.cluster.run(program, data, args, on_event=on_event, mail=mail)
+        return self.cluster.run(program, data, args, on_event=on_event, mail=mail, given=given)
 
 
 def cut_rows(

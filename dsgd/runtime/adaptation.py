@@ -68,6 +68,8 @@ class Adaptation:
         Knows the rate of a step, and gradients.
     epochs : float
         Epochs at most.
+    epochs_before : int, default 0
+        Epochs of the trainings that this one goes on from.
     """
 
     def __init__(
@@ -78,9 +80,10 @@ class Adaptation:
         rows: list[int],
         optimizer: _Steps,
         epochs: float,
+        epochs_before: int = 0,
     ) -> None:
         self._rank, self._strategy, self._shard, self._rows = rank, strategy, shard, rows
-        self._optimizer, self._epochs = optimizer, epochs
+        self._optimizer, self._epochs, self._epochs_before = optimizer, epochs, epochs_before
         self._every = 1
         # Of the losses of the running epoch, and of its rows, those that an earlier decision has seen.
         self._loss_sum = self._n_seen = 0.0
@@ -136,7 +139,7 @@ class Adaptation:
             loss=(state.loss_sum - self._loss_sum) / n_rows,
             rate=self._optimizer.rate_sum(state.t - 1.0, state),
             drift_sq=squared_distances(at.params, self._reference)[0],
-            epochs=over,
+            epochs=self._epochs_before + over,
             epochs_left=max(0.0, self._epochs - over),
         )
         if self._strategy.asks_slopes:

@@ -70,6 +70,7 @@ def run_on_cluster(
     elastic: bool = False,
     reload: Callable[[int], Future] | None = None,
     mail: Mail | None = None,
+    given: Any = None,
     title: str | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
@@ -144,6 +145,8 @@ def run_on_cluster(
         scattered); returns a future of the same block.
     mail : Mail, optional
         Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
+    given : object, optional
+        What rank 0 alone is given, pickled; see `dsgd.runtime.rank.Rank`. It is sent to one worker, so it may be large.
     title : str, optional
         What the job is called on the dashboard of the cluster; by default the name of the program.
 
@@ -174,15 +177,16 @@ def run_on_cluster(
     began = time.perf_counter()
     client = require_cluster(client)
     blocks = list(blocks)
-    for name, given in (("block_rows", block_rows), ("block_nbytes", block_nbytes)):
-        if given is not None and len(given) != len(blocks):
+    for name, counts in (("block_rows", block_rows), ("block_nbytes", block_nbytes)):
+        if counts is not None and len(counts) != len(blocks):
             raise InvalidParameterError(
-                f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(given)}."
+                f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(counts)}."
             )
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload = cloudpickle.dumps((program, pack, cut, args))
+    for_first = cloudpickle.dumps(given)
     check_versions(client)
     register(client)
     title = title or str(getattr(program, "__name__", type(program).__name__))
@@ -197,7 +201,7 @@ def run_on_cluster(
                 plan = _admitted(
                     session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, demand, reload
                 )
-                outcomes = _train(session, recovery, plan, blocks, limits, payload, algorithm, wires, mail)
+                outcomes = _train(session, recovery, plan, blocks, limits, payload, for_first, algorithm, wires, mail)
             except GangError as error:
                 recovery.heed(error, plan)
         session.leave()
@@ -322,6 +326,7 @@ def _train(
     blocks: Sequence[Future],
     limits: Limits,
     payload: bytes,
+    for_first: bytes,
     algorithm: Algorithm,
     wires: WireOptions,
     mail: Mail | None,
@@ -345,6 +350,7 @@ def _train(
                 wires,
                 recovery.is_possible,
                 mail,
+                for_first if number == 0 else b"",
             ),
             key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
             workers=[member.worker.address],

@@ -82,6 +82,8 @@ class MemberTask:
         Whether the packed rows and snapshots of the rank stay until the job is closed, for its next epoch.
     mail : Mail or None
         Whether ranks get mailboxes, and which servers the gang has.
+    given : bytes
+        Pickled, what rank 0 alone is given; empty for members without it.
     """
 
     fence: Fence
@@ -98,6 +100,7 @@ class MemberTask:
     wires: WireOptions
     keeps: bool = False
     mail: Mail | None = None
+    given: bytes = b""
 
     @property
     def servers(self) -> range:
@@ -300,7 +303,9 @@ class _Member:
     def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
         """Run the program on a rank, in its own thread; return what it makes, None if it fails."""
         task, job = self._task, self._job
-        extras: dict[str, Any] = {"publish": self._publisher} if number == 0 else {}
+        extras: dict[str, Any] = {}
+        if number == 0:
+            extras = {"publish": self._publisher, "given": pickle.loads(task.given)}
         if task.keeps:
             extras["keeper"] = job.kept.keepers.setdefault(number - task.ranks[0], SnapshotKeeper())
         try:

@@ -49,6 +49,8 @@ class Rank:
     enough : threading.Event
         Set on some ranks or all when somebody who watches the job wants it to end with what it has. A program that
         heeds it has its ranks agree on where they end.
+    given : object, default None
+        What the caller has for rank 0 alone, which hands on what others need of it; None on those.
     """
 
     group: Group
@@ -59,6 +61,7 @@ class Rank:
     job_id: str = ""
     formed: int = 0
     enough: threading.Event = field(default_factory=threading.Event)
+    given: Any = None
 
     @property
     def number(self) -> int:

@@ -67,7 +67,9 @@ def _check_optimizer(strategy: AbstractStrategy[Any], optimizer: SGD) -> None:
         )
 
 
-def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: AbstractRows) -> None:
+def begin_servers(
+    rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: AbstractRows, epochs_before: int = 0
+) -> None:
     """Hand the model to the servers, and say where training stands; called by rank 0.
 
     Parameters
@@ -80,12 +82,15 @@ def begin_servers(rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainSt
         Where training stands on this rank, between two epochs.
     shard : AbstractRows
         Rows of this rank, which are like those of all.
+    epochs_before : int, default 0
+        Epochs of the trainings that this one goes on from.
     """
     mailbox = rank.group.mailbox
     params, version = strategy.served(at.params, at.strategy)
+    epoch = epochs_before + at.epoch
     n_params = params.shape[0]
     n_features, is_sparse = (shard.n_features, shard.is_sparse) if isinstance(shard, Shard) else (0, False)
-    facts = np.array([DTYPE_CODES[params.dtype], n_features, is_sparse, at.cut.rounds, n_params, at.epoch, version])
+    facts = np.array([DTYPE_CODES[params.dtype], n_features, is_sparse, at.cut.rounds, n_params, epoch, version])
     for server in range(rank.size, rank.size + strategy.n_servers):
         mailbox.post(server, facts, OP_POST)
         mailbox.post(server, params, OP_POST)

@@ -34,6 +34,7 @@ def run_on_threads(
     algorithm: Algorithm = "auto",
     on_event: Callable[[Mapping[str, Any]], None] | None = None,
     mail: Mail | None = None,
+    given: Any = None,
 ) -> GangResult:
     """Run a rank program on threads of this process, one rank per entry of `data`.
 
@@ -56,6 +57,8 @@ def run_on_threads(
         Receives what rank 0 publishes, in the thread of rank 0. With `StopTraining` it asks the program to end early.
     mail : Mail, optional
         Whether ranks get mailboxes, and which servers come after them, each in a thread of its own.
+    given : object, optional
+        What rank 0 alone is given; see `Rank`.
 
     Returns
     -------
@@ -97,9 +100,11 @@ def run_on_threads(
             attend(number)
             return
         transport = transports[number]
-        listeners: dict[str, Any] = {"publish": heeding(on_event, enough)} if on_event and number == 0 else {}
+        own: dict[str, Any] = {"given": given} if number == 0 else {}
+        if on_event and number == 0:
+            own["publish"] = heeding(on_event, enough)
         try:
-            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, enough=enough, **listeners)
+            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, enough=enough, **own)
             with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
                 values[number] = program(rank, data[number], *args)
         except BaseException as error:

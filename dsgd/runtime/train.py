@@ -15,6 +15,7 @@ import sys
 import numpy as np
 
 from dsgd.errors import GangTimeoutError
+from dsgd.runtime.continuing import leave, take_over
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.serving import begin_servers
@@ -75,6 +76,7 @@ def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
         n_rounds = _run_epoch(run, rounds, keeping, resumed=resumed)
         ended = epoch_end.end(rounds, n_rounds)
         resumed = False
+    left = None if job.leaves is None else leave(run.rank, job, at, run.rows)
     averaged, n_averaged = _bring_together(run)
     settle(run, is_last=True)
     return TrainResult(
@@ -90,6 +92,7 @@ def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
         stragglers=[watch.found[number] for number in sorted(watch.found)],
         statistics=at.optimizer.statistics(),
         periods=[] if run.adaptation is None else run.adaptation.history(at),
+        left=left,
     )
 
 
@@ -100,8 +103,10 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
     at.strategy = strategy.init(rank.group, at.params, run.weight)
     keeping = StateKeeping(rank, run.job, run.data.shard, run.rows)
     note = keeping.recall(at)
+    if note is None and run.job.epochs_before:
+        take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
-        begin_servers(rank, strategy, at, run.data.shard)
+        begin_servers(rank, strategy, at, run.data.shard, run.job.epochs_before)
     if run.adaptation is not None:
         run.adaptation.begin(at, keeping)
     rank.ledger.end_round()
@@ -141,7 +146,7 @@ def _keep(run: Run, keeping: StateKeeping) -> None:
     at = run.at
     run.deadlines.expect("edge")
     # The round before was an ordinary one.
-    clock = RoundClock(at.epoch, at.round - 1, at.cut.rounds, is_last=False)
+    clock = run.clock_at(at.round - 1)
     run.rank.ledger.begin_round("keep")
     keeping.look(at, same_model=run.ends_equal(clock))
     run.rank.ledger.end_round()

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
-from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.checkpoint import Checkpoint, SavedState
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatVector
@@ -81,6 +81,11 @@ class TrainJob:
         Path or URL of checkpoints to go on from.
     seed : int, default 0
         Where random numbers of compressors begin.
+    epochs_before : int, default 0
+        Epochs of the trainings that this one goes on from, with what rank 0 is given of them; see
+        `dsgd.runtime.continuing`.
+    leaves : mapping or None, default None
+        Under which configuration this training leaves what the next one goes on from; None if it leaves nothing.
     source : mapping
         Plain values that say how the rows came about; a checkpoint of another source is refused.
 
@@ -104,6 +109,8 @@ class TrainJob:
     checkpoint: Checkpoint | None = None
     resume_from: str | None = None
     seed: int = 0
+    epochs_before: int = 0
+    leaves: Mapping[str, Any] | None = None
     source: Mapping[str, Any] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -139,7 +146,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training brings home; equal on every rank.
+    """What training brings home; equal on every rank, but for `left`.
 
     Parameters
     ----------
@@ -168,6 +175,8 @@ class TrainResult:
         What goes with the model and is no parameter of it; nothing with a linear model.
     periods : list of dict
         How often ranks synchronised, of a strategy that finds that out; see `dsgd.sync.AbstractAdaptation.history`.
+    left : SavedState or None
+        On rank 0, what the next training goes on from, if it was asked for.
     """
 
     params: FloatVector
@@ -182,3 +191,4 @@ class TrainResult:
     stragglers: list[Straggler] = field(default_factory=list)
     statistics: Mapping[str, AnyArray] = field(default_factory=dict)
     periods: list[dict[str, Any]] = field(default_factory=list)
+    left: SavedState | None = None

@@ -76,7 +76,8 @@ class Run:
     def clock_at(self, number: int) -> RoundClock:
         """Return where a round of this epoch is in training."""
         epoch, rounds = self.at.epoch, self.at.cut.rounds
-        return RoundClock(epoch, number, rounds, number == rounds - 1 and epoch == self.job.max_iter - 1)
+        is_last = number == rounds - 1 and epoch == self.job.max_iter - 1
+        return RoundClock(self.job.epochs_before + epoch, number, rounds, is_last)
 
     def ends_equal(self, clock: RoundClock) -> bool:
         """Return whether all ranks have the same model after a round."""
@@ -109,7 +110,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
         walk.add_term(strategy, at)
     adaptation: Adaptation | None = None
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
-        adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, job.max_iter)
+        epochs = job.max_iter, job.epochs_before
+        adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
     return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines)
 
 

@@ -38,14 +38,15 @@ from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_hando
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OWN_MEMORY", "TrainState", "adapted", "is_exact", "share_of"]
+__all__ = ["OWN_MEMORY", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of"]
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
-_STRATEGY: Final = "strategy."
+#: The same for what the strategy remembers alone.
+STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
 #: What the names begin with of what a rank remembers beside its model.
-OWN_MEMORY: Final = (_RULE, _STRATEGY, _STATISTICS)
+OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS)
 _NEVER: Final = sys.maxsize
 
 
@@ -132,13 +133,13 @@ class TrainState:
             **self.optimizer.vectors(),
             **{_STATISTICS + name: array for name, array in self.optimizer.statistics().items()},
             **{_RULE + name: array for name, array in self.optimizer.memory().items()},
-            **{_STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
+            **{STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
         }
         return {name: vector for name, vector in vectors.items() if vector.size}
 
     def handovers(self) -> dict[str, Handover]:
         """Return what becomes of the vectors that this rank has when other ranks take over, by name."""
-        declared = {_STRATEGY + name: how for name, how in state_handovers(self.strategy).items()}
+        declared = {STRATEGY + name: how for name, how in state_handovers(self.strategy).items()}
         return {
             name: declared.get(name, "mean" if vector.dtype.kind == "f" else "same")
             for name, vector in self.own().items()
@@ -177,8 +178,7 @@ class TrainState:
         rows : sequence of int
             The rows of each rank now.
         """
-        exact, how = is_exact(saved, rows), self.handovers()
-        has_own = exact and saved["n_ranks"][0] == len(rows)
+        exact = is_exact(saved, rows)
         self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
         n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
         if exact:
@@ -190,7 +190,12 @@ class TrainState:
         self.elapsed_s = float(saved["seconds"][0])
         self.stop_rule = StopRule.from_vector(saved["stop_rule"])
         self.history = [EpochRecord(int(line[0]), *(float(value) for value in line[1:])) for line in saved["history"]]
-        counters = saved["counters"]
+        self.take_up_memory(saved, rank, rows)
+
+    def take_up_memory(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
+        """Go on from what ranks have saved of their own, wherever training stands; see `take_up`."""
+        exact, how, counters = is_exact(saved, rows), self.handovers(), saved["counters"]
+        has_own = exact and saved["n_ranks"][0] == len(rows)
         self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
         for name, vector in self.own().items():
             if name in saved and (has_own or how[name] != "own"):
@@ -232,7 +237,7 @@ def adapted(
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
-    arrays["n_ranks"] = np.array([max(len(saved[name]) for name in handovers if name in saved)])
+    arrays["n_ranks"] = np.array([max((len(saved[name]) for name in handovers if name in saved), default=n_before)])
     for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(OWN_MEMORY)]:
         table = saved[name]
         if name == "received" and not (exact and len(table) == n_before):

@@ -95,6 +95,7 @@ class SimulatedCluster:
         algorithm: Algorithm = "auto",
         on_event: Callable[[Mapping[str, Any]], None] | None = None,
         mail: Mail | None = None,
+        given: Any = None,
     ) -> GangResult:
         """Run a rank program; as `dsgd.runtime.run_on_threads`, but for the clock.
 
@@ -113,6 +114,8 @@ class SimulatedCluster:
             early.
         mail : Mail, optional
             Whether ranks get mailboxes, and which servers come after them, each a machine of its own.
+        given : object, optional
+            What rank 0 alone is given; see `dsgd.runtime.rank.Rank`.
 
         Returns
         -------
@@ -152,14 +155,16 @@ class SimulatedCluster:
 
         def work(number: int) -> None:
             transport = transports[number]
-            listeners: dict[str, Any] = {"publish": heeding(on_event, enough)} if on_event and number == 0 else {}
+            own: dict[str, Any] = {"given": given} if number == 0 else {}
+            if on_event and number == 0:
+                own["publish"] = heeding(on_event, enough)
             try:
                 turns.begin(number)
                 if number >= self.ranks:
                     assert mail.serve is not None  # a gang without it has no servers
                     mail.serve(Server(mailboxes[number], self.ranks, abort, transport.worked), *args)
                     return
-                rank = Rank(Group(transport, algorithm), abort, enough=enough, **listeners)
+                rank = Rank(Group(transport, algorithm), abort, enough=enough, **own)
                 values[number] = program(rank, data[number], *args)
             except BaseException as error:
                 errors.append((number, error))
