@@ -24,6 +24,7 @@ from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
 from dsgd.svm.kernel_functions import KERNELS, Kernel, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.linear_start import has_linear_start, solve_from_weights
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.objects import are_objects, as_objects, compare
 from dsgd.svm.pairwise import solve_pairwise
@@ -218,11 +219,20 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         if self._answer is not None and not anew:
             return self._answer(kernel, X, rows, dual, pool, cache_bytes)
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
+        policy = self._policy()
         if self.solver == "pairwise":
-            return solve_pairwise(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
-        if is_whole(dual, matrix, self._policy()):
-            return solve_whole(dual, matrix, tol=tol, max_iter=max_iter)
-        return solve(dual, matrix, tol=tol, max_iter=max_iter, elimination=self._policy())
+            return solve_pairwise(dual, matrix, tol=tol, max_iter=max_iter, elimination=policy)
+
+        def run(start: Dual, limit: int) -> Solution:
+            if is_whole(start, matrix, policy):
+                return solve_whole(start, matrix, tol=tol, max_iter=limit)
+            return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
+
+        # Whoever counts steps, or asks for elimination, means the kernel solver.
+        is_asked = max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
+        if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
+            return solve_from_weights(dual, X[rows], run, tol=tol, n_threads=pool.n_threads)
+        return run(dual, max_iter)
 
     def _make_matrix(
         self, kernel: Kernel, X: Any, rows: IntVector, largest: float, tol: float, pool: Pool, cache_bytes: int
@@ -354,7 +364,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         if self._is_linear() and (self._gang is None or self._gang.leads):
             pairs = self._pair_coefs().T
             pairs = sp.csr_matrix(pairs) if sp.issparse(self.support_vectors_) else pairs
-            self._coef: Any = pairs @ self.support_vectors_.astype(np.float64, copy=False)
+            self._coef: Any = _canonical(pairs @ self.support_vectors_.astype(np.float64, copy=False))
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
