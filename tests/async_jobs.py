@@ -41,8 +41,8 @@ def fit(strategy: Any, n_ranks: int, epochs: int = 2, n_rows: int = 96, **option
     return run_on_threads(train, make_data(n_ranks, n_rows), (job,), timeout_s=30.0, mail=mail_for(job))
 
 
-def letter_of(vector: np.ndarray, version: int) -> Letter:
+def letter_of(vector: np.ndarray, version: int, share: float = 1.0) -> Letter:
     letter = Letter(vector.shape[0], vector.dtype)
     letter.body[:] = vector
-    letter.version = version
+    letter.version, letter.score = version, share
     return letter

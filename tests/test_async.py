@@ -37,7 +37,8 @@ from dsgd.sync import (
     StalenessAware,
     StaleSynchronous,
 )
-from dsgd.sync.server import letter_bytes
+from dsgd.sync.base import LocalSteps
+from dsgd.sync.server import Model, finish, letter_bytes, serve
 
 
 @pytest.mark.parametrize("strategy", [ASGD(8), DelayCompensatedASGD(8), StaleSynchronous(8), BackupWorkers(8)])
@@ -80,20 +81,21 @@ def test_without_backups_a_round_is_a_minibatch(n_ranks: int) -> None:
 @pytest.mark.parametrize("strategy", PUSHING, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
 def test_servers_converge_and_count_their_letters(strategy: Any, n_ranks: int) -> None:
-    """Every method learns, and what is sent is a letter per batch, one per worker at the end, and as many back."""
+    """Every method learns, and what is sent is a letter per batch, one per worker and epoch, and as many back."""
     epochs = 6
     result = fit(strategy, n_ranks, epochs)
     history = result.value.history
     assert history[-1].train_loss < 0.9 * history[0].train_loss
     rounds = strategy.period.rounds_per_epoch([data.n_rows for data in make_data(n_ranks)])
     server = result.ledger.per_rank()[n_ranks]
-    letter, n_letters = letter_bytes(6, 8), n_ranks * (epochs * rounds + 1)
+    letter, n_letters = letter_bytes(6, 8), n_ranks * epochs * (rounds + 1)
     assert server["messages"] == n_letters
     assert server["bytes_sent"] == n_letters * letter
     assert server["rounds"] == 0
     if n_ranks == 1:
-        # All else that a worker sends is the model to start from, and seven numbers about the rows and the start.
-        begun = 2 * HEADER_BYTES + 7 * 8 + 6 * 8
+        # All else that a worker sends is the model to start from, seven numbers about the rows and the start, and that
+        # there is no more.
+        begun = 2 * HEADER_BYTES + 7 * 8 + 6 * 8 + letter
         assert result.ledger.per_rank()[0]["bytes_sent"] == n_letters * letter + begun
     assert len(result.stats) == n_ranks
 
@@ -113,6 +115,46 @@ def test_a_server_goes_on_where_training_was(strategy: Any, tolerance: float, sc
         resumed = replace(job, max_iter=epochs, resume_from=str(tmp_path))
         result = run_on_threads(train, data, (resumed,), timeout_s=30.0, mail=mail_for(resumed)).value
         np.testing.assert_allclose(result.params, expected.params, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize(
+    "strategy", [*PUSHING, Downpour(8, fetch_every=3), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr
+)
+def test_a_kept_state_has_all_that_was_sent(strategy: Any, tmp_path: Path) -> None:
+    """What the last checkpoint of an epoch gives back is the model that training returned, whoever sent what last."""
+    job, data = replace(make_job(strategy, 2), checkpoint=Checkpoint(tmp_path)), make_data(3)
+    whole = run_on_threads(train, data, (job,), timeout_s=30.0, mail=mail_for(job)).value.params
+    again = replace(job, checkpoint=None, resume_from=str(tmp_path))
+    found = run_on_threads(train, data, (again,), timeout_s=30.0, mail=mail_for(again)).value.params
+    np.testing.assert_array_equal(found, whole)
+
+
+def test_a_leader_is_not_held_back_by_itself() -> None:
+    """The worker with the lowest loss goes its own way to the bit; the others are pulled to it."""
+    strategy, n_rounds = AsyncLeaderSGD(8, pull=0.5), 30
+
+    def serve_leaders(server: Any) -> None:
+        model = Model(np.zeros(3), lambda g, factor: None, lambda: None, server.n_workers, rounds=10**6)
+        serve(server.mailbox, strategy.desk(model), model)
+
+    def program(rank: Any, step: np.ndarray) -> np.ndarray:
+        params = np.zeros(3)
+        state = strategy.init(rank.group, params, 1 / 3)
+        for _ in range(n_rounds):
+            params += step
+            strategy.correct(params, LocalSteps(0.1, float(rank.number), 1), state)
+            strategy.sync(rank.group, params, 1 / 3, state)
+            rank.group.barrier()
+        finish(rank.group, params)
+        return rank.group.allgather(params)
+
+    steps = [np.array([0.1, -0.2, 0.3]), np.zeros(3), -np.ones(3)]
+    models = run_on_threads(program, steps, timeout_s=30.0, mail=Mail(False, 1, serve_leaders)).value
+    alone = np.zeros(3)
+    for _ in range(n_rounds):
+        alone += steps[0]
+    np.testing.assert_array_equal(models[0], alone)
+    assert all(np.linalg.norm(model - alone) < np.linalg.norm(n_rounds * steps[2] - alone) / 4 for model in models[1:])
 
 
 @pytest.mark.parametrize(("options", "word"), [({"average": 1}, "average"), ({"schedule": "adaptive"}, "adaptive")])
@@ -241,8 +283,7 @@ def test_nothing_is_under_way_where_pairs_are_kept(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(ADPSGD, "settle", watched)
     job = replace(make_job(ADPSGD(8), 3), checkpoint=Checkpoint(tmp_path, every_s=0))
     run_on_threads(train, make_data(2), (job,), timeout_s=30.0, mail=mail_for(job))
-    # After every epoch, and once more when models are collected.
-    assert sorted(left) == sorted(4 * [(0, -1), (1, -1)])
+    assert sorted(left) == sorted(3 * [(0, -1), (1, -1)])
 
 
 @pytest.mark.parametrize("strategy", [Downpour(8), AsyncEASGD(8), AsyncLeaderSGD(8), ADPSGD(8)], ids=repr)

@@ -97,6 +97,56 @@ def test_round_robin_gives_a_staleness_of_all_others(n_workers: int) -> None:
     assert driver.delays[n_workers:] == [n_workers - 1] * (5 * n_workers)
 
 
+@pytest.mark.parametrize("n_workers", [1, 2, 6, 12])
+@pytest.mark.parametrize("split", [1, 2, 3, 6])
+def test_gradients_of_a_split_are_as_stale_as_the_source_says(n_workers: int, split: int) -> None:
+    """With c = P / n arrivals in a step, gradients of workers that take turns are n steps old, less a part of one."""
+    if n_workers % split:
+        pytest.skip("the source's c is a whole number")
+    arrivals = n_workers // split
+    driver = Driver(StalenessAware(arrivals=arrivals).desk, n_workers, 0.01, rounds=10**6)
+    for number in range(20 * n_workers):
+        driver.arrive(number % n_workers)
+    settled = driver.delays[2 * n_workers :]
+    # A worker sends with the model of the step that its last gradient went into, or of the one before.
+    assert np.mean(settled) == pytest.approx(split - 1 / arrivals)
+    assert max(settled) <= 2 * split
+
+
+@pytest.mark.parametrize("share", [0.25, 1.0, 3.0])
+@pytest.mark.parametrize("decay", [None, 0.9])
+def test_a_share_weighs_what_compensation_makes_of_a_gradient(share: float, decay: float | None) -> None:
+    """The step is that of the paper along g + lambda g * g * (x - b) of the worker's own gradient, times its share."""
+    rng = np.random.default_rng(5)
+    strategy, rate, strength = DelayCompensatedASGD(compensation=0.7, decay=decay), 0.1, 0.7
+    x = rng.standard_normal(4)
+    first, moved, mean_square = x.copy(), x.copy(), np.zeros(4)
+
+    def step(g: np.ndarray, factor: float) -> None:
+        x[:] -= rate * factor * g
+
+    desk = strategy.desk(Model(x, step, lambda: None, 2, rounds=10**6))
+    for worker, weight, behind in ((0, 1.0, False), (1, share, True)):
+        g = rng.standard_normal(4)
+        scale = np.ones(4)
+        if decay is not None:
+            mean_square = decay * mean_square + (1 - decay) * g * g
+            scale = 1.0 / np.sqrt(mean_square + 1e-7)
+        delayed = moved - first if behind else np.zeros(4)
+        moved = moved - rate * weight * (g + strength * scale * g * g * delayed)
+        desk.accept(worker, letter_of(weight * g, 0, weight))
+        np.testing.assert_allclose(x, moved, rtol=1e-12, atol=1e-14)
+
+
+def test_a_worker_without_rows_compensates_nothing() -> None:
+    """Its share is zero, and so is what it sends: the model and the running mean stay as they are."""
+    x = np.ones(3)
+    desk = DelayCompensatedASGD(decay=0.9).desk(Model(x, lambda g, factor: None, lambda: None, 2, rounds=10))
+    letter = letter_of(np.zeros(3), 0, 0.0)
+    assert list(desk.accept(1, letter)) == [1]
+    np.testing.assert_array_equal(letter.body, np.zeros(3))
+
+
 def test_compensation_of_nothing_is_asgd() -> None:
     """Without compensation, or without delay, a compensated gradient is the gradient, bit for bit."""
     rng = np.random.default_rng(3)

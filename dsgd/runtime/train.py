@@ -12,8 +12,6 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
-
 from dsgd.errors import GangTimeoutError
 from dsgd.runtime.continuing import leave, take_over
 from dsgd.runtime.keeping import StateKeeping
@@ -22,12 +20,12 @@ from dsgd.runtime.serving import begin_servers
 from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train_epoch import EpochEnd, settle
 from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
+from dsgd.runtime.train_model import bring_together
 from dsgd.runtime.train_rounds import Rounds
 from dsgd.runtime.train_run import Run, begin_run
-from dsgd.sync import Hogwild, RoundClock
-from dsgd.sync.averaging import weighted_mean
+from dsgd.sync import Hogwild
+from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.server import AbstractServerStrategy
-from dsgd.types import FloatVector
 
 __all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
 
@@ -77,7 +75,11 @@ def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
         ended = epoch_end.end(rounds, n_rounds)
         resumed = False
     left = None if job.leaves is None else leave(run.rank, job, at, run.rows)
-    averaged, n_averaged = _bring_together(run)
+    averaged, n_averaged = bring_together(run, at.params)
+    if isinstance(job.strategy, AbstractUnderWay):
+        run.rank.ledger.begin_round("collect")
+        job.strategy.leave(run.rank.group, at.params, at.strategy)
+        run.rank.ledger.end_round()
     settle(run, is_last=True)
     return TrainResult(
         at.params,
@@ -150,40 +152,6 @@ def _keep(run: Run, keeping: StateKeeping) -> None:
     run.rank.ledger.begin_round("keep")
     keeping.look(at, same_model=run.ends_equal(clock))
     run.rank.ledger.end_round()
-
-
-def _bring_together(run: Run) -> tuple[FloatVector | None, int]:
-    """Bring the models together at the end: what a strategy left apart, and the averaged iterates.
-
-    Returns
-    -------
-    averaged : array, shape (n_params,), or None
-        The averaged model.
-    n_averaged : int
-        Steps of a rank that it is the mean of; the largest over ranks.
-    """
-    at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
-    ended_early = at.epoch < run.job.max_iter
-    last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
-    if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
-        # A strategy that waits for the last round that was planned has yet to average.
-        ledger.begin_round("sync")
-        strategy.sync(group, at.params, run.weight, at.strategy)
-        ledger.end_round()
-    if not strategy.ends_equal:
-        ledger.begin_round("collect")
-        strategy.collect(group, at.params, run.weight, at.strategy)
-        ledger.end_round()
-    own = at.optimizer.averaged
-    if own is None:
-        return None, 0
-    n_averaged = at.optimizer.n_averaged
-    averaged = own if n_averaged else at.params.copy()
-    ledger.begin_round("collect")
-    counts = group.allgather(np.array([n_averaged])).ravel()
-    weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weight)
-    ledger.end_round()
-    return averaged, int(counts.max())
 
 
 def _step_counter(run: Run) -> float:

@@ -18,6 +18,7 @@ from dsgd.runtime.account import ProgressAccount
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train_job import EpochRecord
+from dsgd.runtime.train_model import bring_together
 from dsgd.runtime.train_rounds import Rounds
 from dsgd.runtime.train_run import Run
 from dsgd.runtime.train_walk import charge_visit
@@ -111,7 +112,7 @@ class EpochEnd:
         return ends
 
     def _message(self, dispersion: float) -> _Sums:
-        """Return this rank's part of the sums."""
+        """Return this rank's part of the sums; the score is that of the model that all ranks together have."""
         state = self._at.optimizer
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self._at.params)
@@ -181,13 +182,16 @@ class EpochEnd:
             self._rank.publish(event.as_mapping())
 
     def _evaluate_validation(self) -> Evaluation:
-        held_out = self._run.data.validation if self._job.early_stopping else None
+        if not self._job.early_stopping:
+            return Evaluation()
+        # Together with ranks that hold out no rows.
+        params = self._at.params.copy()
+        averaged, n_averaged = bring_together(self._run, params)
+        held_out = self._run.data.validation
         if held_out is None:
             return Evaluation()
-        state = self._at.optimizer
-        averaged = state.averaged
-        params = self._at.params if averaged is None or not state.n_averaged else averaged
-        found = self._job.optimizer.evaluate(params, held_out, state)
+        model = averaged if averaged is not None and n_averaged else params
+        found = self._job.optimizer.evaluate(model, held_out, self._at.optimizer)
         charge_visit(self._rank, self._job, held_out, 0, held_out.n_rows)
         return found
 

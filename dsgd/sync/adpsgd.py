@@ -153,9 +153,11 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
             group.mailbox.post(passive, state.sent, OP_POST)
         state.sent[-1] = _ASKS
 
+    def leave(self, group: Group, params: FloatVector, state: PairState) -> None:
+        """Do nothing: all has ended with the last epoch."""
+
     def collect(self, group: Group, params: FloatVector, weight: float, state: PairState) -> None:
-        """End what is under way, and take the mean of all models; the same on every rank."""
-        self.settle(group, params, state)
+        """Take the mean of all models, the same on every rank; nothing is under way since the epoch has ended."""
         # The mean over ranks is what the exchanges have kept; shares of rows have no part in it.
         weighted_mean(group, params, 1.0 / group.size)
 

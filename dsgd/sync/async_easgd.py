@@ -7,22 +7,23 @@ Update: after `every` rows of its own steps a worker sends its model x_p. The se
 other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
 
 Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The worker keeps one more vector,
-the centre as the last exchange left it, from which training goes on after a failure.
+the centre at the end of the last epoch, from which training goes on after a failure.
 
 Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -36,12 +37,12 @@ class ElasticState:
     Parameters
     ----------
     centre : array, shape (n_params,)
-        The centre after the last exchange of this worker.
+        The centre at the end of the last epoch, equal on all workers.
     version : array of int64, shape (1,)
-        Number of exchanges that it had had by then.
+        Number of exchanges that it had had when this worker last heard of it.
     """
 
-    centre: FloatVector
+    centre: FloatVector = field(metadata=ALIKE)
     version: AnyArray
 
 
@@ -85,15 +86,15 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         """Pull and be pulled; see `AbstractStrategy.sync`."""
         moved = vector.copy()
         push(group, moved, PushState(state.version))
-        if self.beta > 0.0:
-            # The centre was 1 / a times as far from the model as both have moved.
-            np.multiply(moved, vector.dtype.type(1.0 - group.size / self.beta), out=state.centre)
-            state.centre += vector
         vector -= moved
+
+    def settle(self, group: Group, params: FloatVector, state: ElasticState) -> None:
+        """Take note of the centre; see `AbstractUnderWay.settle`."""
+        state.version[0] = meet(group, state.centre)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: ElasticState) -> None:
         """Replace the model by the centre; see `AbstractStrategy.collect`."""
-        finish(group, params)
+        params[:] = state.centre
 
     def served(self, params: FloatVector, state: ElasticState) -> tuple[FloatVector, int]:
         """Return the centre; see `AbstractServerStrategy.served`."""

@@ -5,8 +5,9 @@ Problem: in `LeaderSGD` all ranks meet to find out who leads.
 Update: after `every` rows of its own steps a worker sends its model and its score, the mean training loss of these
 rows. The server counts the letters of all. Once there are as many as workers, whoever sent them, the model with the
 lowest score among them is the new leader z. Each worker that hears of a new one is pulled to it once,
-``x_p <- x_p + pull (z - x_p)``; the fast ones send more and so lead more. What training returns is the mean of all
-models, weighted by rows.
+``x_p <- x_p + pull (z - x_p)``, but for the one whose model it is: in the source a leader's distance to itself is zero,
+and by post z is its own model of some steps ago, which would only hold it back. The fast ones send more and so lead
+more. What training returns is the mean of all models, weighted by rows.
 
 Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The server keeps two models.
 
@@ -25,7 +26,7 @@ from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, push
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -98,15 +99,17 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         score = float(loss_sum / n_rows) if n_rows else np.inf
         state.losses[:] = 0.0
         leader, before = vector.copy(), int(state.version[0])
-        push(group, leader, PushState(state.version), score=score)
-        if state.version[0] != before:
+        author = push(group, leader, PushState(state.version), score=score)
+        if state.version[0] != before and author != group.rank:
             leader -= vector
             leader *= self.pull
             vector += leader
 
+    def settle(self, group: Group, params: FloatVector, state: FollowerState) -> None:
+        """Do nothing: a worker has all of its model, and hears of leaders by its next letter."""
+
     def collect(self, group: Group, params: FloatVector, weight: float, state: FollowerState) -> None:
         """Return the weighted mean of all models, the same on every rank."""
-        finish(group, params.copy())
         weighted_mean(group, params, weight)
 
     def served(self, params: FloatVector, state: FollowerState) -> tuple[FloatVector, int]:
@@ -123,6 +126,7 @@ class _Desk(AbstractDesk):
     def __init__(self, model: Model) -> None:
         self._model = model
         self._candidate = model.params.copy()
+        self._author = -1
         self._lowest = np.inf
         self._n = 0
 
@@ -131,11 +135,13 @@ class _Desk(AbstractDesk):
         if letter.score < self._lowest:
             self._lowest = letter.score
             self._candidate[:] = letter.body
+            self._author = worker
         self._n += 1
         if self._n >= model.n_workers:
             # Without a score that is a number nobody leads.
             if self._lowest < np.inf:
                 model.params[:] = self._candidate
+                model.author = self._author
                 model.version += 1
             self._lowest, self._n = np.inf, 0
         return (worker,)

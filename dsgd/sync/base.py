@@ -284,7 +284,10 @@ class AbstractAdaptation(ABC, Generic[StateT]):
 
 
 class AbstractUnderWay(ABC, Generic[StateT]):
-    """A strategy by which something may be under way between ranks when their rows of an epoch are over."""
+    """A strategy by which something may be under way between ranks when their rows of an epoch are over.
+
+    `AbstractStrategy.collect` finds the model without what `leave` does, so that it can be looked at and trained on.
+    """
 
     @abstractmethod
     def settle(self, group: Group, params: FloatVector, state: StateT) -> None:
@@ -298,6 +301,13 @@ class AbstractUnderWay(ABC, Generic[StateT]):
             The model of this rank, updated in place.
         state : StateT
             What `AbstractStrategy.init` returned; updated in place.
+        """
+
+    @abstractmethod
+    def leave(self, group: Group, params: FloatVector, state: StateT) -> None:
+        """End what is under way at the end of training, after which nothing is exchanged; called by all ranks.
+
+        Parameters are those of `settle`; the model stays as it is.
         """
 
 

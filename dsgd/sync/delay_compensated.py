@@ -6,7 +6,8 @@ Update: the server keeps the model b_p that it gave to each worker last. A gradi
 x, ``g + lambda g * g * (x - b_p)``: the first order of the gradient at x, with the outer product of g in the place of
 the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambda adapts for each parameter,
 ``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the loss
-is a negative log-likelihood (log loss); for others it has the wrong scale.
+is a negative log-likelihood (log loss); for others it has the wrong scale. Where shards are uneven g is the gradient
+itself, and the share that weighs it in the step weighs what it has become.
 
 Cost per round and worker: that of `ASGD`. The server keeps P models.
 
@@ -73,8 +74,11 @@ class _Desk(AbstractDesk):
         self._mean_square = np.zeros_like(model.params)
 
     def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        model, vector, strength = self._model, letter.body, self._compensation
-        if strength:
+        model, vector, strength, share = self._model, letter.body, self._compensation, letter.score
+        if strength and share:
+            # What has come is the share of the worker times its gradient; for one without rows it is nothing.
+            if share != 1.0:
+                vector /= vector.dtype.type(share)
             square = vector * vector
             change = square * (model.params - self._given[worker])
             if self._decay is not None:
@@ -82,6 +86,8 @@ class _Desk(AbstractDesk):
                 self._mean_square += (1.0 - self._decay) * square
                 change /= np.sqrt(self._mean_square + _EPSILON)
             vector += strength * change
+            if share != 1.0:
+                vector *= vector.dtype.type(share)
         model.step(vector, 1.0)
         model.version += 1
         return (worker,)

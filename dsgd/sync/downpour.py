@@ -3,8 +3,9 @@
 Problem: a letter for every gradient is too many; a worker can take many steps between two of them.
 
 Update: a worker takes SGD steps on its rows. After `every` of them it sends what they have changed since it last sent
-or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times it waits
-for the answer, the model of the server, and goes on from there. One worker alone takes plain SGD steps.
+or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at
+the end of an epoch, it waits for the answer, the model of the server, and goes on from there. One worker alone takes
+plain SGD steps.
 
 With ``s = 1``, as in the source, the server adds up what P workers do, so their rates add up too, and must be P times
 smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 letters old when it
@@ -20,15 +21,16 @@ Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adag
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import ClassVar, final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
+from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -47,7 +49,7 @@ class DownpourState:
         How often it has sent.
     """
 
-    base: FloatVector
+    base: FloatVector = field(metadata=ALIKE)
     pushes: AnyArray
 
 
@@ -101,9 +103,13 @@ class Downpour(AbstractServerStrategy[DownpourState]):
             vector[:] = change
         state.base[:] = vector
 
+    def settle(self, group: Group, params: FloatVector, state: DownpourState) -> None:
+        """Fetch the model of the server; see `AbstractUnderWay.settle`."""
+        meet(group, params)
+        state.base[:] = params
+
     def collect(self, group: Group, params: FloatVector, weight: float, state: DownpourState) -> None:
-        """Replace the model by that of the server; see `AbstractStrategy.collect`."""
-        finish(group, params)
+        """Do nothing: since the epoch has ended all ranks have the model of the server."""
 
     def served(self, params: FloatVector, state: DownpourState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""

@@ -3,7 +3,7 @@
 Problem: where ranks cannot talk while they train, or a message costs as much as a training run.
 
 Update: every rank runs SGD on its rows to the end; then, once, ``x_p <- sum_q (n_q / n) x_q``. Until then the models
-of the ranks differ, so a score or an objective taken before the end is that of a rank's own model.
+of the ranks differ. Early stopping looks at the mean that training would return, one more all-reduce per epoch.
 
 Cost: one all-reduce of the model per training, `dsgd.collectives.allreduce_cost`.
 

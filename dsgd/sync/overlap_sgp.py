@@ -29,7 +29,7 @@ from dsgd.comm.mixing import shares
 from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.comm.wire import OP_GOSSIP
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
 from dsgd.types import FloatMatrix, FloatVector, IntVector
@@ -63,7 +63,7 @@ class InFlightState:
 
 
 @dataclass(frozen=True)
-class OverlapSGP(AbstractStrategy[InFlightState]):
+class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState]):
     """Push a share of the model to peers every `every` rows, and take in shares that were pushed some rounds ago.
 
     Parameters
@@ -124,15 +124,22 @@ class OverlapSGP(AbstractStrategy[InFlightState]):
         state.weight[0] = mass[-1]
         np.divide(mass[:-1], mass[-1], out=vector)
 
+    def settle(self, group: Group, params: FloatVector, state: InFlightState) -> None:
+        """Do nothing: what is under way is in the state of who has sent it."""
+
+    def leave(self, group: Group, params: FloatVector, state: InFlightState) -> None:
+        """Take what is under way out of the mailbox; see `AbstractUnderWay.leave`."""
+        for late in range(max(0, int(state.rounds[0]) - self.delay), state.posted):
+            self._take(group, late, state)
+
     def collect(self, group: Group, params: FloatVector, weight: float, state: InFlightState) -> None:
-        """Take in what is under way, and return the mean of all masses over the mean of all weights."""
+        """Return the mean of all masses over the mean of all weights, with what each rank has under way."""
         k, mass = int(state.rounds[0]), state.mass
-        for earlier in range(max(state.posted, k - self.delay), k):
-            self._post(group, earlier, state)
         np.multiply(params, params.dtype.type(state.weight[0]), out=mass[:-1])
         mass[-1] = state.weight[0]
         for late in range(max(0, k - self.delay), k):
-            self._take(group, late, state)
+            n_receivers = len(self.topology.out_peers(group.rank, group.size, late))
+            mass += mass.dtype.type(n_receivers) * state.sent[late % self.delay]
         weighted_mean(group, mass, 1.0 / group.size)
         np.divide(mass[:-1], mass[-1], out=params)
 

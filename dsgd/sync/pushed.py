@@ -2,7 +2,7 @@
 
 Every worker walks its rows in batches of its own. It sends the mean gradient of a batch and gets a model, from which it
 goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of
-n rows, sends ``(P n_p / n) g_p``.
+n rows, sends ``(P n_p / n) g_p``, and says that factor, its share, with it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, finish, push
+from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
 from dsgd.types import FloatVector
 
 __all__ = ["AbstractPushStrategy", "SteppingDesk"]
@@ -48,12 +48,16 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
         """Send the gradient and replace it by the model of the server; see `AbstractStrategy.sync`."""
         if (share := weight * group.size) != 1.0:
             vector *= share
-        push(group, vector, state)
+        push(group, vector, state, score=share)
+
+    @final
+    def settle(self, group: Group, params: FloatVector, state: PushState) -> None:
+        """Replace the model by that of the server; see `AbstractUnderWay.settle`."""
+        state.version[0] = meet(group, params)
 
     @final
     def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:
-        """Replace the model by the last one of the server; see `AbstractStrategy.collect`."""
-        finish(group, params)
+        """Do nothing: since the epoch has ended all ranks have the model of the server."""
 
     @final
     def served(self, params: FloatVector, state: PushState) -> tuple[FloatVector, int]:

@@ -6,13 +6,15 @@ to a server wait for nobody else.
 A worker posts a letter, a vector with the version of the model that it was made with, and waits for the answer. The
 server takes letters as they come, hands each to its desk, the small part that differs from method to method, and
 answers those workers that the desk names: at once, later (a worker that is ahead is held back by not answering it) or
-never. After its last round a worker says that it is done; when all have, each gets the final model, the same bits.
+never.
 
-Cost per round and worker: one letter to the server and one back, each of the vector and 24 bytes. The server's port
-carries the letters of all: P times as much. `letter_bytes` is the closed form.
+At the end of an epoch, where workers wait for the slowest of them anyway (for the control message: losses, the stopping
+rule), all meet: the server takes in what is left, and when the last worker has come each gets the model, the same bits.
+So it is the model of the server that is scored, kept and returned, and none of the older ones that workers have.
+Inside an epoch nothing synchronises, and no state is kept.
 
-What still synchronises: the control message at the end of an epoch (losses, the stopping rule), one all-reduce of a few
-numbers among the workers, which waits for the slowest of them. Inside an epoch nothing does, and no state is kept.
+Cost per round and worker: one letter to the server and one back, each of the vector and 24 bytes, and as much at the
+end of an epoch. The server's port carries the letters of all: P times as much. `letter_bytes` is the closed form.
 
 Source: Li et al. 2014 (parameter server); Dean et al. 2012 (Downpour).
 """
@@ -30,7 +32,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.wire import HEADER_BYTES, OP_POST
 from dsgd.ledger import COMPUTE
-from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = [
@@ -41,6 +43,7 @@ __all__ = [
     "PushState",
     "finish",
     "letter_bytes",
+    "meet",
     "push",
     "serve",
 ]
@@ -51,6 +54,7 @@ _HEAD_BYTES: Final = 24
 _QUESTION: Final = 0
 _NEWS: Final = 1
 _DONE: Final = 2
+_MEETING: Final = 3
 
 
 @final
@@ -86,22 +90,27 @@ class Letter:
         return bool(self._head[0] == _DONE)
 
     @property
+    def is_at_meeting(self) -> bool:
+        """Whether its sender is at the end of an epoch, where all wait for the model; there is no vector."""
+        return bool(self._head[0] == _MEETING)
+
+    @property
     def wants_answer(self) -> bool:
         """Whether its sender waits for an answer, as it does unless it says otherwise."""
         return bool(self._head[0] == _QUESTION)
 
     @property
     def score(self) -> float:
-        """What its sender has to say in one number."""
+        """What its sender has to say in one number; in an answer, `Model.author`."""
         return float(self._score[0])
 
     @score.setter
     def score(self, value: float) -> None:
         self._score[0] = value
 
-    def say(self, *, last: bool = False, wants_answer: bool = True) -> None:
-        """Say whether the sender is done, and whether it waits for an answer."""
-        self._head[0] = _DONE if last else _QUESTION if wants_answer else _NEWS
+    def say(self, *, last: bool = False, at_meeting: bool = False, wants_answer: bool = True) -> None:
+        """Say whether the sender is done, or at the end of an epoch, and whether it waits for an answer."""
+        self._head[0] = _DONE if last else _MEETING if at_meeting else _QUESTION if wants_answer else _NEWS
 
     @property
     def version(self) -> int:
@@ -151,6 +160,8 @@ class Model:
         Number of updates that it has received.
     n_letters : int
         Number of vectors that have come.
+    author : int
+        The worker whose vector the model is, or a negative number: every answer says it.
     """
 
     params: FloatVector
@@ -160,6 +171,7 @@ class Model:
     rounds: int
     version: int = 0
     n_letters: int = 0
+    author: int = -1
 
 
 class AbstractDesk(ABC):
@@ -188,15 +200,20 @@ class AbstractDesk(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Take in what is left, once every worker is done."""
+        """Take in what is left, when every worker is at the end of an epoch."""
 
 
-class AbstractServerStrategy(AbstractStrategy[StateT], Generic[StateT]):
+class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):
     """A strategy whose ranks talk to a server by post."""
 
     talks = "by post"
     n_servers = 1
     ends_equal = False
+
+    @final
+    def leave(self, group: Group, params: FloatVector, state: StateT) -> None:
+        """Tell the server that this worker is done; see `AbstractUnderWay.leave`."""
+        finish(group, params)
 
     @abstractmethod
     def desk(self, model: Model) -> AbstractDesk:
@@ -215,7 +232,7 @@ class AbstractServerStrategy(AbstractStrategy[StateT], Generic[StateT]):
         """
 
 
-def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 0.0, wants_answer: bool = True) -> None:
+def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 0.0, wants_answer: bool = True) -> int:
     """Send a vector to the server and replace it by the answer, in place, which is waited for.
 
     Parameters
@@ -230,6 +247,11 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
         What else there is to say.
     wants_answer : bool, default True
         Whether there is an answer; without one the vector stays.
+
+    Returns
+    -------
+    int
+        `Model.author`, by the answer.
     """
     letter = Letter(vector.shape[0], vector.dtype)
     letter.body[:] = vector
@@ -237,19 +259,36 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
     letter.say(wants_answer=wants_answer)
     group.mailbox.post(group.size, letter.frame, OP_POST)
     if not wants_answer:
-        return
+        return -1
     group.mailbox.take(group.size, letter.frame, OP_POST)
     vector[:] = letter.body
     state.version[0] = letter.version
+    return int(letter.score)
 
 
-def finish(group: Group, params: FloatVector) -> None:
-    """Tell the server that this worker is done, and wait for the final model; it is the same on every worker."""
+def meet(group: Group, params: FloatVector) -> int:
+    """Wait at the end of an epoch for the model of the server, the same on every worker; return its version.
+
+    Parameters
+    ----------
+    group : Group
+        The workers.
+    params : array, shape (n_params,)
+        Overwritten by the model.
+    """
     letter = Letter(params.shape[0], params.dtype)
-    letter.say(last=True)
+    letter.say(at_meeting=True)
     group.mailbox.post(group.size, letter.frame, OP_POST)
     group.mailbox.take(group.size, letter.frame, OP_POST)
     params[:] = letter.body
+    return letter.version
+
+
+def finish(group: Group, params: FloatVector) -> None:
+    """Tell the server that this worker is done; there is no answer."""
+    letter = Letter(params.shape[0], params.dtype)
+    letter.say(last=True)
+    group.mailbox.post(group.size, letter.frame, OP_POST)
 
 
 def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
@@ -272,13 +311,19 @@ def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
     """
     ledger = mailbox.ledger
     letter = Letter(model.params.shape[0], model.params.dtype)
-    working = list(range(model.n_workers))
+    working, n_there = list(range(model.n_workers)), 0
     while working:
         ledger.begin_round("serve")
         worker = mailbox.wait_any(working)
         mailbox.take(worker, letter.frame, OP_POST)
         if letter.is_last:
             working.remove(worker)
+        elif letter.is_at_meeting:
+            n_there += 1
+            if n_there == len(working):
+                desk.settle()
+                _hand_out(mailbox, model, letter)
+                n_there = 0
         else:
             begin = ledger.clock() if ledger.timing else 0.0
             model.n_letters += 1
@@ -288,13 +333,14 @@ def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             for other in answered:
                 desk.answer(other, letter.body)
-                letter.version = model.version
+                letter.version, letter.score = model.version, model.author
                 mailbox.post(other, letter.frame, OP_POST)
         ledger.end_round()
-    ledger.begin_round("collect")
-    desk.settle()
+
+
+def _hand_out(mailbox: AbstractMailbox, model: Model, letter: Letter) -> None:
+    """Give every worker the model."""
     letter.body[:] = model.params
-    letter.version = model.version
+    letter.version, letter.score = model.version, model.author
     for worker in range(model.n_workers):
         mailbox.post(worker, letter.frame, OP_POST)
-    ledger.end_round()

@@ -3,10 +3,15 @@
 Problem: a gradient that was computed d steps ago points from where the model was; at full rate late workers throw the
 model back.
 
-Update, for a gradient of staleness d that arrives at the server: the rate of its step is divided by ``max(d, 1)``, for
-the penalty too. After every n arrivals the server takes one step with all of them (n-softsync), each at its own rate
-and divided by n; the worker is answered at once. With n = 1 every gradient is a step, as in `ASGD`. P alike workers
-have d = P - 1, so the rate that is given should be that much larger than for `ASGD`.
+Update: a gradient that was computed with version j of the model and goes into the step that makes version i + 1 of
+version i has the staleness ``d = i - j``, and its rate is divided by ``max(d, 1)``, for the penalty too. After every c
+arrivals the server takes one step with all of them, each at its own rate and divided by c; the worker is answered at
+once. At the end of an epoch it takes one with those that have come.
+
+The source calls this n-softsync, with ``c = P / n`` of P workers: between two gradients of a worker there are n steps,
+and that is what d is in the mean, a little less for few workers. With c = 1 (n = P) every gradient is a step, as in
+`ASGD`, and P workers that take turns have d = P - 1, so the rate that is given should be that much larger than for
+`ASGD`. With c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all workers.
 
 Cost per round and worker: that of `ASGD`.
 
@@ -37,7 +42,7 @@ class StalenessAware(AbstractPushStrategy):
     batch : int, default 8
         Rows of a worker's gradient.
     arrivals : int, default 1
-        Gradients that the server takes one step with.
+        c, the gradients that the server takes one step with; the source's n is the number of workers over it.
 
     Raises
     ------

@@ -14,6 +14,7 @@ from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_s
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps
+from dsgd.sync.base import AbstractUnderWay
 from gangs import connect_shm, connect_tcp, raise_first, run_ranks
 
 Moves = Callable[[int, int, np.ndarray], np.ndarray]
@@ -63,6 +64,8 @@ def exchange(
         before[n_rounds][rank] = params
         if not strategy.ends_equal:
             strategy.collect(group, params, weights[rank], state)
+        if isinstance(strategy, AbstractUnderWay):
+            strategy.leave(group, params, state)
         return params, totals, state
 
     results = raise_first(run_ranks([lambda rank=rank: run(rank) for rank in range(size)]))

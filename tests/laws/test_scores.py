@@ -1,0 +1,62 @@
+"""What early stopping looks at: the score of the model that training would return if it ended now."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd.local import SGD, Objective
+from dsgd.runtime.serving import mail_for
+from dsgd.runtime.threads import run_on_threads
+from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.sync import (
+    ADPSGD,
+    ASGD,
+    AsyncEASGD,
+    AsyncLeaderSGD,
+    BackupWorkers,
+    DelayCompensatedASGD,
+    Downpour,
+    StalenessAware,
+    StaleSynchronous,
+)
+from laws.family import FAMILY
+from laws.gang import shards_of
+
+POSTED: list[Any] = [
+    ASGD(8),
+    DelayCompensatedASGD(8),
+    StalenessAware(8, arrivals=4),
+    StaleSynchronous(8),
+    BackupWorkers(8),
+    Downpour(8, fetch_every=3),
+    AsyncEASGD(8),
+    AsyncLeaderSGD(8),
+    ADPSGD(8),
+]
+STRATEGIES = [m.strategy for m in FAMILY if m.strategy.momentum == "keep"] + POSTED
+
+
+def r2(params: np.ndarray, data: list[TrainData]) -> float:
+    """Return R2 on the rows that all ranks hold out."""
+    X = np.concatenate([part.validation.values for part in data])  # type: ignore[union-attr]
+    y = np.concatenate([part.validation.targets for part in data])  # type: ignore[union-attr]
+    return float(1.0 - np.sum((y - X @ params[:-1] - params[-1]) ** 2) / np.sum((y - y.mean()) ** 2))
+
+
+@pytest.mark.parametrize("average", [0, 1])
+@pytest.mark.parametrize("strategy", STRATEGIES, ids=repr)
+def test_the_score_of_an_epoch_is_that_of_the_model_returned(strategy: Any, average: int) -> None:
+    """However far ranks are apart when an epoch ends, the last score is that of what training returns."""
+    if average and (strategy.n_servers and strategy.exchanges == "gradient"):
+        pytest.skip("a server takes the steps, and no rank has iterates to average")
+    shards = shards_of([40, 64, 16], loss="squared_error")
+    held_out = shards_of([9, 5, 12], seed=1, loss="squared_error")
+    data = [TrainData(shard, validation) for shard, validation in zip(shards, held_out, strict=True)]
+    sgd = SGD(Objective("squared_error", "l2", 0.01), schedule="constant", eta0=0.02, average=average)
+    job = TrainJob(sgd, strategy, np.zeros(6), 2, None, 5, early_stopping=True, scoring="r2")
+    result = run_on_threads(train, data, (job,), timeout_s=60.0, mail=mail_for(job)).value
+    model = result.averaged if average else result.params
+    assert result.history[-1].validation_score == pytest.approx(r2(model, data), rel=1e-11, abs=1e-11)
