@@ -282,7 +282,8 @@ def _raise(
     """Raise the ParseError of a problem found at a byte position."""
     view = bytes(data[:position])
     rest = bytes(data[position : position + 60]).split(b"\n", 1)[0].split()
-    token = repr(rest[0].decode("utf-8", "replace")) if rest else "the end of the line"
+    # What is no text at all is shown in letters that cannot upset a terminal.
+    token = ascii(rest[0].decode("utf-8", "replace")) if rest else "the end of the line"
     text = {
         _BAD_LABEL: f"expected a label (a number), got {token}",
         _LABEL_NOT_FINITE: f"the label is not finite: {token}",

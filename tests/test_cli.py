@@ -179,6 +179,9 @@ def test_wrong_sync_names_the_choices(text: str) -> None:
         (["fit", "--data", "{train}", "--model", "{nowhere}"], "create it first"),
         (["fit", "--data", "{train}", "--model", "{folder}"], "is a folder: name a file"),
         (["fit", "--data", "{train}", "{npz}", "--model", "{out}"], "files of one format"),
+        (["fit", "--data", "{parquet}", "--model", "{out}"], "pandas.read_parquet(...)"),
+        (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
+        (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),
         (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
         (["fit", "--data", "{train}", "--model", "{out}", "--task", "sorting"], "classification, regression"),
         (["fit", "--data", "{train}", "--model", "{out}", "--sync", "often"], "minibatch:N"),
@@ -194,6 +197,9 @@ def test_error_is_one_line_with_a_remedy(
 ) -> None:
     """A wrong command ends with status 2 and one line on standard error that says what to do, and no traceback."""
     (tmp_path / "bad.svm").write_text("1 1:2\n-1 1:two\n", encoding="ascii")
+    (tmp_path / "wide.svm").write_text("1 1:2 9:1\n", encoding="ascii")
+    for name in ("rows.parquet", "rows.bin"):
+        (tmp_path / name).write_bytes(b"\x01\xff\x1b[31m\x00" * 9)
     np.savez(tmp_path / "narrow.npz", X=np.ones((3, 2)), y=np.ones(3))
     paths = {
         "missing": tmp_path / "missing.svm",
@@ -204,6 +210,9 @@ def test_error_is_one_line_with_a_remedy(
         "npz": files / "train.npz",
         "bad": tmp_path / "bad.svm",
         "narrow": tmp_path / "narrow.npz",
+        "parquet": tmp_path / "rows.parquet",
+        "binary": tmp_path / "rows.bin",
+        "wide": tmp_path / "wide.svm",
         "model": model,
     }
     status, _, errors = run(*[arg.format(**paths) for arg in args])

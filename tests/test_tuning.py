@@ -342,7 +342,11 @@ def test_a_search_on_worker_processes(client, rows):
     found = tune(SGDClassifier(alpha=1e-3), *rows, client, budget=3.0, strategies=["local"])
     assert found.ranks == 2
     assert found.estimator.client is client
-    assert "client" not in found.line
+    assert found.line.endswith("client=client)")
+    lines = found.code.splitlines()
+    assert lines[0] == "from dask.distributed import Client"
+    assert "client = Client(n_workers=2, threads_per_worker=1)" in lines
+    compile(found.code, "pasted", "exec")
     assert any(trial.curve for trial in found.table)
     wait_until(lambda: [key for keys in client.has_what().values() for key in keys])
 

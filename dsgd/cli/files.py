@@ -13,11 +13,39 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 __all__ = ["check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
 
 _TABLE_SUFFIXES = (".npz",)
+# Formats that people have their rows in and that are not read here, each with the call that reads them.
+_FOREIGN = {
+    ".arrow": "pandas.read_feather",
+    ".csv": "pandas.read_csv",
+    ".feather": "pandas.read_feather",
+    ".json": "pandas.read_json",
+    ".jsonl": "pandas.read_json",
+    ".npy": "numpy.load",
+    ".parquet": "pandas.read_parquet",
+    ".pq": "pandas.read_parquet",
+    ".tsv": "pandas.read_csv",
+    ".xlsx": "pandas.read_excel",
+}
 
 
 def is_svmlight(path: str) -> bool:
-    """Return whether a file is read as svmlight: every name that does not say it is something else."""
-    return not path.lower().endswith(_TABLE_SUFFIXES)
+    """Return whether a file is read as svmlight: every name that does not say it is something else.
+
+    Raises
+    ------
+    InvalidParameterError
+        The name says that it is in a format that is not read.
+    """
+    name = path.lower()
+    plain = name.removesuffix(".gz").removesuffix(".bz2")
+    for suffix, reader in _FOREIGN.items():
+        if plain.endswith(suffix):
+            raise InvalidParameterError(
+                f"--data {path}: {suffix} files are not read here, but svmlight files and .npz archives. In Python: "
+                f"table = {reader}(...), and fit an estimator of dsgd on its columns; numpy.savez('rows.npz', X=..., "
+                "y=...) writes what this command reads."
+            )
+    return not name.endswith(_TABLE_SUFFIXES)
 
 
 def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any, Any]:
@@ -49,8 +77,15 @@ def read_rows(paths: Sequence[str], n_features: int | None = None) -> tuple[Any,
         raise InvalidParameterError("--data mixes svmlight files and .npz archives: give files of one format")
     if kinds == {True}:
         from dsgd.datasets import load_svmlight
+        from dsgd.inputs import widen
 
-        return load_svmlight(list(paths), n_features=n_features)
+        X, y = load_svmlight(list(paths))
+        if n_features is not None and X.shape[1] > n_features:
+            raise InvalidDataError(
+                f"--data has columns up to number {X.shape[1]}, and the model was trained on {n_features} features: "
+                "leave out the columns that it does not know, or train it on rows that have them"
+            )
+        return (X if n_features is None else widen(X, n_features)), y
     import numpy as np
     from scipy import sparse
 

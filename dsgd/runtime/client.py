@@ -14,13 +14,18 @@ from distributed import Client, LocalCluster, get_worker, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
 
-__all__ = ["client_for", "client_of", "close_own_cluster", "connect_client"]
+__all__ = ["QUIET_WORKER", "client_for", "client_of", "close_own_cluster", "connect_client"]
 
 _log = logging.getLogger("dsgd.runtime")
 
-# A terminal sends ctrl-C to every process of the command. The client answers it and closes its workers in order; left
-# to themselves they would each print a traceback first.
-_DEAF_TO_CTRL_C: Final = "import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)"
+#: What worker processes of our own run first, so that none prints a traceback where nothing is wrong. A terminal sends
+#: ctrl-C to every process of the command, but it is the client that answers it and closes its workers in order. And a
+#: heartbeat that is under way when they are closed finds its connection gone.
+QUIET_WORKER: Final = """\
+import logging, signal
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+logging.getLogger("distributed.worker").addFilter(lambda record: "during heartbeat" not in record.msg)
+"""
 
 
 def client_of(client: Any = None) -> Client | None:
@@ -169,7 +174,7 @@ def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Itera
             processes=True,
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
-            preload=[_DEAF_TO_CTRL_C],
+            preload=[QUIET_WORKER],
         ) as cluster,
         Client(cluster, set_as_default=False) as own,
     ):

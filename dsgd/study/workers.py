@@ -44,6 +44,8 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
         return
     from distributed import Client, LocalCluster
 
+    from dsgd.runtime.client import QUIET_WORKER
+
     with _children_ignore_interrupts():
         started = LocalCluster(
             n_workers=ranks,
@@ -53,6 +55,7 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
             dashboard_address="127.0.0.1:0",
             scheduler_kwargs={"dashboard": False},
             silence_logs=logging.ERROR,
+            preload=[QUIET_WORKER],
         )
     with started as cluster, Client(cluster, set_as_default=False) as client:
         yield client

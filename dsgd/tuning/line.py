@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-__all__ = ["call_text", "estimator_line", "import_lines"]
+__all__ = ["call_text", "client_lines", "estimator_line", "import_lines"]
 
 # Objects of this process: a cluster, or random numbers that go on from where they are.
 _LEFT_OUT: Final = ("client", "random_state")
@@ -33,7 +33,8 @@ def call_text(part: Any) -> str:
 def estimator_line(estimator: Any) -> str:
     """Return the call that makes an estimator, without what is at its default.
 
-    A client is left out, as is a generator of random numbers: they are objects of this process.
+    A client is called ``client``, see `client_lines`. A generator of random numbers is left out: it is an object of
+    this process.
 
     Parameters
     ----------
@@ -51,7 +52,28 @@ def estimator_line(estimator: Any) -> str:
         given.append(f"{name}={call_text(value)}")
     # What was tuned is what is looked for.
     given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
+    if client_lines(estimator.client):
+        given.append("client=client")
     return f"{type(estimator).__name__}({', '.join(given)})"
+
+
+def client_lines(client: Any) -> list[str]:
+    """Return the lines that make a client of a cluster like the one that it has; none for a simulated one or None.
+
+    Parameters
+    ----------
+    client : distributed.Client, SimulatedCluster or None
+        Connected, or closed.
+    """
+    if not hasattr(client, "scheduler_info"):
+        return []
+    cluster = client.cluster
+    if type(cluster).__name__ == "LocalCluster":
+        threads = [spec["options"].get("nthreads", 1) for spec in cluster.worker_spec.values()]
+        call = f"n_workers={len(threads)}, threads_per_worker={max(threads, default=1)}"
+    else:
+        call = repr(client.scheduler.address) if client.scheduler is not None else ""
+    return ["from dask.distributed import Client", f"client = Client({call})"]
 
 
 def import_lines(estimator: Any) -> list[str]:

@@ -99,6 +99,8 @@ class TuningResult:
         The cost model of the cluster; None where there was no time to measure it, and predictions are estimates.
     seconds, budget : float
         What tuning took and was allowed to take.
+    client_lines : tuple of str
+        The lines that make a client of a cluster like the one that trained, see `dsgd.tuning.line.client_lines`.
     """
 
     estimator: Any
@@ -113,6 +115,7 @@ class TuningResult:
     calibration: SavedCosts | None
     seconds: float
     budget: float
+    client_lines: tuple[str, ...] = ()
 
     @property
     def best(self) -> Trial:
@@ -121,13 +124,14 @@ class TuningResult:
 
     @property
     def line(self) -> str:
-        """The call that makes the estimator, to be pasted; without the client."""
+        """The call that makes the estimator, to be pasted; the client, if there is one, is called ``client``."""
         return estimator_line(self.estimator)
 
     @property
     def code(self) -> str:
-        """Imports and the line."""
-        return "\n".join([*import_lines(self.estimator), "", f"model = {self.line}"])
+        """Imports, what makes the client, and the line."""
+        imports, made = import_lines(self.estimator), list(self.client_lines)
+        return "\n".join([*made[:-1], *imports, "", *made[-1:], f"model = {self.line}"])
 
     @property
     def answer(self) -> str:

@@ -38,6 +38,7 @@ from dsgd.progress import Notice, ProgressEvent, StopTraining
 from dsgd.sim import CostModel, SavedCosts, SimulatedCluster, known_costs
 from dsgd.sim.cost import Layout, estimated_costs
 from dsgd.tuning.halving import Point, epochs_within, held_score, rung_sizes, slice_s, standing
+from dsgd.tuning.line import client_lines
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.rows import LEAST_ROWS, TuningRows, place_rows
 from dsgd.tuning.space import Candidate, candidates, strategies_of
@@ -379,6 +380,7 @@ class _Search:
             calibration=saved,
             seconds=time.perf_counter() - self._begin,
             budget=self._budget,
+            client_lines=tuple(client_lines(self._client)),
         )
 
 
