@@ -30,6 +30,7 @@ __all__ = [
     "centre",
     "concatenate_rows",
     "is_sparse_cheaper",
+    "left_bytes",
     "left_form",
     "prefers_sparse",
     "prepare",
@@ -45,7 +46,11 @@ __all__ = [
 KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 
 _TILE = 16
-_DENSIFIED_BYTES = 16 * 2**20
+_GOLDEN = np.uint64(0x9E3779B97F4A7C15)
+#: Left rows that are densified together, and of how many bytes each: 512 rows take 32 megabytes. Wider ones are given
+#: the columns only that are there, and go in smaller parts.
+_MOST_LEFT, _FEWEST_LEFT = 512, 16
+_WIDEST_BYTES = 2**16
 _CHUNK_BYTES = 2**19
 
 
@@ -397,6 +402,49 @@ def sparse_products(values, indices, indptr, left, left_offsets, offsets, out, s
                 out[k, first + r] = scratch[r, k]
 
 
+@compiled
+def fill_table(columns, table):  # type: ignore[no-untyped-def]
+    """Put each column and its place into a table of a power of two, by open addressing."""
+    mask = np.uint64(len(table) - 1)
+    for place in range(len(columns)):
+        slot = (np.uint64(columns[place]) * _GOLDEN >> np.uint64(32)) & mask
+        while table[slot, 0] >= 0:
+            slot = (slot + np.uint64(1)) & mask
+        table[slot, 0], table[slot, 1] = columns[place], place
+
+
+@compiled
+def narrow_rows(values, indices, indptr, table, out_values, out_indices, out_indptr):  # type: ignore[no-untyped-def]
+    """Keep the entries whose columns are in a table, under their places."""
+    mask, count = np.uint64(len(table) - 1), np.uint64(0)
+    for i in range(np.uint64(len(indptr) - 1)):
+        for p in range(np.uint64(indptr[i]), np.uint64(indptr[i + np.uint64(1)])):
+            column = indices[p]
+            slot = (np.uint64(column) * _GOLDEN >> np.uint64(32)) & mask
+            while table[slot, 0] >= 0 and table[slot, 0] != column:
+                slot = (slot + np.uint64(1)) & mask
+            if table[slot, 0] >= 0:
+                out_values[count], out_indices[count] = values[p], table[slot, 1]
+                count += np.uint64(1)
+        out_indptr[i + np.uint64(1)] = count
+
+
+def make_table(columns: AnyArray) -> AnyArray:
+    """Return a table of some columns, each once, and their places, shape (size, 2)."""
+    table = np.full((2 ** max(4, int(2 * len(columns)).bit_length()), 2), -1, dtype=columns.dtype)
+    fill_table(columns, table)
+    return table
+
+
+def narrow(csr: tuple[AnyArray, AnyArray, AnyArray], table: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return CSR rows less the entries whose columns are not in a table; columns are numbered by it."""
+    values, indices, indptr = csr
+    size = int(indptr[-1] - indptr[0])
+    out = np.empty(size, dtype=values.dtype), np.empty(size, dtype=indices.dtype), np.zeros_like(indptr)
+    narrow_rows(values, indices, indptr, table, *out)
+    return out
+
+
 def _finish(kernel: Kernel, out: AnyArray) -> None:
     """Turn products into kernel values, in place."""
     if kernel.name == "rbf":
@@ -416,31 +464,68 @@ def _finish(kernel: Kernel, out: AnyArray) -> None:
 
 @dataclass(frozen=True)
 class Left:
-    """Left rows in the form that products want: dense (q, d), or densified by columns (d, q)."""
+    """Left rows in the form that products want.
+
+    Parameters
+    ----------
+    rows : Rows
+        Dense rows, shape (q, d), or what sparse ones have besides their entries.
+    columns : array, shape (m, q), or None
+        Sparse rows, densified by columns.
+    table : array, shape (size, 2), or None
+        Which columns those are, by hashing (`make_table`), if they are not all.
+    """
 
     rows: Rows
     columns: AnyArray | None = None
+    table: AnyArray | None = None
+
+
+def left_bytes(rows: Rows) -> int:
+    """Return the bytes that a row takes as a left one."""
+    if rows.sparse is not None:
+        return min(rows.n_columns * int(rows.sparse[0].itemsize), _WIDEST_BYTES)
+    if rows.ids is not None:
+        return 8
+    held = rows.dense if rows.dense is not None else rows.plain
+    return 8 * int(held.shape[1])
 
 
 def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
-    """Return (start, stop, part) of the left rows; sparse rows come in parts whose densified form stays small."""
+    """Return (start, stop, part) of the left rows; sparse rows come in parts whose densified form stays small.
+
+    Of wide rows a part has the columns only that its rows have, and so few rows that there are not many.
+    """
     if rows.sparse is not None and rows.offsets is not None:
-        matrix = sp.csr_matrix(rows.sparse, shape=(rows.n, rows.n_columns))
-        step = max(16, min(512, _DENSIFIED_BYTES // max(1, rows.n_columns * matrix.dtype.itemsize)))
-        parts = []
-        for begin in range(0, rows.n, step):
-            end = min(rows.n, begin + step)
-            full = np.zeros((rows.n_columns, end - begin), dtype=matrix.dtype)
-            chunk = matrix[begin:end]
-            of = np.repeat(np.arange(end - begin), np.diff(chunk.indptr))
-            full[chunk.indices, of] = chunk.data
-            parts.append((begin, end, Left(Rows(end - begin, offsets=rows.offsets[begin:end]), full)))
+        parts, begin = [], 0
+        while begin < rows.n:
+            parts.append(_densified_part(rows, begin))
+            begin = parts[-1][1]
         return parts
     if rows.dense is not None and kernel.name == "rbf":
         swapped = rows.dense.copy()
         swapped[:, [-2, -1]] = swapped[:, [-1, -2]]
         return [(0, rows.n, Left(Rows(rows.n, dense=swapped)))]
     return [(0, rows.n, Left(rows))]
+
+
+def _densified_part(rows: Rows, begin: int) -> tuple[int, int, Left]:
+    """Return where a part of sparse left rows begins and ends, and the part."""
+    values, indices, indptr = rows.sparse or (np.empty(0), np.empty(0), np.empty(0))
+    end = min(rows.n, begin + _MOST_LEFT)
+    places, n_columns, table = indices[indptr[begin] : indptr[end]], rows.n_columns, None
+    if n_columns * values.itemsize > _WIDEST_BYTES:
+        while True:
+            present, places = np.unique(indices[indptr[begin] : indptr[end]], return_inverse=True)
+            if len(present) * values.itemsize <= _WIDEST_BYTES or end - begin <= _FEWEST_LEFT:
+                break
+            end = begin + (end - begin) // 2
+        n_columns, table = len(present), make_table(present)
+    full = np.zeros((n_columns, end - begin), dtype=values.dtype)
+    of = np.repeat(np.arange(end - begin), np.diff(indptr[begin : end + 1]))
+    full[places, of] = values[indptr[begin] : indptr[end]]
+    offsets = None if rows.offsets is None else rows.offsets[begin:end]
+    return begin, end, Left(Rows(end - begin, offsets=offsets), full, table)
 
 
 def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
@@ -476,7 +561,8 @@ def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
         return
     if left.columns is not None and right.sparse is not None:
         scratch = np.empty((_TILE, left.columns.shape[1]), dtype=out.dtype)
-        sparse_products(*right.sparse, left.columns, left.rows.offsets, right.offsets, out, 0, right.n, scratch)
+        entries = right.sparse if left.table is None else narrow(right.sparse, left.table)
+        sparse_products(*entries, left.columns, left.rows.offsets, right.offsets, out, 0, right.n, scratch)
     elif left.rows.dense is not None and right.dense is not None:
         np.matmul(left.rows.dense, right.dense.T, out=out)
     _finish(kernel, out)

@@ -16,6 +16,7 @@ from dsgd.svm.buffers import borrow
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
+    Left,
     Rows,
     block_values,
     concatenate_rows,
@@ -35,6 +36,7 @@ __all__ = ["Held", "KernelMatrix", "Picked"]
 
 _SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
 _CHUNK = 256
+_LEFT_ROWS = 512
 _BLOCK_ROWS = 128
 _LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
 
@@ -284,25 +286,37 @@ class KernelMatrix:
         self._seen[missing] = True
         old_slots, old_coefs = slots[held], coefs[held]
         new_slots = cache.reserve(missing)
-        parts = left_form(self.kernel, picked.take(which[~held])) if len(missing) else []
         self.n_evaluations += len(missing) * len(self.active)
+        if len(old_slots):
 
-        def work(start: int, stop: int) -> None:
-            if len(old_slots):
+            def read(start: int, stop: int) -> None:
                 add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
-            if parts:
-                width = stop - start
-                tile = scratch((len(missing), width), self.dtype)
-                right = span(self._rows, start, stop)
-                for begin, end, part in parts:
-                    row_values(self.kernel, part, right, tile[begin:end])
-                # In the type of the tile: its values are rounded by as much as these sums are.
-                u[start:stop] += np.dot(missing_coefs, tile)
-                store_rows(tile, cache.flat, cache.stride, new_slots, start)
 
-        self.pool.slabs(work, len(self.active), _SLAB if parts else 4096)
+            self.pool.slabs(read, len(self.active), 4096)
+        step = _LEFT_ROWS if self._features.is_sparse else max(1, len(missing))  # densified ones come a part at a time
+        for first in range(0, len(missing), step):
+            some = np.flatnonzero(~held)[first : first + step]
+            parts = left_form(self.kernel, picked.take(which[some]))
+            self._add_new(u, parts, missing_coefs[first : first + step], new_slots[first : first + step])
         if settled is not None:
             cache.demote(settled)
+
+    def _add_new(
+        self, u: FloatVector, parts: list[tuple[int, int, Left]], coefs: FloatVector, slots: IntVector
+    ) -> None:
+        """Compute rows over the active samples, add them times coefficients to `u`, and cache those that have slots."""
+        cache = self._cache
+
+        def work(start: int, stop: int) -> None:
+            tile = scratch((len(coefs), stop - start), self.dtype)
+            right = span(self._rows, start, stop)
+            for begin, end, part in parts:
+                row_values(self.kernel, part, right, tile[begin:end])
+            # In the type of the tile: its values are rounded by as much as these sums are.
+            u[start:stop] += np.dot(coefs, tile)
+            store_rows(tile, cache.flat, cache.stride, slots, start)
+
+        self.pool.slabs(work, len(self.active), _SLAB)
 
     def shrink(self, keep: IntVector, gone: IntVector | None = None) -> None:
         """Leave only some active samples of this rank active, by position, ascending.

@@ -119,7 +119,9 @@ def _problem(dual: Dual, X: Any) -> LinearProblem:
     """Return the same problem as that of a linear machine."""
     values, indices, n_columns = X, None, X.shape[1]
     if sp.issparse(X):
-        values, indices, ends = X.data, X.indices.astype(np.uint32), X.indptr.astype(np.uint64)
+        present, places = np.unique(X.indices, return_inverse=True)  # wide rows have few columns of many
+        values, indices, ends = X.data, places.astype(np.uint32), X.indptr.astype(np.uint64)
+        n_columns = len(present)
     else:
         ends = np.arange(X.shape[0] + 1, dtype=np.uint64) * np.uint64(n_columns)
     rows = LinearRows(np.ascontiguousarray(values).ravel(), indices, ends[:-1], ends[1:], n_columns, 1.0)

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.kernel_functions import Kernel, Left, Rows, left_form, row_values
+from dsgd.svm.kernel_functions import Kernel, Left, Rows, left_bytes, left_form, row_values
 from dsgd.svm.threads import Pool, scratch
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
@@ -58,9 +58,9 @@ def weighted_sums(
     """
     if not len(coefs):
         return
-    width = max(1, _row_bytes(left(0, 1)))
+    width = max(1, left_bytes(left(0, 1)))
     chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
-    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    slab = _right_rows(left(0, 1))
     parts: list[tuple[int, int, Left, Any]] = []
     first = 0
     for end, columns in groups or [(len(coefs), slice(None))]:
@@ -185,8 +185,7 @@ def mutual_sums(
 
 def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:
     """Return how many right rows are taken at a time; whole chunks of left rows fit into as many."""
-    width = max(1, _row_bytes(rows(sources[:1])))
-    slab = max(16, min(_SLAB, _RIGHT_BYTES // width))
+    slab = _right_rows(rows(sources[:1]))
     return slab - slab % min(_CHUNK, slab)
 
 
@@ -194,7 +193,7 @@ def _strips(
     kernel: Kernel, rows: Callable[[IntVector], Rows], sources: IntVector, slab: int
 ) -> Iterator[tuple[int, int, int, list[tuple[int, int, Left]]]]:
     """Yield left rows in strips: first and last, the most in one part, and the parts that are multiplied at once."""
-    width = max(1, _row_bytes(rows(sources[:1])))
+    width = max(1, left_bytes(rows(sources[:1])))
     chunk, strip = min(_CHUNK, slab), max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
     for first in range(0, len(sources), strip):
         last = min(len(sources), first + strip)
@@ -233,11 +232,8 @@ def _add_sums(
     pool.slabs(work, len(out), slab)
 
 
-def _row_bytes(rows: Rows) -> int:
-    """Return the bytes of a row in the form that products want."""
-    if rows.sparse is not None:
-        return rows.n_columns * int(rows.sparse[0].itemsize)
-    if rows.ids is not None:
-        return 8
-    held = rows.dense if rows.dense is not None else rows.plain
-    return 8 * int(held.shape[1])
+def _right_rows(rows: Rows) -> int:
+    """Return how many right rows are taken at a time, by what a row takes."""
+    if rows.sparse is not None:  # their entries are few bytes
+        return _SLAB
+    return max(16, min(_SLAB, _RIGHT_BYTES // max(1, left_bytes(rows))))

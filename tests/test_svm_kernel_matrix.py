@@ -296,3 +296,47 @@ def test_gamma_scale_counts_rows_by_weight():
     assert scale_gamma("scale", X, weights) == pytest.approx(repeated)
     assert scale_gamma("scale", sp.csr_matrix(X), weights) == pytest.approx(repeated)
     assert scale_gamma("scale", sp.csr_matrix(X)) == pytest.approx(scale_gamma("scale", X))
+
+
+@pytest.mark.parametrize("n_columns", [9_000, 300_000, 3_000_000])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_wide_sparse_rows_give_the_values_of_their_columns(n_columns, dtype):
+    """Values and sums of rows with few of many columns are those of the same rows without the empty columns."""
+    rng = np.random.default_rng(0)
+    present = np.sort(rng.choice(n_columns, 700, replace=False))
+    narrow = sp.random(240, 700, density=0.02, format="csr", random_state=0, dtype=np.float64)
+    narrow.data[:] = rng.normal(size=narrow.nnz)
+    narrow.data[narrow.indptr[5] : narrow.indptr[6]] = 0.0  # a row without entries
+    narrow.eliminate_zeros()
+    narrow = narrow.astype(dtype)
+    wide = sp.csr_matrix((narrow.data, present[narrow.indices], narrow.indptr), shape=(240, n_columns))
+    exact = rbf_kernel(narrow.toarray().astype(np.float64), gamma=GAMMA)
+    matrix = KernelMatrix(Kernel("rbf", GAMMA), wide, samples=None, dtype=dtype, cache_bytes=10**6, pool=POOL)
+    tolerance = 1e-12 if dtype == np.float64 else 1e-5
+    picked = matrix.pick(np.arange(100))
+    np.testing.assert_allclose(matrix.block(picked), exact[:100, :100], atol=tolerance)
+    u, coefs = np.zeros(240), rng.normal(size=100)
+    matrix.add(u, picked, np.arange(100), coefs)
+    np.testing.assert_allclose(u, coefs @ exact[:100], atol=100 * tolerance)
+    sums = matrix.product(np.arange(240), np.arange(50, 150), coefs, np.float64)
+    np.testing.assert_allclose(sums, exact[:, 50:150] @ coefs, atol=1e-10)
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "linear", "poly"])
+def test_memory_does_not_grow_with_empty_columns(kernel):
+    """A fit and a prediction on half a megabyte of rows with 300,000 columns take 60 megabytes at most."""
+    rng = np.random.default_rng(0)
+    n, n_entries, n_columns = 600, 60, 300_000
+    columns = np.sort((n_columns * rng.random((n, n_entries)) ** 3).astype(np.int64), axis=1)
+    X = sp.csr_matrix((np.full(columns.size, 0.1), columns.ravel(), n_entries * np.arange(n + 1)), shape=(n, n_columns))
+    X.sum_duplicates()
+    score = np.asarray(X[:, :3000].sum(axis=1)).ravel()
+    y = score > np.median(score)
+    SVC(kernel=kernel, gamma=1.0, n_jobs=1).fit(X[:100], y[:100])
+    tracemalloc.start()
+    model = SVC(kernel=kernel, gamma=1.0, n_jobs=1).fit(X, y)
+    model.decision_function(X)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert model.converged_
+    assert peak < 60 * 2**20

@@ -165,6 +165,6 @@ def test_several_classes_and_the_kernel_solver_agree():
 def test_a_cap_on_steps_is_one_of_the_kernel_solver():
     """max_iter counts steps on two variables, so that no linear solver works behind it."""
     X, y = make_classification(600, 4, flip_y=0.2, random_state=0)
-    with pytest.warns(UserWarning, match="stopped after 3 steps"):
+    with pytest.warns(UserWarning, match="took 3 steps"):
         model = SVC(kernel="linear", max_iter=3).fit(X, y)
     assert not model.converged_
