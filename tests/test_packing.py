@@ -32,11 +32,13 @@ from gangs import run_gang
 
 
 def linked(size: int, seed: int) -> np.ndarray:
-    """Return random link counts of 0 to 3, in which everybody can be reached from rank 0."""
+    """Return random link counts, other ones each way, in which everybody can be reached from rank 0 and back."""
     rng = np.random.default_rng(seed)
     capacities = rng.integers(0, 4, (size, size)).astype(float)
     for rank in range(1, size):
-        capacities[rng.integers(0, rank), rank] += 1.0
+        other = rng.integers(0, rank)
+        capacities[other, rank] += 1.0
+        capacities[rank, other] += 1.0
     np.fill_diagonal(capacities, 0.0)
     return capacities
 
@@ -77,7 +79,7 @@ def test_who_cannot_be_reached_is_named() -> None:
     """Without a way from the root there is no tree; capacities that cannot be are refused."""
     capacities = np.zeros((4, 4))
     capacities[0, 1] = capacities[2, 3] = capacities[3, 2] = 1.0
-    with pytest.raises(InvalidParameterError, match="nothing leads from rank 0 to rank 2"):
+    with pytest.raises(InvalidParameterError, match="nothing leads from rank 0 to rank 1"):
         pack_trees(capacities)
     for wrong in (np.zeros((2, 3)), np.array([[0.0, -1.0], [1.0, 0.0]]), np.full((2, 2), np.inf)):
         with pytest.raises(InvalidParameterError, match="capacities"):
@@ -97,12 +99,13 @@ def test_capacities_in_bytes_per_second_have_a_rate() -> None:
 @settings(max_examples=15)
 @given(size=st.integers(2, 6), seed=st.integers(0, 2**31))
 def test_packings_fill_links_and_overload_none(size: int, seed: int) -> None:
-    """On any links few trees carry what the least cut allows, nearly; many by weights alone carry 1 - 2 eps of it."""
+    """On any links few trees carry up and down what the least cut allows, nearly; many, by weights alone, 1 - 2 eps."""
     capacities = linked(size, seed)
     best = best_rate(capacities)
     many, few = candidate_trees(capacities), pack_trees(capacities)
     for packing in (many, few):
         assert (packing.loads() <= capacities * (1 + 1e-9)).all()
+        assert (capacities * (1 + 1e-9) >= packing.loads().T).all()
         assert all(is_tree(tree, 0) for tree in packing.trees)
         assert packing.rate <= best * (1 + 1e-9)
     assert many.rate >= 0.8 * best

@@ -3,9 +3,11 @@
 Problem: in a box of accelerators, or between unlike machines, links differ and some are missing. A ring needs a cycle
 through all ranks, of which there may be none among the ranks a job was given, and leaves all other links idle.
 
-Model: ``capacities[u, v]`` is what the link from u to v carries per second, zero where there is none. Trees T_i that
-lead from a root to all ranks carry shares w_i of a message at the same time, if ``sum_{i: e in T_i} w_i <= c_e`` on
-every edge. The most that can go at once is the least of the maximal flows from the root to another rank.
+Model: ``capacities[u, v]`` is what the link from u to v carries per second, zero where there is none. A sum goes up a
+tree to its root and down it again, over the same edges the other way. So of the two links between a pair of ranks the
+narrower one counts, ``c_uv = c_vu = min(capacities[u, v], capacities[v, u])``: trees T_i that lead from a root to all
+ranks carry shares w_i of a message at the same time, if ``sum_{i: e in T_i} w_i <= c_e`` on every edge. The most that
+can go at once is the least of the maximal flows from the root to another rank.
 
 Method: multiplicative weights. Edges have lengths, at first delta / c_e. Again and again the shortest tree is given the
 capacity f of its narrowest edge, and its edges become longer by the factor 1 + eps f / c_e, until the lengths times
@@ -79,7 +81,7 @@ class Packing:
 
 
 def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> Packing:
-    """Return few trees that together carry nearly as much as any number of them could.
+    """Return few trees that together carry nearly as much as any number of them could, up and down.
 
     Parameters
     ----------
@@ -93,12 +95,12 @@ def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> P
     Returns
     -------
     Packing
-        No edge is overloaded.
+        No link is overloaded, neither on the way down nor on the way up.
 
     Raises
     ------
     InvalidParameterError
-        Some rank cannot be reached from the root, or a capacity is negative.
+        Some rank cannot be reached from the root by links that go both ways, or a capacity is negative.
     """
     capacities = _check(capacities, root)
     trees = candidate_trees(capacities, root, eps=eps)
@@ -161,7 +163,7 @@ def candidate_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1)
 
 
 def best_rate(capacities: FloatMatrix, root: int = 0) -> float:
-    """Return the most that trees from the root can carry: the least cut between it and another rank.
+    """Return the most that trees from the root can carry, up and down: the least cut between it and another rank.
 
     Capacities that are not whole numbers, or too large for 32 bits in all, are rounded to a millionth of the largest.
     """
@@ -257,4 +259,5 @@ def _check(capacities: FloatMatrix, root: int) -> FloatMatrix:
         )
     if not (capacities >= 0).all() or not np.isfinite(capacities).all():
         raise InvalidParameterError("capacities must be finite numbers of 0 or more.")
-    return capacities
+    narrower: FloatMatrix = np.minimum(capacities, capacities.T)
+    return narrower
