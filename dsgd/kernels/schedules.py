@@ -20,10 +20,14 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
+from typing import Final
+
+import numpy as np
 
 from dsgd.kernels.jit import scalar
+from dsgd.types import FloatVector
 
-__all__ = ["SCHEDULES", "Schedule", "learning_rate", "optimal_t0"]
+__all__ = ["SCHEDULES", "Schedule", "learning_rate", "optimal_t0", "relative_sums"]
 
 CONSTANT = 0
 OPTIMAL = 1
@@ -31,6 +35,9 @@ INVSCALING = 2
 ADAPTIVE = 3
 PEGASOS = 4
 PER_EPOCH = 5
+
+# Rates of so many steps are added up one by one; those of later ones hardly differ from one to the next.
+_N_FIRST: Final = 32
 
 
 @dataclass(frozen=True)
@@ -125,3 +132,42 @@ def learning_rate(code: int, t: float, epoch: float, alpha: float, eta0: float, 
     if code == INVSCALING:
         return eta0 / math.pow(t, power_t)
     return eta0
+
+
+def relative_sums(code: int, starts: FloatVector, counts: FloatVector, power_t: float, t0: float) -> FloatVector:
+    """Return sums of the rates of steps in a row, up to a factor that all steps of an epoch have in common.
+
+    Rates of the first steps are added up, those of later ones integrated from half a step before to half a step after:
+    within 1e-4 of the sum, and in a time that does not depend on the number of steps.
+
+    Parameters
+    ----------
+    code : int
+        Code of the schedule.
+    starts : array of float64, shape (n,)
+        The first steps, from 1.
+    counts : array of float64, shape (n,)
+        How many steps.
+    power_t : float
+        Exponent of invscaling.
+    t0 : float
+        `optimal_t0`.
+
+    Returns
+    -------
+    array of float64, shape (n,)
+        The sums; zero for no steps.
+    """
+    if code in (CONSTANT, ADAPTIVE, PER_EPOCH):
+        return np.array(counts, dtype=np.float64)
+    power, offset = (power_t, 0.0) if code == INVSCALING else (1.0, t0 - 1.0 if code == OPTIMAL else 0.0)
+    first = np.asarray(starts, dtype=np.float64) + offset
+    places = np.arange(_N_FIRST)
+    sums: FloatVector = np.sum((first[:, None] + places) ** -power * (places < counts[:, None]), axis=1)
+    is_long = counts > _N_FIRST
+    low, high = first[is_long] + _N_FIRST - 0.5, first[is_long] + counts[is_long] - 0.5
+    if power == 1.0:
+        sums[is_long] += np.log(high / low)
+    else:
+        sums[is_long] += (high ** (1.0 - power) - low ** (1.0 - power)) / (1.0 - power)
+    return sums

@@ -208,6 +208,16 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
         """Return the sum of the rates of steps t_start..t, the last left out; they are those of the last call."""
 
     @abstractmethod
+    def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
+        """Return the sums of the rates of ``counts[k]`` steps from ``starts[k]`` on, up to a common factor.
+
+        Parameters
+        ----------
+        starts, counts : array of float64, shape (n,)
+            The first steps, from 1, and how many there are of each; all in one epoch.
+        """
+
+    @abstractmethod
     def evaluate(self, params: FloatVector, rows: RowsT, state: StateT) -> Evaluation:
         """Return how good a model is on some rows."""
 

@@ -13,7 +13,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
-from dsgd.kernels.schedules import SCHEDULES, optimal_t0
+from dsgd.kernels.schedules import SCHEDULES, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.objective import Objective, n_params
@@ -224,6 +224,12 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def rate_sum(self, t_start: float, state: SGDState) -> float:
         """Return the sum of the rates of steps t_start..t, the last left out."""
         return float(kernels.rate_sum(state.counters, state.constants, state.codes, t_start))
+
+    def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
+        """Return sums of rates up to a common factor; see `AbstractLocalOptimizer.planned_rates`."""
+        alpha = self.objective.alpha
+        t0 = optimal_t0(alpha) if alpha > 0.0 else 0.0
+        return relative_sums(SCHEDULES[self.schedule].code, starts, counts, self.power_t, t0)
 
     def gradient(
         self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState

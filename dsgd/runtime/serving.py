@@ -8,6 +8,7 @@ its model has received. What a rule of the optimiser remembers is the server's a
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Final
 
 import numpy as np
@@ -68,7 +69,12 @@ def _check_optimizer(strategy: AbstractStrategy[Any], optimizer: SGD) -> None:
 
 
 def begin_servers(
-    rank: Rank, strategy: AbstractServerStrategy[Any], at: TrainState, shard: AbstractRows, epochs_before: int = 0
+    rank: Rank,
+    strategy: AbstractServerStrategy[Any],
+    at: TrainState,
+    shard: AbstractRows,
+    rows: Sequence[int],
+    epochs_before: int = 0,
 ) -> None:
     """Hand the model to the servers, and say where training stands; called by rank 0.
 
@@ -82,6 +88,8 @@ def begin_servers(
         Where training stands on this rank, between two epochs.
     shard : AbstractRows
         Rows of this rank, which are like those of all.
+    rows : sequence of int
+        How many each rank has.
     epochs_before : int, default 0
         Epochs of the trainings that this one goes on from.
     """
@@ -94,6 +102,7 @@ def begin_servers(
     for server in range(rank.size, rank.size + strategy.n_servers):
         mailbox.post(server, facts, OP_POST)
         mailbox.post(server, params, OP_POST)
+        mailbox.post(server, np.array(rows, dtype=np.int64), OP_POST)
 
 
 def serve_training(server: Server, job: TrainJob) -> None:
@@ -106,9 +115,13 @@ def serve_training(server: Server, job: TrainJob) -> None:
     code, n_features, is_sparse, rounds, n, epoch, version = facts.tolist()
     params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
     mailbox.take(0, params, OP_POST)
+    rows = np.zeros(server.n_workers, dtype=np.int64)
+    mailbox.take(0, rows, OP_POST)
     no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
     model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds)
-    model.version, model.n_letters = version, epoch * rounds * server.n_workers
+    if strategy.exchanges == "gradient" and rows.any():
+        model.idle = frozenset(np.flatnonzero(rows == 0).tolist())
+    model.version, model.n_letters = version, epoch * rounds * len(model.working)
     mailbox.ledger.end_round()
     serve(mailbox, strategy.desk(model), model)
 
@@ -119,7 +132,7 @@ def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, r
 
     def step(gradient: FloatVector, factor: float) -> None:
         # All workers walk an epoch in as many rounds.
-        state.epoch = 1 + (model.n_letters - 1) // (rounds * n_workers)
+        state.epoch = 1 + (model.n_letters - 1) // (rounds * len(model.working))
         # Each update is one step.
         state.t = job.t_start + model.version
         state.rate_factor = factor

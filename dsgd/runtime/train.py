@@ -102,15 +102,16 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
     """Begin, or go on where training stood; return what keeps the state, and what `StateKeeping.recall` says."""
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
-    at.strategy = strategy.init(rank.group, at.params, run.weight)
+    at.strategy = strategy.init(rank.group, at.params, run.weights.share)
     keeping = StateKeeping(rank, run.job, run.data.shard, run.rows)
     note = keeping.recall(at)
     if note is None and run.job.epochs_before:
         take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
-        begin_servers(rank, strategy, at, run.data.shard, run.job.epochs_before)
+        begin_servers(rank, strategy, at, run.data.shard, run.rows, run.job.epochs_before)
     if run.adaptation is not None:
         run.adaptation.begin(at, keeping)
+    run.weights.begin(at, resumed=note is not None or run.job.epochs_before > 0)
     rank.ledger.end_round()
     return keeping, note
 
@@ -120,6 +121,7 @@ def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool
     at, n_rounds = run.at, 0
     if at.begins_epoch:
         at.optimizer.start_epoch()
+    run.weights.begin_epoch(at)
     to_look = keeping.stride
     while at.round < at.cut.rounds:
         n = min(at.cut.rounds - at.round, at.ahead, to_look if rounds.can_be_kept else sys.maxsize)

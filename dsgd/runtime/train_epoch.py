@@ -201,5 +201,5 @@ def settle(run: Run, *, is_last: bool) -> None:
     statistics = run.job.optimizer.settle(run.at.params, run.data.shard, run.at.optimizer, is_last=is_last)
     if statistics is not None and run.rank.size > 1:
         run.rank.ledger.begin_round("settle")
-        weighted_mean(run.rank.group, statistics, run.weight)
+        weighted_mean(run.rank.group, statistics, run.weights.share)
         run.rank.ledger.end_round()

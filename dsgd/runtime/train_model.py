@@ -41,11 +41,11 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
     if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
         # A strategy that waits for the last round that was planned has yet to average.
         ledger.begin_round("sync")
-        strategy.sync(group, params, run.weight, at.strategy)
+        strategy.sync(group, params, run.weights.share, at.strategy)
         ledger.end_round()
     if not strategy.ends_equal:
         ledger.begin_round("collect")
-        strategy.collect(group, params, run.weight, at.strategy)
+        strategy.collect(group, params, run.weights.share, at.strategy)
         ledger.end_round()
     own = at.optimizer.averaged
     if own is None:
@@ -54,6 +54,6 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
     averaged = own.copy() if n_averaged else params.copy()
     ledger.begin_round("collect")
     counts = group.allgather(np.array([n_averaged])).ravel()
-    weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weight)
+    weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
     ledger.end_round()
     return averaged, int(counts.max())

@@ -35,15 +35,18 @@ class Rounds:
     def __init__(self, run: Run) -> None:
         self._run, self._rank, self._job = run, run.rank, run.job
         self._at, self._ledger, self._deadlines = run.at, run.rank.ledger, run.deadlines
-        self._weight = run.weight
+        self._weights = run.weights
         self._before_sync = np.zeros_like(run.at.params)
+        self._is_even = len(set(run.rows)) == 1
+        # Of the round; takes no memory until it is written to.
+        self._start = np.empty_like(run.at.params)
         strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
         self._anytime: AnytimeRounds | None = None
         if isinstance(strategy, AnytimeSGD) and run.rank.size > 1:
             parts = run.walk.call, run.at.params, run.data.shard, run.at.optimizer
             self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.walk.rows_per_call)
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
-        self._delayed = DelayedMean(group, run.at.params, self._weight) if overlaps else None
+        self._delayed = DelayedMean(group, run.at.params) if overlaps else None
         self._buckets = buckets_for(group, strategy)
         # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
@@ -103,7 +106,7 @@ class Rounds:
         while number < stop:
             self._rank.check()
             begin, before = self._ledger.clock(), number
-            number = fused.run(number, stop, self._at.cut, self._weight)
+            number = fused.run(number, stop, self._at.cut, self._weights.weight)
             self._deadlines.add(self._ledger.clock() - begin, number - before)
             self._deadlines.expect("round")
         return number
@@ -133,12 +136,25 @@ class Rounds:
     def _walk(self, start: int, stop: int, begin: float) -> None:
         """Take local steps, beside the exchange of the round before if that is how it is done."""
         if self._delayed is not None:
-            self._delayed.start()
-        self._run.walk.over(start, stop)
+            self._delayed.start(self._weights.weight)
+        if self._weights.scale == 1.0:
+            self._run.walk.over(start, stop)
+        else:
+            self._walk_scaled(start, stop)
         if self._ledger.timing:
             self._ledger.charge(COMPUTE, self._ledger.clock() - begin)
         if self._delayed is not None:
             self._delayed.finish(self._at.params)
+
+    def _walk_scaled(self, start: int, stop: int) -> None:
+        """Take local steps, and multiply what they change: of ranks that count alike the rates may differ."""
+        params, before = self._at.params, self._start
+        before[:] = params
+        self._run.walk.over(start, stop)
+        self._rank.worked(params=params.size)
+        params -= before
+        params *= params.dtype.type(self._weights.scale)
+        params += before
 
     def _exchange_models(self, clock: RoundClock, *, due: bool, decides: bool) -> None:
         at, strategy = self._at, self._job.strategy
@@ -149,8 +165,9 @@ class Rounds:
         elif due:
             if decides and self._run.adaptation is not None:
                 self._run.adaptation.observe(at)
-            strategy.sync(self._rank.group, at.params, self._weight, at.strategy)
-            carry_over(strategy.momentum, self._rank.group, at.optimizer.memory().values(), self._weight)
+            weight = self._weights.weight
+            strategy.sync(self._rank.group, at.params, weight, at.strategy)
+            carry_over(strategy.momentum, self._rank.group, at.optimizer.memory().values(), weight)
 
     def _exchange_gradients(self, clock: RoundClock, start: int, stop: int, begin: float) -> None:
         """Compute the gradient of some rows and bring home the mean over ranks, and the step along it."""
@@ -160,9 +177,12 @@ class Rounds:
             # By the step counter, which goes on from one call of partial_fit to the next.
             state.rate_factor = strategy.rate_factor(state.t / clock.rounds)
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
-        spans = (at.cut.span(rank, n, clock.round, clock.round) for rank, n in enumerate(self._run.rows))
+        rows = self._run.rows
+        spans = (at.cut.span(rank, n, clock.round, clock.round) for rank, n in enumerate(rows))
         n_local, n_round = stop - start, sum(high - low for low, high in spans)
-        weight = n_local / n_round if n_round else 0.0
+        # Of uneven shards those with few rows have none in some rounds: there the others must not count for more.
+        n_usual = n_round if self._is_even else sum(rows) / clock.rounds
+        weight = n_local / n_usual if n_round else 0.0
         if self._buckets is not None:
             self._buckets.begin(gradient, n_local, weight)
             state.on_gradient = self._buckets.ready

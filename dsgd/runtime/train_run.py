@@ -17,8 +17,9 @@ from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_job import TrainData, TrainJob
-from dsgd.runtime.train_state import TrainState, share_of
+from dsgd.runtime.train_state import TrainState
 from dsgd.runtime.train_walk import Walk
+from dsgd.runtime.weighing import EpochWeights
 from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
@@ -54,6 +55,8 @@ class Run:
         Finds the period, where the strategy does.
     deadlines : Deadlines
         How long peers are waited for.
+    weights : EpochWeights
+        What this rank counts in a mean over ranks.
     """
 
     rank: Rank
@@ -67,11 +70,7 @@ class Run:
     fused: FusedRounds | None
     adaptation: Adaptation | None
     deadlines: Deadlines
-
-    @property
-    def weight(self) -> float:
-        """Share of this rank in a mean over ranks."""
-        return share_of(self.rank.number, self.rows)
+    weights: EpochWeights
 
     def clock_at(self, number: int) -> RoundClock:
         """Return where a round of this epoch is in training."""
@@ -112,7 +111,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         epochs = job.max_iter, job.epochs_before
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
-    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines)
+    weights = EpochWeights(rank, strategy, job.optimizer, rows)
+    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights)
 
 
 def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:

@@ -44,6 +44,7 @@ from dsgd.sync.sgp import SGP, PushSumState
 from dsgd.sync.slowmo import SlowMo, slow_momentum_for
 from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
+from dsgd.sync.weighing import Weighing, mean_shares
 
 __all__ = [
     "ADPSGD",
@@ -107,9 +108,11 @@ __all__ = [
     "SlowMo",
     "StaleSynchronous",
     "StalenessAware",
+    "Weighing",
     "carry_over",
     "check_combination",
     "common_factor",
+    "mean_shares",
     "resolve",
     "slow_momentum_for",
     "weighted_mean",

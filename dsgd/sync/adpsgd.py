@@ -33,6 +33,7 @@ from dsgd.kernels.rng import draw, mix64
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -96,6 +97,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     seed: int = 0
     patience: int = 8
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     talks: ClassVar[Talk] = "by post"
     ends_equal: ClassVar[bool] = False
 

@@ -7,11 +7,16 @@ Update: every rank takes sequential SGD steps on its rows, going round them, unt
 visited all of them; then ``x_p <- sum_q (d_q / d) x_q`` with d_q the rows that rank q has visited in this round and d
 their sum. An epoch ends with the round in which the ranks together have visited as many rows as they have.
 
+What it minimises: with constant rates and shards of unlike rows ``sum_p d_p^2 f_p``, f_p the mean loss of rank p and
+d_p the rows that it visits in a round. Weights that made this ``sum_p n_p f_p`` would be longest for the slowest ranks,
+and all others would wait for them again. So rows are to be dealt at random, as the source supposes.
+
 Cost per round: one all-reduce of the model and one of a single number, `dsgd.collectives.allreduce_cost`; the number
 of rounds follows from the speed of the ranks.
 
 What it gives up: the same seed no longer gives the same model, since the clock decides; and the rows of slow ranks
-count for less, since they are visited less often. With ``seconds=math.inf`` it is averaging per epoch, bit for bit.
+count for less, since they are visited less often. With ``seconds=math.inf`` it is averaging per epoch weighted by rows;
+where shards are equal that is `EpochAveraging`, bit for bit.
 
 Source: Ferdinand and Draper 2018 (Anytime SGD; weights by work done, their equation for lambda); Ferdinand, Al-Lawati,
 Draper and Nokleby 2019 (Anytime Minibatch). Theirs averages at a master; ours is an all-reduce.

@@ -24,6 +24,7 @@ from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
 from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
+from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -67,6 +68,7 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     every: int = 64
     beta: float = 0.9
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""

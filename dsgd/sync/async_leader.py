@@ -9,6 +9,8 @@ lowest score among them is the new leader z. Each worker that hears of a new one
 and by post z is its own model of some steps ago, which would only hold it back. The fast ones send more and so lead
 more. What training returns is the mean of all models, weighted by rows.
 
+What it returns: as for `LeaderSGD` the minimum of no common objective where the rows of ranks are of different kinds.
+
 Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The server keeps two models.
 
 Source: Teng et al. 2019, whose counter of the steps of all workers is this one; there a server does not keep the

@@ -3,7 +3,7 @@
 Problem: how often to average depends on the wire, on the machine, on the rows and on the place in training, and nobody
 knows it beforehand: too often and ranks wait for messages, too rarely and the replicas drift apart.
 
-Update: that of local SGD, ``x_p <- sum_q (n_q / n) x_q``, every h rows of the rank with the most rows. In the first
+Update: that of local SGD, ``x_p <- sum_q v_q x_q``, every h rows of the rank with the most rows. In the first
 rounds ranks measure seconds per row and per synchronisation, wire and wait apart; then, and every so many rounds later,
 a rule (`dsgd.sync.adaptive`) chooses the next h. Steps that ranks take meanwhile count as all others do.
 
@@ -43,6 +43,7 @@ from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, Exchange, NoSta
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
 
@@ -123,6 +124,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
     fuses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

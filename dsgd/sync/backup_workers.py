@@ -4,11 +4,12 @@ Problem: a synchronous step takes as long as its slowest worker; asynchronous st
 
 Update: of P workers a step takes the first N = P - backups gradients of the current model,
 ``x <- x - eta (1 / N) sum g_p(x)``, and answers those workers. A gradient of an older model is dropped, and its worker
-answered at once with the current one. Gradients are never stale; those of slow workers are lost, which biases the
-model towards the rows of fast ones unless rows were dealt at random. With ``backups=0`` it is `MinibatchSGD` with
-batches of P times ``batch`` rows. At the end of an epoch, where fewer than N workers have rows left, a step takes all
-that are still to come. Steps are few and by the mean of many rows, so rates are those of large batches, of a schedule
-that falls more slowly than 1 / t.
+answered at once with the current one. Workers without rows are none of the P, and nobody waits for them. Gradients are
+never stale; those of slow workers are lost, so that the model minimises ``sum_p k_p n_p f_p``, f_p being the mean loss
+of rank p and k_p the share of its gradients that are taken: with unlike rows on ranks of unlike speed that is not the
+whole. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an epoch, where
+fewer than N workers have rows left, a step takes all that are still to come. Steps are few and by the mean of many
+rows, so rates are those of large batches, of a schedule that falls more slowly than 1 / t.
 
 Cost per round and worker: that of `ASGD`.
 
@@ -64,7 +65,7 @@ class BackupWorkers(AbstractPushStrategy):
 class _Desk(AbstractDesk):
     def __init__(self, model: Model, backups: int) -> None:
         self._model = model
-        self._wanted = max(1, model.n_workers - backups)
+        self._wanted = max(1, len(model.working) - backups)
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
         self._sum = np.zeros_like(model.params)
@@ -98,4 +99,4 @@ class _Desk(AbstractDesk):
         """Return how many workers will still send something before the epoch of the fastest ends."""
         rounds = self._model.rounds
         end = -(-max(self._sent) // rounds) * rounds
-        return sum(n < end for worker, n in enumerate(self._sent) if worker not in self._waiting)
+        return sum(self._sent[worker] < end for worker in self._model.working if worker not in self._waiting)

@@ -3,8 +3,8 @@
 A strategy is a frozen dataclass of its policy alone; what changes during training lives in a record that `init` makes
 and the rank loop hands back. The loop cuts every epoch into rounds of the same number on every rank: rank r with n_r
 rows works on rows ``[n_r k // K, n_r (k + 1) // K)`` in round k of K, so ranks with unequal shards never wait for a
-step that a peer does not have, and averages are weighted by rows. A strategy that finds its period while it trains
-(`AbstractAdaptation`) has what is left of an epoch cut anew, at the same round on every rank.
+step that a peer does not have; what they count in a mean is in `dsgd.sync.weighing`. A strategy that finds its period
+while it trains (`AbstractAdaptation`) has what is left of an epoch cut anew, at the same round on every rank.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from dsgd.compress import AbstractCompressor
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy
 from dsgd.sync.period import AbstractPeriod
+from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = [
@@ -70,6 +71,10 @@ class AbstractStrategy(ABC, Generic[StateT]):
     talks : {"together", "in pairs", "by post"}
         ``"together"``: in collectives alone. ``"in pairs"``: any two ranks may exchange vectors. ``"by post"``: ranks
         write to each other without waiting, so that nobody waits for the slowest but at the end of an epoch.
+    weighs : {"rows", "rates", "alike"}
+        What ranks count by where models are exchanged. ``"rates"``: by their rows over the sums of their rates
+        (`dsgd.sync.weighing`). ``"rows"``: by their rows. ``"alike"``: all alike, and what the steps of a rank have
+        changed in a round is scaled before `sync` instead. Gradients are weighted by rows in any case.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
@@ -78,6 +83,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     ends_equal: ClassVar[bool] = True
     fuses: ClassVar[bool] = False
     talks: ClassVar[Talk] = "together"
+    weighs: ClassVar[Weighing] = "rows"
     n_servers: ClassVar[int] = 0
     overlap: bool = False
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
@@ -121,7 +127,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
         vector : array, shape (n_params,)
             The model or the gradient, as `exchanges` says.
         weight : float
-            Share of this rank in the mean: its rows over the rows of all; the weights of a gang add up to one.
+            Share of this rank in the mean, as `weighs` says; the weights of a gang add up to one.
         state : StateT
             What `init` returned; updated in place.
         """
@@ -130,7 +136,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
     def collect(self, group: Group, params: FloatVector, weight: float, state: StateT) -> None:
         """Leave on every rank, bitwise equal, the model that training returns; called by all ranks at the end.
 
-        Not called where `ends_equal` says that the ranks have equal models anyway. Parameters are those of `sync`.
+        Not called where `ends_equal` says that the ranks have equal models anyway. Parameters are those of `sync`, but
+        that `weight` is the share of the rows.
         """
 
 

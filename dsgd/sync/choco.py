@@ -40,6 +40,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_number
 
@@ -101,6 +102,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     gamma: float = 0.3
     topology: AbstractTopology = field(default_factory=Ring)
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     ends_equal: ClassVar[bool] = False
     talks: ClassVar[Talk] = "in pairs"
 

@@ -4,12 +4,13 @@ Problem: while vectors travel, cores idle, and while cores work, the wire does. 
 every round.
 
 Update, for models x_p that the ranks had at the end of round k: the ranks go on from them, and at the end of round
-k + 1, when ``mean_k = sum_q (n_q / n) x_q`` has come, each applies what it has missed::
+k + 1, when ``mean_k = sum_q v_q x_q`` has come, each applies what it has missed::
 
     x_p <- x_p + (mean_k - x_p at the end of round k)
 
-The corrections of all ranks, weighted by their rows, add up to zero: the mean of the models is that of ranks which do
-not talk at all, and only their distance from it is corrected, one round later than by an average in time.
+The corrections of all ranks, weighted by v (`dsgd.sync.weighing`), add up to zero: the mean of the models is that of
+ranks which do not talk at all, and only their distance from it is corrected, one round later than by an average in
+time.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, in a thread of its own, and three passes
 over the model. A round takes as long as the longer of steps and exchange, and not as both.
@@ -43,13 +44,10 @@ class DelayedMean:
         The ranks of the gang.
     params : array, shape (n_params,)
         A model, for its length and dtype.
-    weight : float
-        Share of this rank in the mean.
     """
 
-    def __init__(self, group: Group, params: FloatVector, weight: float) -> None:
+    def __init__(self, group: Group, params: FloatVector) -> None:
         self._group = group
-        self._weight = weight
         self._held = np.empty_like(params)
         self._mean = np.empty_like(params)
         self._is_held = False
@@ -62,10 +60,10 @@ class DelayedMean:
         self._mean[:] = params
         self._is_held = True
 
-    def start(self) -> None:
-        """Begin to exchange the model that is held, if there is one; does not wait."""
+    def start(self, weight: float) -> None:
+        """Begin to exchange the model that is held, if there is one, with this rank's share; does not wait."""
         if self._is_held:
-            self._running = self._thread.submit(weighted_mean, self._group, self._mean, self._weight)
+            self._running = self._thread.submit(weighted_mean, self._group, self._mean, weight)
 
     def finish(self, params: FloatVector) -> None:
         """Wait for the mean, if one is under way, and add what it corrects to the model, in place.

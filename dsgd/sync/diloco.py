@@ -26,6 +26,7 @@ from dsgd.sync.base import AbstractStrategy, Exchange
 from dsgd.sync.compression import Compressor, check_compressor
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -60,6 +61,7 @@ class DiLoCo(AbstractStrategy[OuterState]):
     outer_momentum: float = 0.3
     compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         check_number("DiLoCo(every=...)", self.every, low=1, integer=True)

@@ -31,6 +31,7 @@ from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
 from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
+from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -76,6 +77,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     fetch_every: int = 1
     share: float | None = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not positive."""

@@ -7,7 +7,8 @@ Update, after every `every` rows, with W the doubly stochastic mixing matrix of 
 The local steps come first (adapt, then combine). The mean over ranks is that of the local steps; how far ranks are from
 it is set by the spectral gap of W (`dsgd.comm.topology`). The model that is returned is the mean.
 
-Ranks count alike whatever rows they have: a graph has no place for weights. Uneven shards weigh as even ones.
+Ranks count alike, as a graph has no place for weights, and the steps of unequal shards are scaled for it
+(`dsgd.sync.weighing`).
 
 Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, whatever the number of ranks;
 one all-reduce at the end.
@@ -29,6 +30,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
 
@@ -90,6 +92,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     every: int = 256
     topology: AbstractTopology = field(default_factory=Ring)
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
 

@@ -3,10 +3,10 @@
 Problem: an average throws away where each rank has got to. Springs let ranks explore around a centre that only moves
 slowly, and rare exchanges then cost less accuracy.
 
-Update, in Jacobi form, both from old values, with a = beta n_p / n (beta / P where all ranks have as many rows)::
+Update, in Jacobi form, both from old values, with a = beta / P::
 
     x_p    <- x_p - a (x_p - centre)
-    centre <- (1 - beta) centre + beta sum_q (n_q / n) x_q
+    centre <- (1 - beta) centre + beta (1 / P) sum_q x_q
 
 Models and centre together keep their sum: what a rank gives, the centre gets. The model that is returned is the centre.
 With momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) it is EAMSGD.
@@ -14,8 +14,8 @@ With momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: every rank holds the centre, so there is
 no server. One more vector per rank.
 
-Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there; a plain
-mean there, weighted by rows here.
+Source: Zhang, Choromanska and LeCun 2015, equations 2 and 3 (synchronous), beta = 0.9 as recommended there.
+Springs are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync.weighing`).
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -61,8 +62,8 @@ class EASGD(AbstractStrategy[CentreState]):
     every : int, default 256
         Rows of the rank with the most rows between two exchanges.
     beta : float, default 0.9
-        How far the centre moves to the mean of the models, in [0, 1]; each rank moves ``beta`` times its share of the
-        rows to the centre. 0 leaves all ranks alone.
+        How far the centre moves to the mean of the models, in [0, 1]; each rank moves ``beta / P`` of its distance to
+        the centre. 0 leaves all ranks alone.
 
     Raises
     ------
@@ -73,6 +74,7 @@ class EASGD(AbstractStrategy[CentreState]):
     every: int = 256
     beta: float = 0.9
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     ends_equal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:
@@ -95,8 +97,8 @@ class EASGD(AbstractStrategy[CentreState]):
         centre, pull = state.centre, state.scratch
         np.subtract(vector, centre, out=pull)
         # The mean distance is all that the centre needs; to sum distances keeps digits that models would lose.
-        vector -= vector.dtype.type(self.beta * weight) * pull
-        weighted_mean(group, pull, weight)
+        vector -= vector.dtype.type(self.beta / group.size) * pull
+        weighted_mean(group, pull, 1.0 / group.size)
         pull *= vector.dtype.type(self.beta)
         centre += pull
 

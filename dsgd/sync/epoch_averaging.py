@@ -2,7 +2,7 @@
 
 Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring.
 
-Update: every rank walks all its rows, then ``x_p <- sum_q (n_q / n) x_q``.
+Update: every rank walks all its rows, then ``x_p <- sum_q v_q x_q`` with v of `dsgd.sync.weighing`.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; one round per epoch.
 
@@ -19,6 +19,7 @@ from dsgd.sync.base import AbstractStrategy, Exchange, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 
 __all__ = ["EpochAveraging"]
@@ -47,6 +48,7 @@ class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         check_momentum("EpochAveraging(momentum=...)", self.momentum)

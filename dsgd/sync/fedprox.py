@@ -4,9 +4,9 @@ Problem: where ranks have rows of different kinds, many local steps lead each of
 mean of those is no good.
 
 Update: rank p minimises ``f_p(x) + (mu / 2) ||x - anchor||^2``, the anchor being the last average; then ``x_p <- sum_q
-(n_q / n) x_q``. The spring is applied every `stretch` rows (with a local rule, after every minibatch), as an implicit
-step, which is stable whatever the rates are: with s the sum of the rates since the last time, ``x <- (x + s mu anchor)
-/ (1 + s mu)``.
+v_q x_q`` with v of `dsgd.sync.weighing`. The spring is applied every `stretch` rows (with a local rule, after every
+minibatch), as an implicit step, which is stable whatever the rates are: with s the sum of the rates since the last
+time, ``x <- (x + s mu anchor) / (1 + s mu)``.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per stretch.
 One more vector per rank.
@@ -25,6 +25,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -70,6 +71,7 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
     stretch: int = 64
     momentum: MomentumPolicy = "keep"
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         for name in ("every", "stretch"):

@@ -15,6 +15,11 @@ to `proximal` and `global_proximal` over the time until the next one. With one g
 The model that is returned is the mean of all, which the source evaluates too; or that of the global leader, whose score
 is a noisy one: on a convex loss the mean is better, and where ranks may still be in different valleys the leader is.
 
+What it returns: with unlike rows the minimum of no common objective. The leader is the rank whose own rows are fitted
+best; it goes to its own minimum z, and the pulls hold the others where they balance their steps. If between two
+exchanges a rank goes the part c_p of its way to its own minimum m_p, that is with one group ``x_p = (b m_p + pull z) /
+(b + pull)`` for ``b = (1 - pull) c_p``, and training returns ``sum_p (n_p / n) x_p``; as the rate goes to zero, z.
+
 Cost per exchange: an all-gather of one number; a broadcast of the model in each group, and among all ranks when the
 global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more vectors per rank.
 

@@ -4,7 +4,8 @@ Problem: averaging after every step costs a message per sample; averaging rarely
 often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.
 
 Update: every rank takes sequential SGD steps on its rows; after `every` samples of the rank with the most rows (and in
-proportion on the others) ``x_p <- sum_q (n_q / n) x_q``. An epoch always ends in an average. With ``overlap`` the mean
+proportion on the others) ``x_p <- sum_q v_q x_q``, v the rows of a rank over the sum of its rates
+(`dsgd.sync.weighing`). An epoch always ends in an average. With ``overlap`` the mean
 is applied one round late, while the next one is on its way (`dsgd.sync.delayed`).
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / every)`` rounds per
@@ -26,6 +27,7 @@ from dsgd.sync.base import AbstractStrategy, Exchange, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 
 __all__ = ["LocalSGD"]
@@ -62,6 +64,7 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
     fuses: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

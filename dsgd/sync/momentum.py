@@ -4,8 +4,8 @@ Problem: after an average the velocity of a rank, or its running mean of squares
 has. Papers and released codes differ, often without saying so, in what they do about it.
 
 Policies: ``"keep"`` leaves the memory of every rank alone (Lin et al. 2020; DiLoCo), ``"zero"`` starts anew after every
-synchronisation, ``"average"`` replaces it by the mean weighted by rows (Yu, Jin and Yang 2019). Means of squares stay
-non-negative under all three.
+synchronisation, ``"average"`` replaces it by the mean with the weights of the models (Yu, Jin and Yang 2019). Means of
+squares stay non-negative under all three.
 
 Cost: nothing, or for ``"average"`` one more all-reduce for each vector that the rule remembers.
 """

@@ -3,14 +3,15 @@
 Problem: with rare averages the change of the mean from one to the next is a good direction; plain averaging forgets it
 each time.
 
-Update, with x the model that all ranks had after the last exchange and ``delta = x - sum_q (n_q / n) x_q``::
+Update, with x the model that all ranks had after the last exchange, v the shares of `dsgd.sync.weighing`, and ``delta =
+x - sum_q v_q x_q``::
 
     u <- beta u + delta
     x <- x - rate u                    (heavy ball)
     x <- x - rate (delta + beta u)     (Nesterov)
 
 All ranks go on from x. With rate 1 and beta 0 this is the mean: local SGD. With a compressor delta is the sum of what
-is sent of ``w_q (x - x_q)``, and what is left out comes later: with error feedback in the place of momentum this is how
+is sent of ``v_q (x - x_q)``, and what is left out comes later: with error feedback in the place of momentum this is how
 the largest entries of rare exchanges are sent.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`. Two more vectors

@@ -5,16 +5,24 @@ to it some rounds ago, waits only for peers that are that many rounds behind: sh
 nothing.
 
 Update: that of `dsgd.sync.sgp`, but what was sent in round k is added in round ``k + delay``. Masses and weights under
-way keep the sums over ranks whole, and ``z = (w z) / w`` with the weight that a rank has itself corrects for them. A
-rank is at most `delay` rounds ahead of those it hears from. At the end everything under way is taken in.
+way keep the sums over ranks whole, and ``z = x / w`` with the weight that a rank has itself corrects for them. A rank
+is at most `delay` rounds ahead of those it hears from. At the end everything under way is taken in.
+
+Of a mass of one, ``delay`` shares are under way: a rank that keeps the part s has the weight ``w = 1 / (1 + delay (1 -
+s))``, which is 0.67, 0.4 and 0.22 for a delay of 1, 3 and 7 on the default graph. What its steps change is added to the
+mass as it is, so that the mean of all masses moves at the rate that was asked for, while the rank's own model moves by
+1 / w of it at first. A round should therefore bring a model by less than the part 2 w nearer to where it goes: with a
+long delay rounds must be short or rates small.
+
+Training begins as if shares of the first model had been under way for ever; no rank needs to be sent them.
 
 Messages are added in the round that is theirs and not when they come, so the same seed gives the same model.
 
-Cost per round: one message of the model and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
+Cost per round: one message of the mass and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
 shares under way, which a gang that goes on from a checkpoint sends again.
 
-Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP), where a message that comes early is added
-early.
+Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP). There a rank sends in one round of tau,
+so that one share is under way, and a message that comes early is added early.
 """
 
 from __future__ import annotations
@@ -28,10 +36,13 @@ from dsgd.collectives.group import Group
 from dsgd.comm.mixing import shares
 from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.comm.wire import OP_GOSSIP
+from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk
+from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
+from dsgd.sync.sgp import load_mass
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
 
@@ -39,7 +50,7 @@ __all__ = ["InFlightState", "OverlapSGP"]
 
 
 @dataclass
-class InFlightState:
+class InFlightState(AbstractRejoining):
     """What overlap SGP remembers.
 
     Parameters
@@ -48,18 +59,39 @@ class InFlightState:
         w of this rank.
     rounds : array of int64, shape (1,)
         Exchanges so far.
+    anchor : array, shape (n_params,)
+        z after the last exchange.
     sent : array, shape (delay, n_params + 1)
-        The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``.
+        The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``. At
+        first, in the rows of rounds that are to come, what comes in in them.
     """
 
-    weight: FloatVector
-    rounds: IntVector
-    sent: FloatMatrix
+    weight: FloatVector = field(metadata=OWN)
+    rounds: IntVector = field(metadata=OWN)
+    anchor: FloatVector
+    sent: FloatMatrix = field(metadata=OWN)
 
     def __post_init__(self) -> None:
         # What is no field is in no checkpoint: a new gang has posted nothing yet.
         self.posted = 0
         self.mass = np.empty(self.sent.shape[1], self.sent.dtype)
+        self.arrived = np.empty_like(self.mass)
+        self.first: tuple[float, FloatVector] = 1.0, np.zeros(0)
+
+    def begin(self, params: FloatVector) -> None:
+        """Begin with a model that all ranks have, of which shares have been under way for ever."""
+        self.weight[0], arriving = self.first
+        self.rounds[0] = self.posted = 0
+        self.anchor[:] = params
+        self.sent[:] = 0.0
+        for row, weight in zip(self.sent, arriving, strict=True):
+            if weight > 0.0:
+                np.multiply(params, weight, out=row[:-1])
+                row[-1] = weight
+
+    def rejoin(self) -> None:
+        """Begin anew: all ranks have the same model now, and of shares under way those of some are missing."""
+        self.begin(self.anchor)
 
 
 @dataclass(frozen=True)
@@ -85,6 +117,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     delay: int = 1
     topology: AbstractTopology = field(default_factory=Exponential)
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     ends_equal: ClassVar[bool] = False
     talks: ClassVar[Talk] = "by post"
 
@@ -100,9 +133,16 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> InFlightState:
-        """Return a weight of one, and nothing under way."""
-        sent = np.zeros((self.delay, params.shape[0] + 1), params.dtype)
-        return InFlightState(np.ones(1), np.zeros(1, np.int64), sent)
+        """Return the weight of a rank of whose mass shares are under way."""
+        size, rank, rounds = group.size, group.rank, range(self.delay)
+        state = InFlightState(
+            np.ones(1), np.zeros(1, np.int64), params.copy(), np.zeros((self.delay, params.shape[0] + 1), params.dtype)
+        )
+        sources = [self.topology.in_peers(rank, size, k) for k in rounds]
+        arriving = [sum(self._sends(peer, size, k) for peer in peers) for k, peers in zip(rounds, sources, strict=True)]
+        state.first = self._first_weight(rank, size), np.array(arriving, params.dtype)
+        state.begin(params)
+        return state
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: InFlightState) -> None:
         """Push, and take in what was pushed some rounds ago; see `AbstractStrategy.sync`."""
@@ -112,10 +152,18 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         # What this gang has not posted itself it has from the gang before.
         for earlier in range(max(state.posted, k - self.delay), k):
             self._post(group, earlier, state)
-        mass[-1] = state.weight[0] * shares(self.topology, group.rank, group.size, k)
-        np.multiply(vector, mass[-1], out=mass[:-1])
-        # The row of a round that its receivers take in this one.
-        state.sent[k % self.delay] = mass
+        load_mass(mass, vector, state.anchor, float(state.weight[0]))
+        mass *= mass.dtype.type(shares(self.topology, group.rank, group.size, k))
+        row = state.sent[k % self.delay]
+        if k < self.delay:
+            # From before the first round; the row is needed for this one.
+            state.arrived[:] = row
+            row[:] = mass
+            if state.arrived[-1] > 0.0:
+                mass += state.arrived
+        else:
+            # The row of a round that its receivers take in this one.
+            row[:] = mass
         self._post(group, k, state)
         if k >= self.delay:
             self._take(group, k - self.delay, state)
@@ -123,6 +171,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         state.posted = k + 1
         state.weight[0] = mass[-1]
         np.divide(mass[:-1], mass[-1], out=vector)
+        state.anchor[:] = vector
 
     def settle(self, group: Group, params: FloatVector, state: InFlightState) -> None:
         """Do nothing: what is under way is in the state of who has sent it."""
@@ -135,13 +184,23 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     def collect(self, group: Group, params: FloatVector, weight: float, state: InFlightState) -> None:
         """Return the mean of all masses over the mean of all weights, with what each rank has under way."""
         k, mass = int(state.rounds[0]), state.mass
-        np.multiply(params, params.dtype.type(state.weight[0]), out=mass[:-1])
-        mass[-1] = state.weight[0]
+        load_mass(mass, params, state.anchor, float(state.weight[0]))
+        for to_come in range(k, self.delay):
+            mass += state.sent[to_come]
         for late in range(max(0, k - self.delay), k):
             n_receivers = len(self.topology.out_peers(group.rank, group.size, late))
             mass += mass.dtype.type(n_receivers) * state.sent[late % self.delay]
         weighted_mean(group, mass, 1.0 / group.size)
         np.divide(mass[:-1], mass[-1], out=params)
+
+    def _first_weight(self, rank: int, size: int) -> float:
+        """Return the weight of a rank that with what it has under way makes one."""
+        under_way = sum(1.0 - shares(self.topology, rank, size, k) for k in range(self.delay))
+        return 1.0 / (1.0 + under_way)
+
+    def _sends(self, rank: int, size: int, k: int) -> float:
+        """Return the weight that a rank is taken to have sent to each out-peer, to come in in round k."""
+        return self._first_weight(rank, size) * shares(self.topology, rank, size, k)
 
     def _post(self, group: Group, k: int, state: InFlightState) -> None:
         for peer in self.topology.out_peers(group.rank, group.size, k):
@@ -149,7 +208,6 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
 
     def _take(self, group: Group, k: int, state: InFlightState) -> None:
         """Add to the mass what in-peers sent in round k."""
-        arrived = np.empty_like(state.mass)
         for peer in self.topology.in_peers(group.rank, group.size, k):
-            group.mailbox.take(peer, arrived, OP_GOSSIP)
-            state.mass += arrived
+            group.mailbox.take(peer, state.arrived, OP_GOSSIP)
+            state.mass += state.arrived

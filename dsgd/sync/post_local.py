@@ -3,7 +3,7 @@
 Problem: averages matter most while models move fast; later on, rare averages cost less and, on some problems, lead to
 models that generalise better than those of large batches.
 
-Update: that of local SGD, ``x_p <- sum_q (n_q / n) x_q``, every `first` rows in the first `epochs` epochs and every
+Update: that of local SGD, ``x_p <- sum_q v_q x_q``, every `first` rows in the first `epochs` epochs and every
 `every` rows after them. An epoch always ends in an average.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`; ``ceil(max rows / first)`` rounds per
@@ -24,6 +24,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, NoState
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows, OftenThenRarely
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -56,6 +57,7 @@ class PostLocalSGD(AbstractStrategy[NoState]):
     epochs: int = 1
     momentum: MomentumPolicy = "keep"
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         for name in ("every", "first", "epochs"):

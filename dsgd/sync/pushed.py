@@ -2,7 +2,8 @@
 
 Every worker walks its rows in batches of its own. It sends the mean gradient of a batch and gets a model, from which it
 goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of
-n rows, sends ``(P n_p / n) g_p``, and says that factor, its share, with it.
+n rows, sends ``(P n_p / n) g_p``, P being the number of workers that have rows, and says that factor, its share, with
+it.
 """
 
 from __future__ import annotations
@@ -41,12 +42,16 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
     @final
     def init(self, group: Group, params: FloatVector, weight: float) -> PushState:
         """Return the record of a worker that has the model of the server."""
-        return PushState(np.zeros(1, dtype=np.int64))
+        state = PushState(np.zeros(1, dtype=np.int64))
+        with_rows = np.array([float(weight > 0.0)])
+        group.allreduce(with_rows)
+        state.n_with_rows = float(with_rows[0])
+        return state
 
     @final
     def sync(self, group: Group, vector: FloatVector, weight: float, state: PushState) -> None:
         """Send the gradient and replace it by the model of the server; see `AbstractStrategy.sync`."""
-        if (share := weight * group.size) != 1.0:
+        if (share := weight * state.n_with_rows) != 1.0:
             vector *= share
         push(group, vector, state, score=share)
 

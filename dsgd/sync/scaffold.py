@@ -7,7 +7,9 @@ Update: every rank keeps c_p, its mean gradient over the last round, and c, the 
 ``g - c_p + c``. After a round from the common model x to y_p, with s the sum of the rates of its steps::
 
     c_p <- c_p - c + (x - y_p) / s
-    x   <- x + rate (sum_q (n_q / n) y_q - x);  c <- sum_q (n_q / n) c_q
+    x   <- x + rate (sum_q v_q y_q - x);  c <- sum_q (n_q / n) c_q
+
+with v of `dsgd.sync.weighing`; once controls are right, any weights of the models lead to the minimum of the whole.
 
 The correction is applied every `stretch` rows (with a local rule, after every minibatch) for all of their rates at
 once: every step of a sparse row would otherwise cost a pass over the model.
@@ -33,6 +35,7 @@ from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -62,6 +65,8 @@ class ControlState(AbstractRejoining):
 
     def __post_init__(self) -> None:
         self.scratch = np.empty((2, self.anchor.shape[0]), self.anchor.dtype)
+        # Of the rows of this rank in those of all; what is no field is not handed on to other ranks.
+        self.share = 1.0
 
     def rejoin(self) -> None:
         """Take the mean of the controls, which each rank now has for its own, for the common one: they cancel."""
@@ -91,6 +96,7 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
     rate: float = 1.0
     stretch: int = 64
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         for name in ("every", "stretch"):
@@ -104,7 +110,9 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ControlState:
         """Return the model to start from, and controls of zero."""
-        return ControlState(params.copy(), np.zeros_like(params), np.zeros_like(params), np.zeros(1))
+        state = ControlState(params.copy(), np.zeros_like(params), np.zeros_like(params), np.zeros(1))
+        state.share = weight
+        return state
 
     def correct(self, params: FloatVector, steps: LocalSteps, state: ControlState) -> None:
         """Apply the correction for some steps; see `AbstractLocalTerm.correct`."""
@@ -126,6 +134,9 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
             own -= state.common
             own += mean_model
         mean_model[:], mean_control[:] = vector, own
+        if state.share != weight:
+            # Controls are means over rows, and count by them.
+            mean_control *= vector.dtype.type(state.share / weight if weight else 0.0)
         weighted_mean(group, state.scratch.reshape(-1), weight)
         state.common[:] = mean_control
         if self.rate != 1.0:

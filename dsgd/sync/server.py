@@ -135,9 +135,17 @@ class PushState:
     ----------
     version : array of int64, shape (1,)
         Version of the model that it has.
+
+    Attributes
+    ----------
+    n_with_rows : float
+        How many workers of this gang have rows.
     """
 
     version: AnyArray
+
+    def __post_init__(self) -> None:
+        self.n_with_rows = 1.0
 
 
 @dataclass
@@ -162,6 +170,8 @@ class Model:
         Number of vectors that have come.
     author : int
         The worker whose vector the model is, or a negative number: every answer says it.
+    idle : frozenset of int
+        Those that have no rows and so no gradients: they ask for the model, and what they send is not looked at.
     """
 
     params: FloatVector
@@ -172,6 +182,12 @@ class Model:
     version: int = 0
     n_letters: int = 0
     author: int = -1
+    idle: frozenset[int] = frozenset()
+
+    @property
+    def working(self) -> list[int]:
+        """The workers that are not idle."""
+        return [worker for worker in range(self.n_workers) if worker not in self.idle]
 
 
 class AbstractDesk(ABC):
@@ -326,9 +342,11 @@ def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
                 n_there = 0
         else:
             begin = ledger.clock() if ledger.timing else 0.0
-            model.n_letters += 1
-            answered = desk.accept(worker, letter)
-            model.worked()
+            answered: Iterable[int] = (worker,)
+            if worker not in model.idle:
+                model.n_letters += 1
+                answered = desk.accept(worker, letter)
+                model.worked()
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             for other in answered:

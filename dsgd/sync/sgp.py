@@ -3,17 +3,26 @@
 Problem: to average with a neighbour both must be there at once. Sending one way is cheaper and waits for less, but then
 plain averages would not keep the mean.
 
-Update, after every `every` rows, with push-sum: rank i has a mass ``(w_i z_i, w_i)``, its model times its weight, and
-the weight, 1 at first. It cuts the mass into equal parts, keeps one, sends one to each out-peer of the round, and adds
-what comes in; then ``z_i = (w z)_i / w_i``. Local steps are taken at z. The sums of masses and weights over ranks stay
-whatever the graph is. The model that is returned is the mean of the masses over the mean of the weights.
+Update, after every `every` rows, with push-sum: rank i has a mass x_i, a vector, and a weight w_i, 1 at first; its
+model is ``z_i = x_i / w_i``. Local steps are taken at z, and what they change is added to the mass as it is::
 
-Ranks count alike whatever rows they have, as in `DPSGD`.
+    x_i <- x_i + (z_i after the steps - z_i before them)
 
-Cost per round: one message of the model and its weight per out-peer, `dsgd.collectives.gossip_cost`, whatever the
-number of ranks; one all-reduce at the end. On the default graph a rank sends one message, half of a ring's.
+Then the rank cuts mass and weight into equal parts, keeps one, sends one to each out-peer of the round, and adds what
+comes in. The sums of masses and weights over ranks stay whatever the graph is, so that the mean of the masses moves by
+the mean of what the steps have changed: on any graph training settles where steps along the model itself would, and at
+the rate that was asked for. (Steps that change ``w_i z_i`` by w_i times as much would count ranks by their weights, and
+minimise ``sum_i w_i f_i``.) The model that is returned is the mean of the masses over the mean of the weights.
 
-Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 1; exponential graph with one peer, as there.
+Ranks count alike, and the steps of unequal shards are scaled for it (`dsgd.sync.weighing`).
+
+Cost per round: one message of the mass and its weight per out-peer, `dsgd.collectives.gossip_cost`, whatever the
+number of ranks; one all-reduce at the end. On the default graph a rank sends one message, half of a ring's. One more
+vector per rank.
+
+Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 1, where steps on the mass are taken along
+the gradients at z; here those of a round are taken at z first, which moves on by 1 / w_i of them with the exchange.
+Exponential graph with one peer, as there.
 """
 
 from __future__ import annotations
@@ -26,14 +35,16 @@ import numpy as np
 from dsgd.collectives.gossip import check_gossip, push_sum
 from dsgd.collectives.group import Group
 from dsgd.comm.topology import AbstractTopology, Exponential
+from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, Exchange, Talk
 from dsgd.sync.dpsgd import check_topology
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_number
 
-__all__ = ["SGP", "PushSumState"]
+__all__ = ["SGP", "PushSumState", "load_mass"]
 
 
 @dataclass
@@ -43,16 +54,51 @@ class PushSumState:
     Parameters
     ----------
     weight : array of float64, shape (1,)
-        w of this rank.
+        w of this rank; one again where ranks have all got the same model.
     rounds : array of int64, shape (1,)
         Exchanges so far.
+    anchor : array, shape (n_params,)
+        z after the last exchange.
     """
 
-    weight: FloatVector
+    weight: FloatVector = field(metadata=OWN)
     rounds: IntVector
+    anchor: FloatVector
 
     def __post_init__(self) -> None:
-        self.scratch: FloatMatrix = np.empty((0, 0))
+        n, dtype = self.anchor.shape[0], self.anchor.dtype
+        self.scratch: FloatMatrix = np.empty((2, n + 1), dtype)
+        self.mass: FloatVector = np.empty(n + 1, dtype)
+
+    def load(self, params: FloatVector) -> None:
+        """Write into `mass` the mass of a model after local steps, and its weight."""
+        load_mass(self.mass, params, self.anchor, float(self.weight[0]))
+
+    def unload(self, params: FloatVector) -> None:
+        """Take the model and the weight from `mass`."""
+        self.weight[0] = self.mass[-1]
+        np.divide(self.mass[:-1], self.mass[-1], out=params)
+        self.anchor[:] = params
+
+
+def load_mass(mass: FloatVector, params: FloatVector, anchor: FloatVector, weight: float) -> None:
+    """Write ``(w anchor + (params - anchor), w)``, what steps have changed added to the mass as it is.
+
+    Parameters
+    ----------
+    mass : array, shape (n_params + 1,)
+        Overwritten.
+    params, anchor : array, shape (n_params,)
+        The models after the steps and before them.
+    weight : float
+        w.
+    """
+    if weight == 1.0:
+        mass[:-1] = params
+    else:
+        np.multiply(anchor, anchor.dtype.type(weight - 1.0), out=mass[:-1])
+        mass[:-1] += params
+    mass[-1] = weight
 
 
 @dataclass(frozen=True)
@@ -75,6 +121,7 @@ class SGP(AbstractStrategy[PushSumState]):
     every: int = 256
     topology: AbstractTopology = field(default_factory=Exponential)
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "alike"
     talks: ClassVar[Talk] = "in pairs"
     ends_equal: ClassVar[bool] = False
 
@@ -88,28 +135,21 @@ class SGP(AbstractStrategy[PushSumState]):
         return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> PushSumState:
-        """Return a weight of one."""
+        """Return a weight of one, and the model to start from."""
         check_gossip(group, self.topology)
-        state = PushSumState(np.ones(1), np.zeros(1, np.int64))
-        state.scratch = np.empty((3, params.shape[0] + 1), params.dtype)
-        return state
+        return PushSumState(np.ones(1), np.zeros(1, np.int64), params.copy())
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: PushSumState) -> None:
         """Push and take in; see `AbstractStrategy.sync`."""
         if group.size == 1:
             return
-        mass = state.scratch[2]
-        np.multiply(vector, vector.dtype.type(state.weight[0]), out=mass[:-1])
-        mass[-1] = state.weight[0]
-        push_sum(group, mass, self.topology, int(state.rounds[0]), state.scratch[:2])
-        state.weight[0] = mass[-1]
-        np.divide(mass[:-1], mass[-1], out=vector)
+        state.load(vector)
+        push_sum(group, state.mass, self.topology, int(state.rounds[0]), state.scratch)
+        state.unload(vector)
         state.rounds += 1
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: PushSumState) -> None:
         """Return the mean of all masses over the mean of all weights."""
-        mass = state.scratch[2]
-        np.multiply(params, params.dtype.type(state.weight[0]), out=mass[:-1])
-        mass[-1] = state.weight[0]
-        weighted_mean(group, mass, 1.0 / group.size)
-        np.divide(mass[:-1], mass[-1], out=params)
+        state.load(params)
+        weighted_mean(group, state.mass, 1.0 / group.size)
+        np.divide(state.mass[:-1], state.mass[-1], out=params)

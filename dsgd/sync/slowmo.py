@@ -25,6 +25,7 @@ from dsgd.sync.compression import Compressor, check_compressor
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.outer import OuterState, outer_step
 from dsgd.sync.period import EveryRows
+from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -67,6 +68,7 @@ class SlowMo(AbstractStrategy[OuterState]):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     exchanges: ClassVar[Exchange] = "model"
+    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
         check_number("SlowMo(every=...)", self.every, low=1, integer=True)

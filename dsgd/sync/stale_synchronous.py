@@ -68,7 +68,7 @@ class _Desk(AbstractDesk):
         self._model.version += 1
         self._sent[worker] += 1
         self._waiting.append(worker)
-        limit = min(self._sent) + self._slack
+        limit = min(self._sent[other] for other in self._model.working) + self._slack
         answered = [other for other in self._waiting if self._sent[other] <= limit]
         self._waiting = [other for other in self._waiting if self._sent[other] > limit]
         return answered

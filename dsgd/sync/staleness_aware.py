@@ -13,6 +13,9 @@ and that is what d is in the mean, a little less for few workers. With c = 1 (n 
 `ASGD`, and P workers that take turns have d = P - 1, so the rate that is given should be that much larger than for
 `ASGD`. With c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all workers.
 
+What it minimises: ``sum_p (n_p / tau_p) f_p``, f_p being the mean loss of rank p and tau_p the mean staleness of its
+gradients, harmonic and at least one: with unlike rows that is the whole only where all are equally old.
+
 Cost per round and worker: that of `ASGD`.
 
 Source: Zhang, Gupta, Lian and Liu 2016 (staleness-aware async-SGD, their equations 4 and 6).

@@ -194,6 +194,10 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         """Return the sum of the rates of the steps of the last call."""
         return float(sum(state.rates))
 
+    def planned_rates(self, starts: FloatVector, counts: FloatVector) -> FloatVector:
+        """Return the numbers of steps: all have one rate."""
+        return np.array(counts, dtype=np.float64)
+
     def evaluate(self, params: FloatVector, rows: TensorRows, state: ModuleState) -> Evaluation:
         """Return loss, accuracy and squared errors on some rows."""
         state.take_up(params)

@@ -171,7 +171,7 @@ class Synchronizer:
         self._gradient: FloatVector = np.zeros_like(params)
         self._buckets = buckets_for(group, strategy)
         overlaps = strategy.overlap and strategy.exchanges == "model"
-        self._delayed = DelayedMean(group, params, self._weight) if overlaps else None
+        self._delayed = DelayedMean(group, params) if overlaps else None
         self._adaptation: Adaptation | None = None
         if isinstance(strategy, AbstractAdaptation) and self.rank.size > 1:
             self._adaptation = Adaptation(self.rank, strategy, None, rows, LoopSteps(), math.inf)
@@ -335,7 +335,7 @@ class Synchronizer:
             self._meet()
         if self._delayed is not None and not ends_epoch:
             self._delayed.hold(self.flat.params)
-            self._delayed.start()
+            self._delayed.start(self._weight)
         else:
             if decides and self._adaptation is not None:
                 self._adaptation.observe(at)

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm.topology import Complete, Exponential, Ring, Star
+from dsgd.comm.topology import Complete, Exponential, Grid, Ring, Star
 from dsgd.errors import IncompatiblePartsError
-from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, LeaderSGD
+from dsgd.sync import DPSGD, EASGD, SGP, AbstractLocalTerm, ChocoSGD, LeaderSGD, OverlapSGP
 from dsgd.sync.compression import acts_alone
 from gangs import run_gang
 from laws.family import FAMILY, Member
@@ -118,7 +118,7 @@ def test_springs_keep_the_sum(size: int, n: int, seed: int, beta: float) -> None
     )
     before, _, _, states = exchange(EASGD(8, beta=1.0), walk.first, walk.weights, 1, spread, walk.loss)
     if size > 1:
-        np.testing.assert_allclose(states[0].centre, walk.weights @ before[0], rtol=1e-10, atol=1e-10)
+        np.testing.assert_allclose(states[0].centre, before[0].mean(axis=0), rtol=1e-10, atol=1e-10)
 
 
 @pytest.mark.parametrize("strategy", [m.strategy for m in FAMILY if isinstance(m.strategy, DPSGD)], ids=repr)
@@ -147,6 +147,24 @@ def test_push_sum_keeps_mass_and_weight(topology: Any, size: int, n: int, seed: 
     np.testing.assert_allclose(weights.sum(), size, rtol=1e-12)
     np.testing.assert_allclose(weights @ before[k], before[0].sum(axis=0), rtol=1e-9, atol=1e-9)
     np.testing.assert_allclose(found, before[0].mean(axis=0), rtol=1e-9, atol=1e-9)
+
+
+GRAPHS = [Ring(), Star(), Grid(), Exponential(), Exponential(2), Complete()]
+GOSSIP = [
+    *(DPSGD(8, graph) for graph in GRAPHS if graph.symmetric),
+    *(ChocoSGD(8, topology=graph) for graph in GRAPHS if graph.symmetric),
+    *(SGP(8, graph) for graph in GRAPHS),
+    *(OverlapSGP(8, delay, graph) for delay in (1, 3, 7) for graph in GRAPHS),
+]
+
+
+@pytest.mark.parametrize("size", [2, 5, 6])
+@pytest.mark.parametrize("strategy", GOSSIP, ids=repr)
+def test_gossip_moves_by_the_mean_of_the_steps(strategy: Any, size: int) -> None:
+    """On any graph what is returned is the first model and the mean over ranks of all steps: at the rate asked for."""
+    walk = Walk(size, 7, 9)
+    _, found, _, _ = exchange(strategy, walk.first, walk.weights, 9, walk, walk.loss)
+    np.testing.assert_allclose(found, walk.first + walk.steps.mean(axis=1).sum(axis=0), rtol=1e-9, atol=1e-9)
 
 
 @settings(max_examples=10)

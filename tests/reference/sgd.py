@@ -118,10 +118,11 @@ def delayed_local_sgd(shards, optimise, *, n_rounds, n_epochs, initial):
     """Return the models of all ranks after epochs of local SGD whose means come one round late.
 
     `shards` are the rows of each rank as (X, y); ``optimise(rank, model, start, stop)`` returns the model after the
-    rank's rows start..stop. The last mean of an epoch is in time.
+    rank's rows start..stop, at a constant rate: changes over steps, by rows, are means over the ranks that have any.
+    The last mean of an epoch is in time.
     """
     sizes = [len(y) for _, y in shards]
-    weights = [n / sum(sizes) for n in sizes]
+    weights = [(n > 0) / sum(m > 0 for m in sizes) for n in sizes]
     models = [initial.copy() for _ in shards]
     for _ in range(n_epochs):
         sent = None

@@ -52,7 +52,7 @@ class Mean:
 
 
 class Elastic(Mean):
-    """Springs to a centre."""
+    """Springs to a centre: Zhang, Choromanska and LeCun 2015, equations 2 and 3, with alpha = beta / P."""
 
     def start(self, first):
         """Begin at a model."""
@@ -60,8 +60,8 @@ class Elastic(Mean):
 
     def sync(self, models, rates=None, losses=None):
         """Return the models after an exchange."""
-        pulled = models - (self.s.beta * self.w)[:, None] * (models - self.centre)
-        self.centre = (1 - self.s.beta) * self.centre + self.s.beta * self.mean(models)
+        pulled = models - self.s.beta / len(models) * (models - self.centre)
+        self.centre = (1 - self.s.beta) * self.centre + self.s.beta * models.mean(axis=0)
         return pulled
 
     def collect(self, models):
@@ -139,48 +139,58 @@ class Gossip(Mean):
 
 
 class PushSum(Mean):
-    """Masses and weights over a directed graph."""
+    """Assran et al. 2019, algorithm 1: x is the mass, w its weight, z = x / w; steps along gradients at z change x."""
 
     def start(self, first):
         """Begin at a model."""
-        self.weight = np.ones(len(self.w))
+        self.w, self.x = np.ones(len(self.w)), np.tile(first, (len(self.w), 1))
+        self.z = self.x.copy()
+
+    def step(self, models):
+        """Take the local steps, which led from z to these models, on the masses."""
+        self.x = self.x + (models - self.z)
 
     def sync(self, models, rates=None, losses=None):
         """Return the models after an exchange."""
-        W = shares(self.s.topology, len(models), self.k)
-        mass, self.weight, self.k = W @ (self.weight[:, None] * models), W @ self.weight, self.k + 1
-        return mass / self.weight[:, None]
+        self.step(models)
+        P = shares(self.s.topology, len(models), self.k)
+        self.x, self.w, self.k = P @ self.x, P @ self.w, self.k + 1
+        self.z = self.x / self.w[:, None]
+        return self.z
 
     def collect(self, models):
         """Return the model of training."""
-        return self.weight @ models / self.weight.sum()
+        return self.x.sum(axis=0) / self.w.sum()
 
 
-class LatePushSum(Mean):
-    """Masses and weights over a directed graph, of which what is sent arrives some rounds later."""
+class LatePushSum(PushSum):
+    """Algorithm 2: what is sent arrives some rounds later; at first as much is under way as if it always had been."""
 
     def start(self, first):
         """Begin at a model."""
-        self.weight, self.under_way = np.ones(len(self.w)), []
+        size, delay = len(self.w), self.s.delay
+        graphs = [shares(self.s.topology, size, k) for k in range(delay)]
+        self.w = 1 / (1 + sum(1 - np.diag(P) for P in graphs))
+        on_way = [(P - np.diag(np.diag(P))) @ self.w for P in graphs]
+        np.testing.assert_allclose(self.w.sum() + np.sum(on_way), size)
+        self.under_way = [(np.outer(w, first), w) for w in on_way]
+        self.x = np.outer(self.w, first)
+        self.z = np.tile(first, (size, 1))
 
     def sync(self, models, rates=None, losses=None):
         """Return the models after an exchange."""
-        W = shares(self.s.topology, len(models), self.k)
-        own = np.diag(W)
-        mass = self.weight[:, None] * models
-        self.under_way.append(((W - np.diag(own)) @ mass, (W - np.diag(own)) @ self.weight))
-        mass, self.weight, self.k = own[:, None] * mass, own * self.weight, self.k + 1
-        if self.k > self.s.delay:
-            late, weight = self.under_way.pop(0)
-            mass, self.weight = mass + late, self.weight + weight
-        return mass / self.weight[:, None]
+        self.step(models)
+        P = shares(self.s.topology, len(models), self.k)
+        own = np.diag(np.diag(P))
+        self.under_way.append(((P - own) @ self.x, (P - own) @ self.w))
+        late, weight = self.under_way.pop(0)
+        self.x, self.w, self.k = own @ self.x + late, own @ self.w + weight, self.k + 1
+        self.z = self.x / self.w[:, None]
+        return self.z
 
     def collect(self, models):
         """Return the model of training."""
-        mass, weight = self.weight @ models, self.weight.sum()
-        for late, of_late in self.under_way:
-            mass, weight = mass + late.sum(axis=0), weight + of_late.sum()
-        return mass / weight
+        return (self.x.sum(axis=0) + sum(x.sum(axis=0) for x, _ in self.under_way)) / len(self.w)
 
 
 class Choco(Mean):

@@ -19,7 +19,7 @@ WHYS: Final[tuple[Why, ...]] = get_args(Why)
 
 
 class Measured(NamedTuple):
-    """What all ranks have measured since they last decided: means over them, weighted by rows.
+    """What all ranks have measured since they last decided: means over them, with the weights of their models.
 
     Parameters
     ----------

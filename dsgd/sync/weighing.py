@@ -1,0 +1,64 @@
+"""How much a rank counts in a mean of models, so that uneven shards minimise what all rows together define.
+
+Problem: a round gives a rank with more rows more steps, so its model has moved further. A mean weighted by rows counts
+them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least, f_p being the mean loss of the n_p rows
+of rank p, and not where ``sum_p n_p f_p`` is.
+
+Update: what rank p changes is, to first order in the rate, ``-S_p grad f_p`` with S_p the sum of the rates of its
+steps. So ranks count by their rows over that sum::
+
+    v_p = (n_p / S_p) / sum_q (n_q / S_q),      x <- sum_q v_q x_q
+
+With a constant rate all ranks with rows count alike; with rates that fall like 1 / t the sums of an epoch become equal,
+and ranks count by their rows. The v_p add up to one and none is negative, so that the mean lies between the models
+whatever the steps were. Sums are those of an epoch as it is planned, the same for all of its rounds: of a rank with few
+rows most rounds have none.
+
+Where ranks count alike whatever they do (neighbours in a graph, springs, a server that adds up), a rank multiplies what
+its steps have changed in a round by ``P v_p``, so that the mean over ranks moves as above.
+
+Cost: none; which rank takes which steps is known to all.
+
+Source: Wang, Liu, Liang, Joshi and Poor 2020 (FedNova, equation 5: changes over the sums of their rates). There the
+mean of the normalised changes is stretched by a mean of the numbers of steps, so that weights add up to more than one;
+here it is scaled such that they add up to one: a mean of models that have gone all the way to minima of their own is
+then between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from dsgd.types import FloatVector
+
+__all__ = ["Weighing", "mean_shares"]
+
+#: What ranks count by in a mean of models: their rows; their rows over the sums of their rates; or all alike, with what
+#: their steps have changed scaled instead.
+Weighing: TypeAlias = Literal["rows", "rates", "alike"]
+
+
+def mean_shares(rows: Sequence[int], rate_sums: FloatVector) -> FloatVector:
+    """Return v, shape (size,), which adds up to one; shares of the rows where the sums of ranks with rows are equal.
+
+    Parameters
+    ----------
+    rows : sequence of int, length size
+        Rows of each rank.
+    rate_sums : array of float64, shape (size,)
+        Sum of the rates of the steps of each rank in an epoch, up to a factor that all have in common.
+    """
+    n = np.asarray(rows, dtype=np.float64)
+    if not n.any():
+        return np.full(len(n), 1.0 / len(n))
+    has_rows = n > 0
+    sums = rate_sums[has_rows]
+    if (sums == sums[0]).all() or not (np.isfinite(sums).all() and (sums > 0.0).all()):
+        return n / n.sum()
+    shares = np.zeros_like(n)
+    shares[has_rows] = n[has_rows] / sums
+    shares /= shares.max()
+    return shares / shares.sum()
