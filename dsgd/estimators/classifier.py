@@ -60,12 +60,14 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     max_iter : int, default 1000
         Epochs at most.
     tol : float or None, default 1e-3
-        Stop once the training loss, or with `early_stopping` the validation score, has not improved by `tol` for
-        `n_iter_no_change` epochs. None trains for exactly `max_iter` epochs.
+        Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
+        improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not.
+        None trains for exactly `max_iter` epochs.
     shuffle : bool, default True
-        Deal the rows of arrays of this process to ranks at random, and walk those of a rank in an order drawn once
-        from `random_state`, both by what is in a row: the order given does not matter. False keeps it. Rows that were
-        made on a cluster stay with the workers that have them: where their order means something, shuffle them first.
+        Deal the rows of arrays of this process to ranks at random, and let a rank walk its own in an order drawn from
+        `random_state`, another one in each epoch; both go by what is in a row: the order given does not matter. False
+        keeps it. Rows that were made on a cluster stay with the workers that have them: where their order means
+        something, shuffle them first.
     verbose : int, default 0
         Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
     epsilon : float, default 0.1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
@@ -47,9 +47,9 @@ class Packer:
     sparse : bool
         Whether shards are CSR.
     shuffle : bool
-        Whether rows are walked in the keyed order or as given.
+        Whether rows are walked in keyed orders, a new one in each epoch, or as given.
     seed : int
-        Seed of the order and of the validation split.
+        Seed of the orders and of the validation split.
     validation_fraction : float
         Share of the rows held out; 0 for none.
     out_of_core : bool, default False
@@ -84,7 +84,8 @@ class Packer:
             training.place(widen(X, self.n_features))
             if self.validation_fraction:
                 validation.place(widen(X, self.n_features))
-        return TrainData(training.finish(), validation.finish() if self.validation_fraction else None)
+        shard = replace(training.finish(), seed=self.seed if self.shuffle else None)
+        return TrainData(shard, validation.finish() if self.validation_fraction else None)
 
     def demand(self, summaries: Sequence[BlockSummary], n_params: int) -> MemoryDemand:
         """Return what ranks will need of the memory of their workers.

@@ -14,6 +14,8 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.sgd import (
+    BEGINS,
+    COUNTERS,
     EPSILON,
     GUARD,
     INTERCEPT_RATE,
@@ -23,12 +25,14 @@ from dsgd.kernels.sgd import (
     N_FEATURES,
     N_OUTPUTS,
     N_SEEN,
+    SHIFTS,
     SHRINK_RATE,
     T,
+    block_at,
     rate_now,
     row_bounds,
 )
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows"]
 
@@ -48,15 +52,16 @@ def run_shared_rows(
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
+    order: IntMatrix,
     stride: float,
     start: int,
     stop: int,
 ) -> None:
-    """Take one step on each of the rows start..stop, in order, on a model that others step on too.
+    """Take one step on each of the rows at the places start..stop, in order, on a model that others step on too.
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, counters, constants, codes
+    values, indices, indptr, targets, row_weights, class_weights, counters, constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`.
     params : array, shape (n_params,)
         The model, shared, updated in place.
@@ -65,7 +70,7 @@ def run_shared_rows(
     stride : float
         How far the step counter goes on with each row: one for each thread.
     start, stop : int
-        Rows.
+        Places of the walk.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -74,35 +79,41 @@ def run_shared_rows(
     t = counters[T]
     loss_sum = 0.0
     guard = 0.0
-    for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, n_features)
-        eta = rate_now(counters, constants, codes, t)
-        for k in range(n_outputs):
-            dot = 0.0
-            for j in range(first, last):
-                column = j - first if indices is None else np.uint64(indices[j])
-                place = k * n_features + column if indices is None else column * n_outputs + k
-                dot += values[j] * params[place]
-            p = dot + params[n_weights + k]
-            y = float(targets[i])
-            if n_outputs > _ONE:
-                y = 1.0 if y == k else -1.0
-            loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-            loss_sum += loss
-            guard += p * 0.0
-            step = eta * slope * row_weights[i] * class_weights[0 if y > 0.0 else 1, k]
-            for j in range(first, last):
-                column = j - first if indices is None else np.uint64(indices[j])
-                place = k * n_features + column if indices is None else column * n_outputs + k
-                share = eta / frequencies[column]
-                before = params[place]
-                after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
-                owed = constants[L1_RATE] * share
-                if owed > 0.0:
-                    after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
-                params[place] = dtype(after)
-            params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * step)
-        t += stride
+    at, block = start, block_at(order, start)
+    while at < stop:
+        end = min(stop, order[BEGINS, block + 1])
+        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
+        at, block = end, block + 1
+        for i in range(first_row, end_row):
+            first, last = row_bounds(indptr, i, n_features)
+            eta = rate_now(counters, constants, codes, t)
+            for k in range(n_outputs):
+                dot = 0.0
+                for j in range(first, last):
+                    column = j - first if indices is None else np.uint64(indices[j])
+                    place = k * n_features + column if indices is None else column * n_outputs + k
+                    dot += values[j] * params[place]
+                p = dot + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += loss
+                counters[np.uint64(COUNTERS) + k] += loss
+                guard += p * 0.0
+                step = eta * slope * row_weights[i] * class_weights[0 if y > 0.0 else 1, k]
+                for j in range(first, last):
+                    column = j - first if indices is None else np.uint64(indices[j])
+                    place = k * n_features + column if indices is None else column * n_outputs + k
+                    share = eta / frequencies[column]
+                    before = params[place]
+                    after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
+                    owed = constants[L1_RATE] * share
+                    if owed > 0.0:
+                        after = max(0.0, after - owed) if after > 0.0 else min(0.0, after + owed)
+                    params[place] = dtype(after)
+                params[n_weights + k] -= dtype(constants[INTERCEPT_RATE] * step)
+            t += stride
     counters[T] = t
     counters[LOSS_SUM] += loss_sum
     counters[GUARD] += guard

@@ -30,7 +30,7 @@ from numba import carray, types
 from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
     "ABORTED",
@@ -212,6 +212,7 @@ def run_rounds(
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
+    order: IntMatrix,
     n_rounds: int,
     weight: float,
     boxes_out: IntVector,
@@ -228,7 +229,7 @@ def run_rounds(
     Parameters
     ----------
     values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters, \
-constants, codes
+constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`.
     n_rounds : int
         Rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) // n_rounds``
@@ -288,6 +289,7 @@ constants, codes
                     counters,
                     constants,
                     codes,
+                    order,
                     first,
                     row,
                 )

@@ -34,7 +34,7 @@ from dsgd.kernels.sgd import (
     step_all,
 )
 from dsgd.kernels.sgd import T as STEP
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_batches", "step_rule"]
 
@@ -165,6 +165,7 @@ def run_batches(
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
+    order: IntMatrix,
     gradient: FloatVector,
     velocity: FloatVector,
     second: FloatVector,
@@ -178,7 +179,7 @@ def run_batches(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`.
     average, received, velocity, second, steps, step_constants, rule
         As in `step_rule`.
@@ -204,6 +205,7 @@ def run_batches(
             counters,
             constants,
             codes,
+            order,
             low,
             high,
         )

@@ -12,6 +12,9 @@ scikit-learn truncates after it has averaged and loses the correction; here the 
 Layout of the parameters: weights, then one intercept per output. Weights are (n_outputs, n_features) for dense rows, so
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
+
+Rows are walked in blocks of neighbours, whose order is drawn anew for every epoch (`dsgd.local.order`): what a kernel
+is told to walk are places in that order. Inside a block memory is read from one end to the other.
 """
 
 from __future__ import annotations
@@ -23,20 +26,23 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
+    "BEGINS",
     "CODES",
     "CONSTANTS",
     "COUNTERS",
+    "SHIFTS",
     "all_finite",
+    "block_at",
     "gradient_rows",
     "rate_sum",
     "run_rows",
     "step_all",
 ]
 
-# What changes: places in the vector `counters` (float64).
+# What changes: places in the vector `counters` (float64); behind them stands the sum of the losses of each output.
 T, EPOCH, ETA_SCALE, LOSS_SUM, N_SEEN, N_AVERAGED, L1_TOTAL, GUARD, RATE_FACTOR = range(9)
 COUNTERS = 9
 # What does not: places in the vectors `constants` (float64) and `codes` (int64).
@@ -44,6 +50,8 @@ ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE = range(
 CONSTANTS = 8
 LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
 CODES = 5
+# Rows of the matrix `order` (int64): the place at which each block begins, and how far its rows lie from their places.
+BEGINS, SHIFTS = range(2)
 
 #: Below this the scale is folded into the weights: far from underflow, and 1 / scale is far from overflow in float32.
 MIN_SCALE = 1e-9
@@ -57,6 +65,7 @@ SHORT_ROW = np.uint64(64)
 
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
+_NO_ROW = np.uint64(2**63)
 
 
 @scalar
@@ -65,6 +74,19 @@ def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint
     if indptr is None:
         return row * n_features, (row + _ONE) * n_features
     return indptr[row], indptr[row + _ONE]
+
+
+@scalar
+def block_at(order: IntMatrix, place: int) -> int:
+    """Return the block that a place of the walk is in."""
+    low, high = 0, order.shape[1] - 1
+    while high - low > 1:
+        middle = (low + high) // 2
+        if order[BEGINS, middle] <= place:
+            low = middle
+        else:
+            high = middle
+    return low
 
 
 @scalar
@@ -192,10 +214,11 @@ def run_rows(
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
+    order: IntMatrix,
     start: int,
     stop: int,
 ) -> None:
-    """Take one step on each of the rows start..stop, in order, for all outputs.
+    """Take one step on each of the rows at the places start..stop, in order, for all outputs.
 
     Parameters
     ----------
@@ -219,8 +242,10 @@ def run_rows(
         Scratch.
     counters, constants, codes : array
         See `COUNTERS`, `CONSTANTS` and `CODES`; counters are updated in place.
+    order : array of int64, shape (2, n_blocks + 1)
+        See `BEGINS` and `SHIFTS`.
     start, stop : int
-        Rows.
+        Places of the walk.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -235,75 +260,85 @@ def run_rows(
     is_wide = indices is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
-    wiped_at = np.uint64(stop)
-    for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, n_features)
-        eta = rate_now(counters, constants, codes, t)
-        averages = 0 < codes[AVERAGE] <= t
-        score_scale = scale
-        shrink = 1.0 - constants[SHRINK_RATE] * eta
-        is_wiped = shrink < MIN_SHRINK
-        scale = 1.0 if is_wiped else scale * shrink
-        if indices is not None:
-            if is_wide:
-                score_columns(values, indices, first, last, params, factors)
-            else:
-                factors[0] = row_dot(values, indices, first, last, params, _ZERO)
-            if is_wiped:
-                wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
-                wiped_at = np.uint64(i)
-        if scale < min_scale:
-            fold(params, auxiliary, scale, a, b, n_weights)
-            if indices is None:
-                score_scale /= scale
-            scale, a, b = 1.0, 0.0, 1.0
-        # One step waits for the other on the path from a prediction to the weights: what can be known before the
-        # prediction, divisions above all, is kept off it.
-        inverse = 1.0 / scale
-        row_gain = eta * row_weights[i]
-        for k in range(n_outputs):
-            base = k * n_features
-            if indices is None:
-                p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+    at, block = start, block_at(order, start)
+    while at < stop:
+        end = min(stop, order[BEGINS, block + 1])
+        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
+        at, block = end, block + 1
+        # Of the block before, no row is the row before.
+        wiped_at = _NO_ROW
+        for i in range(first_row, end_row):
+            first, last = row_bounds(indptr, i, n_features)
+            eta = rate_now(counters, constants, codes, t)
+            averages = 0 < codes[AVERAGE] <= t
+            score_scale = scale
+            shrink = 1.0 - constants[SHRINK_RATE] * eta
+            is_wiped = shrink < MIN_SHRINK
+            scale = 1.0 if is_wiped else scale * shrink
+            if indices is not None:
+                if is_wide:
+                    score_columns(values, indices, first, last, params, factors)
+                else:
+                    factors[0] = row_dot(values, indices, first, last, params, _ZERO)
                 if is_wiped:
-                    clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
-            else:
-                p = score_scale * factors[k] + params[n_weights + k]
-            y = float(targets[i])
-            if n_outputs > _ONE:
-                y = 1.0 if y == k else -1.0
-            loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-            loss_sum += loss
-            guard += p * 0.0
-            gain = row_gain * class_weights[0 if y > 0.0 else 1, k]
-            params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
-            step = -slope * (gain * inverse)
-            if is_wide:
-                factors[k] = step
-            elif is_short or step != 0.0:
-                add_row(values, indices, first, last, params, base, step)
+                    wipe(params, auxiliary, a, indices, indptr, i, wiped_at, n_outputs, n_weights)
+                    wiped_at = np.uint64(i)
+            if scale < min_scale:
+                fold(params, auxiliary, scale, a, b, n_weights)
+                if indices is None:
+                    score_scale /= scale
+                scale, a, b = 1.0, 0.0, 1.0
+            # One step waits for the other on the path from a prediction to the weights: what can be known before the
+            # prediction, divisions above all, is kept off it.
+            inverse = 1.0 / scale
+            row_gain = eta * row_weights[i]
+            for k in range(n_outputs):
+                base = k * n_features
+                if indices is None:
+                    p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
+                    if is_wiped:
+                        clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
+                else:
+                    p = score_scale * factors[k] + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += loss
+                if n_outputs > _ONE:
+                    counters[np.uint64(COUNTERS) + k] += loss
+                guard += p * 0.0
+                gain = row_gain * class_weights[0 if y > 0.0 else 1, k]
+                params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
+                step = -slope * (gain * inverse)
+                if is_wide:
+                    factors[k] = step
+                elif is_short or step != 0.0:
+                    add_row(values, indices, first, last, params, base, step)
+                    if a != 0.0:
+                        add_row(values, indices, first, last, auxiliary, base, -a * step)
+            if indices is not None and is_wide:
+                add_columns(values, indices, first, last, params, factors, 1.0)
                 if a != 0.0:
-                    add_row(values, indices, first, last, auxiliary, base, -a * step)
-        if indices is not None and is_wide:
-            add_columns(values, indices, first, last, params, factors, 1.0)
-            if a != 0.0:
-                add_columns(values, indices, first, last, auxiliary, factors, -a)
-        if constants[L1_RATE] > 0.0:
-            owed_total += constants[L1_RATE] * eta
-            truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
-        if averages:
-            n_averaged += 1.0
-            if n_averaged > 1.0:
-                b *= n_averaged / (n_averaged - 1.0)
-            a += b * scale / n_averaged
-            for k in range(n_weights, n_weights + n_outputs):
-                auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
-        t += 1.0
+                    add_columns(values, indices, first, last, auxiliary, factors, -a)
+            if constants[L1_RATE] > 0.0:
+                owed_total += constants[L1_RATE] * eta
+                truncate_row(indices, first, last, params, received, auxiliary, owed_total, scale, a, n_outputs)
+            if averages:
+                n_averaged += 1.0
+                if n_averaged > 1.0:
+                    b *= n_averaged / (n_averaged - 1.0)
+                a += b * scale / n_averaged
+                for k in range(n_weights, n_weights + n_outputs):
+                    auxiliary[k] += params.dtype.type((params[k] - auxiliary[k]) / n_averaged)
+            t += 1.0
     fold(params, auxiliary, scale, a, b, n_weights)
     counters[T] = t
     counters[N_AVERAGED] = n_averaged
     counters[L1_TOTAL] = owed_total
     counters[LOSS_SUM] += loss_sum
+    if n_outputs == _ONE:
+        counters[COUNTERS] += loss_sum
     counters[GUARD] += guard
     counters[N_SEEN] += stop - start
 
@@ -322,19 +357,20 @@ def gradient_rows(
     counters: FloatVector,
     constants: FloatVector,
     codes: IntVector,
+    order: IntMatrix,
     start: int,
     stop: int,
 ) -> None:
-    """Write into `out` the sum of the weighted gradients of the loss over rows start..stop, the penalty left out.
+    """Write into `out` the sum of the weighted gradients of the loss over some rows, the penalty left out.
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes
-        As in `run_rows`; params are read only, of the counters the sum of losses and the rows seen are updated.
+    values, indices, indptr, targets, row_weights, class_weights, params, factors, counters, constants, codes, order
+        As in `run_rows`; params are read only, of the counters the sums of losses and the rows seen are updated.
     out : array, shape (n_params,)
         The sum, overwritten.
     start, stop : int
-        Rows.
+        Places of the walk.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -344,29 +380,35 @@ def gradient_rows(
     loss_sum = 0.0
     guard = 0.0
     is_wide = indices is not None and n_outputs > _ONE
-    for i in range(np.uint64(start), np.uint64(stop)):
-        first, last = row_bounds(indptr, i, n_features)
-        if indices is not None and is_wide:
-            score_columns(values, indices, first, last, params, factors)
-        for k in range(n_outputs):
-            base = k * n_features
-            dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
-            p = float(dot) + params[n_weights + k]
-            y = float(targets[i])
-            if n_outputs > _ONE:
-                y = 1.0 if y == k else -1.0
-            loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
-            loss_sum += loss
-            guard += p * 0.0
-            slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
-            if constants[INTERCEPT_RATE] > 0.0:
-                out[n_weights + k] += out.dtype.type(slope)
-            if is_wide:
-                factors[k] = slope
-            elif slope != 0.0:
-                add_row(values, indices, first, last, out, base, slope)
-        if indices is not None and is_wide:
-            add_columns(values, indices, first, last, out, factors, 1.0)
+    at, block = start, block_at(order, start)
+    while at < stop:
+        end = min(stop, order[BEGINS, block + 1])
+        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
+        at, block = end, block + 1
+        for i in range(first_row, end_row):
+            first, last = row_bounds(indptr, i, n_features)
+            if indices is not None and is_wide:
+                score_columns(values, indices, first, last, params, factors)
+            for k in range(n_outputs):
+                base = k * n_features
+                dot = factors[k] if is_wide else row_dot(values, indices, first, last, params, base)
+                p = float(dot) + params[n_weights + k]
+                y = float(targets[i])
+                if n_outputs > _ONE:
+                    y = 1.0 if y == k else -1.0
+                loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
+                loss_sum += loss
+                counters[np.uint64(COUNTERS) + k] += loss
+                guard += p * 0.0
+                slope *= class_weights[0 if y > 0.0 else 1, k] * row_weights[i]
+                if constants[INTERCEPT_RATE] > 0.0:
+                    out[n_weights + k] += out.dtype.type(slope)
+                if is_wide:
+                    factors[k] = slope
+                elif slope != 0.0:
+                    add_row(values, indices, first, last, out, base, slope)
+            if indices is not None and is_wide:
+                add_columns(values, indices, first, last, out, factors, 1.0)
     counters[LOSS_SUM] += loss_sum
     counters[GUARD] += guard
     counters[N_SEEN] += stop - start

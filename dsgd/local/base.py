@@ -67,8 +67,9 @@ class AbstractState(ABC):
 
     Attributes
     ----------
-    counters : array of float64, shape (COUNTERS,)
-        What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch and n_seen read and write; see `new_counters`.
+    counters : array of float64, shape (COUNTERS + n_outputs,)
+        What t, eta_scale, loss_sum, rate_factor, n_averaged, epoch, n_seen and output_losses read and write; see
+        `new_counters`.
     on_gradient : callable or None
         Told from which place on a gradient is final, while it comes about from its end to its front. Whoever computes
         it in one go need not call it.
@@ -116,16 +117,22 @@ class AbstractState(ABC):
         """Rows seen in this epoch."""
         return int(self.counters[kernels.N_SEEN])
 
+    @property
+    def output_losses(self) -> FloatVector:
+        """The parts of `loss_sum`, one for each output, shape (n_outputs,)."""
+        return self.counters[kernels.COUNTERS :]
+
     def start_epoch(self) -> None:
         """Begin the next epoch: the sums start from zero."""
         self.counters[kernels.EPOCH] += 1.0
+        self.output_losses.fill(0.0)
         self.counters[kernels.LOSS_SUM] = 0.0
         self.counters[kernels.N_SEEN] = 0.0
 
 
-def new_counters() -> FloatVector:
-    """Return the counters of a state before the first step."""
-    counters = np.zeros(kernels.COUNTERS)
+def new_counters(n_outputs: int) -> FloatVector:
+    """Return the counters of a state before the first step, for so many outputs."""
+    counters = np.zeros(kernels.COUNTERS + n_outputs)
     counters[kernels.T] = counters[kernels.ETA_SCALE] = counters[kernels.RATE_FACTOR] = 1.0
     return counters
 
@@ -187,8 +194,15 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
         """Return the state to train on `rows` from the start, with all scratch memory in it."""
 
     @abstractmethod
+    def arrange(self, rows: RowsT, state: StateT) -> None:
+        """Make the order in which the present epoch of `state` walks the rows; it depends on nothing but the epoch."""
+
+    @abstractmethod
     def bind(self, params: FloatVector, rows: RowsT, state: StateT) -> Callable[[int, int], object]:
-        """Return what takes local steps on the rows start..stop, in order, updating `params` and `state` in place."""
+        """Return what takes local steps on the rows at the places start..stop of the walk, in order.
+
+        It updates `params` and `state` in place.
+        """
 
     @abstractmethod
     def gradient(
@@ -220,6 +234,14 @@ class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):
     @abstractmethod
     def evaluate(self, params: FloatVector, rows: RowsT, state: StateT) -> Evaluation:
         """Return how good a model is on some rows."""
+
+    @abstractmethod
+    def objective_sums(self, params: FloatVector, rows: RowsT, state: StateT) -> FloatVector:
+        """Return what of each output is to become smaller from epoch to epoch, shape (n_outputs,), times rows seen.
+
+        That is the sum of the losses of this epoch, each before its step, and for each of their rows the penalty, which
+        is that of the present model.
+        """
 
     @abstractmethod
     def settle(self, params: FloatVector, rows: RowsT, state: StateT, *, is_last: bool) -> FloatVector | None:

@@ -1,4 +1,4 @@
-"""The order in which training walks the rows of a rank.
+"""The order in which training walks the rows of a rank: how they lie in memory, and the order of an epoch.
 
 With ``shuffle=True`` rows are sorted by a hash of (seed, content of the row, copy number). Whatever order rows come
 in, however they were cut into blocks, dense or sparse: the same rows are walked in the same order, and an epoch reads
@@ -7,12 +7,22 @@ memory from one end to the other, which is several times faster than permuted ac
 The content of a row is its fingerprint: the wrap-around sum over its nonzeros of a hash of (column, value), plus a hash
 of the target. Rows of equal content are numbered; the number enters the hash, so copies are spread over the epoch.
 
+An epoch walks `EPOCH_BLOCKS` blocks of neighbours in an order of its own, a hash of (seed, epoch), and a block from one
+end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
+order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90.5 %, and stop earlier. Blocks are as
+good as single rows there, since the rows of a block were drawn at random, and memory is read as if there were none.
+Few rows are a block each.
+
 Sample weights are copies. scikit-learn demands that a weight of 2 equals the row twice and a weight of 0 the row left
 out, exactly; so a row of weight w <= 16 is visited floor(w) times with weight one, and once more with the fraction
 that is left. Above 16 it is visited 16 times with weight w / 16. Of equal rows, the visits of larger weight are
 numbered first.
 
-Cost: 24 bytes a visit while the order is made, and 8 more where there are sample weights; 8 bytes a visit after.
+Cost: 24 bytes a visit while the order is made, and 8 more where there are sample weights; 8 bytes a visit after. The
+order of an epoch is 4 kB.
+
+Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). There what is inside the blocks in
+memory is shuffled anew in each epoch; here once, over all rows.
 """
 
 from __future__ import annotations
@@ -23,9 +33,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsgd.kernels.rng import draw, mix64
-from dsgd.types import FloatVector, IntVector
+from dsgd.kernels.sgd import BEGINS, SHIFTS
+from dsgd.types import FloatVector, IntMatrix, IntVector
 
-__all__ = ["MAX_COPIES", "Words", "content_keys", "count_visits", "visits", "walking_order", "word_type"]
+__all__ = [
+    "EPOCH_BLOCKS",
+    "MAX_COPIES",
+    "Words",
+    "content_keys",
+    "count_visits",
+    "epoch_order",
+    "spans",
+    "visits",
+    "walking_order",
+    "word_type",
+]
+
+#: Into how many blocks an epoch is cut, if there are as many rows: 64 are enough, and more cost nothing.
+EPOCH_BLOCKS = 256
 
 #: A row is visited at most this many times an epoch, whatever its weight.
 MAX_COPIES = 16
@@ -116,6 +141,44 @@ def walking_order(
     numbers = np.arange(members.shape[0]) - np.repeat(begins, sizes)
     keys[members] = np.where(numbers == 0, member_keys, stream(member_keys, numbers.astype(np.uint64)))
     return np.argsort(keys)
+
+
+def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
+    """Return the order in which an epoch walks its rows, as kernels read it.
+
+    Parameters
+    ----------
+    n_rows : int
+        Visits of an epoch.
+    seed : int or None
+        Seed of the orders of all epochs; None walks the rows as they lie.
+    epoch : int
+        The epoch.
+
+    Returns
+    -------
+    array of int64, shape (2, n_blocks + 1)
+        The place at which each block begins, ascending, and where the last one ends; and the number that leads from a
+        place in a block to its row.
+    """
+    n_blocks = max(1, min(EPOCH_BLOCKS, n_rows))
+    edges = n_rows * np.arange(n_blocks + 1) // n_blocks
+    blocks = np.arange(n_blocks)
+    if seed is not None:
+        blocks = np.random.default_rng([seed, epoch]).permutation(n_blocks)
+    order: IntMatrix = np.zeros((2, n_blocks + 1), np.int64)
+    np.cumsum(np.diff(edges)[blocks], out=order[BEGINS, 1:])
+    order[SHIFTS, :-1] = edges[blocks] - order[BEGINS, :-1]
+    return order
+
+
+def spans(order: IntMatrix, start: int, stop: int) -> list[tuple[int, int]]:
+    """Return the rows (first, last) that the places start..stop of a walk are, as runs of neighbours."""
+    begins, shifts = order[BEGINS], order[SHIFTS]
+    touched = np.flatnonzero((begins[:-1] < stop) & (begins[1:] > start))
+    first = np.maximum(begins[touched], start) + shifts[touched]
+    last = np.minimum(begins[touched + 1], stop) + shifts[touched]
+    return list(zip(first.tolist(), last.tolist(), strict=True))
 
 
 def word_type(dtype: np.dtype[Any]) -> type[np.unsignedinteger[Any]]:

@@ -17,9 +17,10 @@ from dsgd.kernels.schedules import SCHEDULES, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.objective import Objective, n_params
+from dsgd.local.order import epoch_order
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of
 from dsgd.local.shard import Shard
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
 
 __all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 
@@ -33,8 +34,8 @@ class SGDState(AbstractState):
 
     Parameters
     ----------
-    counters : array of float64, shape (COUNTERS,)
-        What the attributes t, eta_scale, loss_sum and n_averaged read and write.
+    counters : array of float64, shape (COUNTERS + n_outputs,)
+        What the attributes t, eta_scale, loss_sum, n_averaged and output_losses read and write.
     constants : array of float64, shape (CONSTANTS,)
         Parameters of the optimiser as kernels read them.
     codes : array of int64, shape (CODES,)
@@ -45,6 +46,8 @@ class SGDState(AbstractState):
         The averaged model, if averaging is on.
     received : array, shape (n_weights,) or (0,)
         L1 penalty each weight has received, if there is one. It is this rank's own: averaging models leaves it alone.
+    order : array of int64, shape (2, n_blocks + 1)
+        The order in which the present epoch walks the rows, see `dsgd.local.order`.
     factors : array, shape (n_outputs,)
         Scratch.
     rule : RuleState or None
@@ -57,6 +60,7 @@ class SGDState(AbstractState):
     class_weights: FloatMatrix
     auxiliary: FloatVector
     received: FloatVector
+    order: IntMatrix = field(repr=False)
     factors: FloatVector = field(repr=False)
     rule: RuleState | None = None
 
@@ -169,18 +173,23 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             batch = self.rule.batch or DEFAULT_BATCH
             rule = self.rule.init(model, constants, sparse=shard.is_sparse, batch=batch)
         return SGDState(
-            counters=new_counters(),
+            counters=new_counters(k),
             constants=constants,
             codes=codes,
             class_weights=objective.class_weights(),
             auxiliary=np.zeros(n_params(d, k) if self.average else 0, shard.dtype),
             received=np.zeros(k * d if share * strength > 0.0 else 0, shard.dtype),
+            order=epoch_order(shard.n_rows, None, 0),
             factors=np.zeros(k, shard.dtype),
             rule=rule,
         )
 
+    def arrange(self, shard: Shard, state: SGDState) -> None:
+        """Make the order in which the present epoch walks the rows; one for all epochs if the shard has no seed."""
+        state.order[:] = epoch_order(shard.n_rows, shard.seed, state.epoch)
+
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
-        """Take one step on each of the rows start..stop, or of their minibatches, in order, in one call of a kernel.
+        """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel.
 
         Parameters
         ----------
@@ -189,7 +198,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         shard : Shard
             The rows.
         start, stop : int
-            Rows to step on.
+            Places of the walk.
         state : SGDState
             Updated in place: t, the sum of losses, rows seen, the average.
         """
@@ -219,6 +228,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             state.counters,
             state.constants,
             state.codes,
+            state.order,
         )
 
     def rate_sum(self, t_start: float, state: SGDState) -> float:
@@ -234,7 +244,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def gradient(
         self, params: FloatVector, shard: Shard, start: int, stop: int, out: FloatVector, state: SGDState
     ) -> None:
-        """Write into `out` the sum over rows start..stop of the weighted gradients of the loss, penalty left out.
+        """Write into `out` the sum over some rows of the weighted gradients of the loss, penalty left out.
 
         Parameters
         ----------
@@ -243,7 +253,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         shard : Shard
             The rows.
         start, stop : int
-            Rows to sum over.
+            Places of the walk.
         out : array, shape (n_params,)
             The sum, dtype of the shard, overwritten.
         state : SGDState
@@ -262,6 +272,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             state.counters,
             state.constants,
             state.codes,
+            state.order,
             start,
             stop,
         )
@@ -309,6 +320,24 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def evaluate(self, params: FloatVector, shard: Shard, state: SGDState) -> Evaluation:
         """Return how good a model is; see `dsgd.local.evaluate`."""
         return evaluate(params, shard, self.objective)
+
+    def objective_sums(self, params: FloatVector, shard: Shard, state: SGDState) -> FloatVector:
+        """Return for each output the objective in this epoch, times the rows seen.
+
+        scikit-learn takes the mean of the penalty over the steps of the epoch, with two more passes over a row; here it
+        is that of the model at its end, from one pass over the model.
+        """
+        objective, k = self.objective, self.objective.n_outputs
+        sums = state.output_losses.copy()
+        if objective.strength > 0.0:
+            weights = params[: k * shard.n_features]
+            by_output = weights.reshape(-1, k).T if shard.is_sparse else weights.reshape(k, -1)
+            squares = np.einsum("ij,ij->i", by_output, by_output, dtype=np.float64)
+            penalty = (1.0 - objective.l1_share) / 2.0 * squares
+            if objective.l1_share > 0.0:
+                penalty += objective.l1_share * np.abs(by_output).sum(axis=1, dtype=np.float64)
+            sums += state.n_seen * objective.strength * penalty
+        return sums
 
     def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> None:
         """Return nothing: a linear model is its parameters."""

@@ -12,7 +12,8 @@ import numpy as np
 from dsgd.errors import InvalidDataError
 from dsgd.local.base import AbstractRows
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
+from dsgd.local.order import epoch_order, spans
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntMatrix, PointerVector
 
 __all__ = ["Residency", "Shard", "split"]
 
@@ -40,6 +41,8 @@ class Shard(AbstractRows):
         Columns.
     mapping : MappedFile or None, default None
         The file that the arrays lie in, if they do not lie in memory.
+    seed : int or None, default None
+        Seed of the orders of epochs (`dsgd.local.order`); None walks rows as they lie, in every epoch.
     """
 
     values: FloatMatrix | FloatVector
@@ -49,6 +52,7 @@ class Shard(AbstractRows):
     weights: FloatVector
     n_features: int
     mapping: MappedFile | None = None
+    seed: int | None = None
 
     @property
     def n_rows(self) -> int:
@@ -89,7 +93,7 @@ class Shard(AbstractRows):
         else:
             values, indptr = self.values, self.indptr[start : stop + 1]
         targets, weights = self.targets[start:stop], self.weights[start:stop]
-        return Shard(values, self.indices, indptr, targets, weights, self.n_features, self.mapping)
+        return Shard(values, self.indices, indptr, targets, weights, self.n_features, self.mapping, self.seed)
 
     def entries(self, start: int, stop: int) -> int:
         """Return how many entries rows start..stop have."""
@@ -134,29 +138,37 @@ class Residency:
     shard : Shard
         The rows; nothing is done for those in memory.
     start : int, default 0
-        Where it begins.
+        The place where it begins.
+    order : array of int64, shape (2, n_blocks + 1), or None, default None
+        Which rows are at which places, see `dsgd.local.order`; None where they are the same.
     """
 
-    def __init__(self, shard: Shard, start: int = 0) -> None:
+    def __init__(self, shard: Shard, start: int = 0, order: IntMatrix | None = None) -> None:
         self._shard = shard
+        self._order = epoch_order(shard.n_rows, None, 0) if order is None else order
         #: Rows that are released at a time.
         self.stride = max(1, STRIDE_BYTES * shard.n_rows // max(1, shard.nbytes))
         self._left = start
 
-    def at(self, row: int) -> None:
-        """Note that the walk has come to `row`; behind the last row it starts anew."""
+    def at(self, place: int) -> None:
+        """Note that the walk has come to `place`; behind the last row it starts anew."""
         shard = self._shard
-        if shard.mapping is None or 0 <= row - self._left < min(self.stride, shard.n_rows - self._left):
+        if shard.mapping is None or 0 <= place - self._left < min(self.stride, shard.n_rows - self._left):
             return
-        if row < self._left:
-            shard.release(self._left, shard.n_rows)
+        if place < self._left:
+            self._release(self._left, shard.n_rows)
             self._left = 0
-        shard.release(self._left, row)
-        self._left = row % max(1, shard.n_rows)
-        shard.prefetch(self._left, self._left + 2 * self.stride)
+        self._release(self._left, place)
+        self._left = place % max(1, shard.n_rows)
+        for first, last in spans(self._order, self._left, self._left + 2 * self.stride):
+            shard.prefetch(first, last)
+
+    def _release(self, start: int, stop: int) -> None:
+        for first, last in spans(self._order, start, stop):
+            self._shard.release(first, last)
 
     def bound(self, walk: Callable[[int, int], object]) -> Callable[[int, int], None]:
-        """Return a function that walks over rows start..stop, as `walk` does, and notes it."""
+        """Return a function that walks over the places start..stop, as `walk` does, and notes it."""
 
         def walk_and_release(start: int, stop: int) -> None:
             walk(start, stop)

@@ -18,7 +18,7 @@ __all__ = ["shared_walk"]
 def shared_walk(
     group: Group, optimizer: SGD, params: FloatVector, shard: Shard, state: SGDState
 ) -> Callable[[int, int], None]:
-    """Return what takes steps on the rows start..stop; called by all ranks.
+    """Return what takes steps on the rows at the places start..stop; called by all ranks.
 
     Parameters
     ----------
@@ -59,5 +59,6 @@ def shared_walk(
         state.counters,
         state.constants,
         state.codes,
+        state.order,
         float(group.size),
     )

@@ -23,7 +23,7 @@ from dsgd.runtime.train_job import EpochRecord, TrainData, TrainJob, TrainResult
 from dsgd.runtime.train_model import bring_together
 from dsgd.runtime.train_rounds import Rounds
 from dsgd.runtime.train_run import Run, begin_run
-from dsgd.sync import Hogwild
+from dsgd.sync import AnytimeSGD, Hogwild
 from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.server import AbstractServerStrategy
 
@@ -121,6 +121,9 @@ def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool
     at, n_rounds = run.at, 0
     if at.begins_epoch:
         at.optimizer.start_epoch()
+    if run.rank.size == 1 or not isinstance(run.job.strategy, AnytimeSGD):
+        # Rounds of a fixed time go round the rows, and an epoch begins where the last one ended.
+        run.job.optimizer.arrange(run.data.shard, at.optimizer)
     run.weights.begin_epoch(at)
     to_look = keeping.stride
     while at.round < at.cut.rounds:

@@ -1,8 +1,9 @@
 """The end of an epoch: one short message summed over the ranks, and what all of them conclude from it.
 
-The message holds losses, row counts, the non-finite flag, replica dispersion, validation sums, where the time of each
-rank went, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take
-the same decision to stop; none can be left waiting for a round that a peer does not begin.
+The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
+sums, where the time of each rank went, wishes to keep the state, and whether anybody wants training to end. All ranks
+read the same sums and so take the same decision to stop; none can be left waiting for a round that a peer does not
+begin.
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ class _Sums(NamedTuple):
     """The parts of the message; after the exchange, their sums over the ranks."""
 
     head: FloatVector
+    objectives: FloatVector
     validation: FloatVector
     paces: FloatVector
     spent: FloatVector
@@ -104,7 +106,9 @@ class EpochEnd:
         if self._run.adaptation is not None:
             self._run.adaptation.cut_epoch(at)
         n_enough = sums.head[-1]
-        ends = bool(at.stop_rule.update(record, job, at.optimizer) or is_last or n_enough > 0)
+        objectives = sums.objectives / max(1.0, n_seen)
+        has_converged = at.stop_rule.update(objectives, record.validation_score, job, at.optimizer)
+        ends = bool(has_converged or is_last or n_enough > 0)
         if self._keeping.is_on:
             self._keep(sums.wishes, is_last=ends, same_model=same_model)
         self._account.update(sums.spent, n_seen)
@@ -116,8 +120,12 @@ class EpochEnd:
         state = self._at.optimizer
         validation = self._evaluate_validation().as_vector()
         broken = not is_finite(self._at.params)
+        objectives = state.output_losses
+        if not broken:
+            objectives = self._job.optimizer.objective_sums(self._at.params, self._run.data.shard, state)
         return _Sums(
             np.array([state.loss_sum, state.n_seen, broken, dispersion, self._rank.enough.is_set()]),
+            objectives,
             validation,
             self._watch.message(state.n_seen),
             self._account.message(),

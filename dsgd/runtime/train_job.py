@@ -62,11 +62,12 @@ class TrainJob:
     max_iter : int
         Epochs at most.
     tol : float or None
-        Stop when the training loss (or the validation score) has not improved by `tol` for `n_iter_no_change` epochs.
+        Stop when the objective of every output (or the validation score) has failed to improve by `tol` in
+        `n_iter_no_change` epochs in a row.
     n_iter_no_change : int
         See `tol`.
     early_stopping : bool
-        Whether the validation score decides, and not the training loss.
+        Whether the validation score decides, and not the objective.
     scoring : {"accuracy", "r2"}
         The validation score.
     t_start : float, default 1.0

@@ -16,6 +16,7 @@ from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.runtime.train_walk import Walk
@@ -104,7 +105,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     strategy, period = job.strategy, job.strategy.period
     # A rank that is alone has nobody to average with: it walks each epoch in one go, unless a compressor is between.
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
-    at = TrainState(params, state, Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows)))
+    cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
+    at = TrainState(params, state, cut, stop_rule=StopRule.begin(job))
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         walk.add_term(strategy, at)
     adaptation: Adaptation | None = None

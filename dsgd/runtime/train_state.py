@@ -108,7 +108,7 @@ class TrainState:
 
         Parameters
         ----------
-        counters : array, shape (size, COUNTERS)
+        counters : array, shape (size, COUNTERS + n_outputs)
             The counters of all ranks.
         rows : sequence of int, length size
             The rows of each.
@@ -265,7 +265,7 @@ def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
     # Equal on all ranks: a mean would differ from them by the rounding of the weights.
     for place in (kernels.EPOCH, kernels.ETA_SCALE, kernels.RATE_FACTOR):
         merged[place] = counters[0, place]
-    for place in (kernels.LOSS_SUM, kernels.N_SEEN):
+    for place in (kernels.LOSS_SUM, kernels.N_SEEN, *range(kernels.COUNTERS, merged.size)):
         merged[place] = counters[:, place].sum() if rank == 0 else 0.0
     merged[kernels.N_AVERAGED] = np.rint(merged[kernels.N_AVERAGED])
     return merged

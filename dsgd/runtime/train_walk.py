@@ -70,7 +70,7 @@ class Walk:
         self.call = self._kernel()
         self._residency: Residency | None = None
         if isinstance(shard, Shard) and shard.mapping is not None:
-            self._residency = Residency(shard)
+            self._residency = Residency(shard, order=state.order if isinstance(state, SGDState) else None)
             self.call = self._residency.bound(self.call)
         if rank.is_virtual:
             self.call = self._charged(self.call)

@@ -132,7 +132,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
         for group in optimizer.param_groups:
             group["dsgd_lr"] = group["lr"]
         return ModuleState(
-            new_counters(),
+            new_counters(self.n_outputs),
             flat,
             build_criterion(self.criterion, self.criterion_options).to(flat.device),
             optimizer,
@@ -141,6 +141,10 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             draws=draws(module),
             loss_scale=self.passes.new_scale() if self.passes.may_overflow else None,
         )
+
+    def arrange(self, rows: TensorRows, state: ModuleState) -> None:
+        """Make the order in which the present epoch walks the rows."""
+        state.order = state.epoch, rows.order(state.epoch)
 
     def bind(self, params: FloatVector, rows: TensorRows, state: ModuleState) -> Callable[[int, int], None]:
         """Return what takes a step per minibatch of the rows start..stop; see `AbstractLocalOptimizer.bind`."""
@@ -206,6 +210,10 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             loss = float(state.criterion(output, in_shape_of(output, target)))
             found += score_sums(output, target, loss, is_classification=self.is_classification)
         return Evaluation.from_vector(found)
+
+    def objective_sums(self, params: FloatVector, rows: TensorRows, state: ModuleState) -> FloatVector:
+        """Return the sum of the losses of this epoch, shape (1,); weight decay is the optimiser's own affair."""
+        return np.array([state.loss_sum])
 
     def settle(self, params: FloatVector, rows: TensorRows, state: ModuleState, *, is_last: bool) -> FloatVector | None:
         """Return the running statistics where they are averaged now."""

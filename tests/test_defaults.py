@@ -1,0 +1,156 @@
+"""What the defaults rest on: an order of rows for each epoch, and a stop that waits for every class."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn import linear_model
+from sklearn.datasets import load_digits, load_wine
+from sklearn.model_selection import train_test_split
+
+from dsgd import SGDClassifier
+from dsgd.local import SGD, Objective, Shard, make_shard, n_params
+from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
+from dsgd.runtime import run_on_threads
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.sync import LocalSGD
+
+LAWS = settings(max_examples=60, deadline=None)
+
+
+def walk_of(n_rows: int, seed: int | None, epoch: int) -> list[int]:
+    """Return the rows of an epoch one after the other."""
+    return [row for first, last in spans(epoch_order(n_rows, seed, epoch), 0, n_rows) for row in range(first, last)]
+
+
+@LAWS
+@given(n_rows=st.integers(0, 3 * EPOCH_BLOCKS), seed=st.integers(0, 2**32), epoch=st.integers(0, 100), data=st.data())
+def test_an_epoch_visits_every_row_once_however_it_is_cut(n_rows: int, seed: int, epoch: int, data: Any) -> None:
+    """The order of an epoch has every row once, and parts of the walk one after the other are the walk."""
+    walk = walk_of(n_rows, seed, epoch)
+    assert sorted(walk) == list(range(n_rows))
+    edges = [0, *sorted(data.draw(st.lists(st.integers(0, n_rows), max_size=5))), n_rows]
+    order = epoch_order(n_rows, seed, epoch)
+    parts = [span for start, stop in pairwise(edges) for span in spans(order, start, stop)]
+    assert [row for first, last in parts for row in range(first, last)] == walk
+
+
+def test_no_epoch_is_walked_like_another() -> None:
+    """Epochs have orders of their own, which depend on the seed and the epoch alone; without a seed rows stay."""
+    walks = [tuple(walk_of(1000, seed, epoch)) for seed in (0, 1) for epoch in range(1, 6)]
+    assert len(set(walks)) == len(walks)
+    assert tuple(walk_of(1000, 0, 3)) == walks[2]
+    assert walk_of(1000, None, 3) == list(range(1000))
+
+
+def rows_of(n_outputs: int, *, sparse: bool, n_rows: int = 600) -> Shard:
+    rng = np.random.default_rng(n_outputs)
+    X = rng.standard_normal((n_rows, 12)) * (rng.random((n_rows, 12)) < 0.4)
+    codes = (X @ rng.standard_normal((12, n_outputs)) + 0.5 * rng.standard_normal((n_rows, n_outputs))).argmax(axis=1)
+    y = np.where(X[:, 0] > 0, 1.0, -1.0) if n_outputs == 1 else codes
+    return make_shard(sp.csr_array(X) if sparse else X, y, shuffle=False)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize("n_outputs", [1, 4])
+@pytest.mark.parametrize("schedule", ["optimal", "per_epoch"])
+def test_a_walk_in_blocks_is_a_walk_over_rows_that_lie_in_that_order(
+    schedule: str, n_outputs: int, *, sparse: bool
+) -> None:
+    """Steps and gradients over places of an order are, bit for bit, those over rows that were put into that order."""
+    # With the second schedule every step of the first epoch forgets the weights, which sparse rows do by columns.
+    shard = replace(rows_of(n_outputs, sparse=sparse), seed=5)
+    optimizer = SGD(Objective("hinge", "l2", 0.5, n_outputs=n_outputs), schedule=schedule)
+    walk = walk_of(shard.n_rows, 5, 1)
+    if shard.indptr is None:
+        X = shard.values[walk]
+    else:
+        X = sp.csr_array((shard.values, shard.indices.astype(np.int32), shard.indptr.astype(np.int32)))[walk]
+    moved = make_shard(X, shard.targets[walk], shuffle=False)
+    found = []
+    for rows in (shard, moved):
+        params, state = np.zeros(n_params(12, n_outputs)), optimizer.init(rows)
+        state.start_epoch()
+        optimizer.arrange(rows, state)
+        optimizer.run(params, rows, 0, 250, state)
+        optimizer.run(params, rows, 250, rows.n_rows, state)
+        gradient = np.zeros_like(params)
+        optimizer.gradient(params, rows, 100, 500, gradient, state)
+        found.append((params, gradient, state.counters))
+    for ours, expected in zip(*found, strict=True):
+        np.testing.assert_array_equal(ours, expected)
+
+
+def fit(shard: Shard, n_outputs: int, max_iter: int = 200, tol: float | None = 1e-3, **options: Any) -> TrainResult:
+    objective = Objective(options.pop("loss", "hinge"), alpha=1e-3, n_outputs=n_outputs)
+    job = TrainJob(
+        SGD(objective, **options), LocalSGD(), np.zeros(n_params(shard.n_features, n_outputs)), max_iter, tol, 5
+    )
+    return run_on_threads(train, [TrainData(shard)], (job,)).value
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+def test_several_classes_train_until_the_last_of_them_has_stopped(*, sparse: bool) -> None:
+    """One fit is those of each class against the rest, over as many epochs as the slowest of them needs by itself."""
+    shard = replace(rows_of(4, sparse=sparse), seed=3)
+    together = fit(shard, 4)
+    targets = [np.where(shard.targets == code, 1.0, -1.0) for code in range(4)]
+    alone = [fit(replace(shard, targets=own), 1) for own in targets]
+    assert len({result.n_iter for result in alone}) > 1
+    assert together.n_iter == max(result.n_iter for result in alone)
+    weights = together.params[:48].reshape(12, 4).T if sparse else together.params[:48].reshape(4, 12)
+    for code, own in enumerate(targets):
+        expected = fit(replace(shard, targets=own), 1, max_iter=together.n_iter, tol=None).params
+        np.testing.assert_allclose(np.r_[weights[code], together.params[48 + code]], expected, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("sparse", [False, True])
+@pytest.mark.parametrize(("penalty", "share"), [(None, 0.0), ("l2", 0.0), ("l1", 1.0), ("elasticnet", 0.15)])
+def test_what_is_to_become_smaller_is_loss_and_penalty(penalty: str | None, share: float, *, sparse: bool) -> None:
+    """The objective of each output is the mean of its losses before each step, and the penalty of its weights."""
+    shard, alpha = rows_of(4, sparse=sparse, n_rows=40), 0.1
+    optimizer = SGD(Objective("log_loss", penalty, alpha, n_outputs=4), schedule="constant", eta0=0.1)
+    params, state = np.zeros(n_params(12, 4)), optimizer.init(shard)
+    dense = sp.csr_array((shard.values, shard.indices, shard.indptr)).toarray() if sparse else shard.values
+    losses = np.zeros(4)
+    state.start_epoch()
+    for row in range(shard.n_rows):
+        weights = params[:48].reshape(12, 4).T if sparse else params[:48].reshape(4, 12)
+        scores = weights @ dense[row] + params[48:]
+        losses += np.log1p(np.exp(-np.where(np.arange(4) == shard.targets[row], 1.0, -1.0) * scores))
+        optimizer.run(params, shard, row, row + 1, state)
+    weights = params[:48].reshape(12, 4).T if sparse else params[:48].reshape(4, 12)
+    penalties = (1 - share) / 2 * (weights**2).sum(axis=1) + share * np.abs(weights).sum(axis=1)
+    expected = losses / shard.n_rows + (alpha * penalties if penalty else 0.0)
+    np.testing.assert_allclose(optimizer.objective_sums(params, shard, state) / shard.n_rows, expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("penalty", [None, "l2"])
+def test_training_stops_when_scikit_learns_does(penalty: str | None) -> None:
+    """On the same rows in the same order, epochs end with scikit-learn's: the penalty is part of what must fall."""
+    X, y = load_digits(return_X_y=True)
+    X, y = X / 16, y % 2
+    # Without a penalty there is no optimal schedule; with one, losses stop falling long before the weights do.
+    options = {"penalty": penalty, "alpha": 0.01, "learning_rate": "constant" if penalty is None else "optimal"}
+    options |= {"shuffle": False, "eta0": 0.001, "loss": "log_loss"}
+    ours, theirs = (make(**options).fit(X, y) for make in (SGDClassifier, linear_model.SGDClassifier))
+    assert abs(ours.n_iter_ - theirs.n_iter_) <= (0 if penalty is None else 2)
+
+
+@pytest.mark.parametrize(("load", "margin"), [(load_digits, 0.004), (load_wine, 0.008)])
+def test_defaults_are_as_good_as_scikit_learns(load: Any, margin: float) -> None:
+    """The mean test accuracy over seeds with all defaults is scikit-learn's or better, up to the noise of means."""
+    X, y = load(return_X_y=True)
+    X, X_test, y, y_test = train_test_split(X / X.max(axis=0).clip(1e-12), y, test_size=0.4, random_state=0, stratify=y)
+    ours, theirs = (
+        np.mean([make(random_state=seed).fit(X, y).score(X_test, y_test) for seed in range(15)])
+        for make in (SGDClassifier, linear_model.SGDClassifier)
+    )
+    assert ours > theirs - margin
