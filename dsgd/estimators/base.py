@@ -11,7 +11,7 @@ import os
 import time
 import warnings
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
@@ -23,7 +23,8 @@ from sklearn.utils.validation import validate_data
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
-from dsgd.estimators.parameters import check_parameters, check_sample_weight
+from dsgd.estimators.parameters import check_any_weight, check_parameters, check_sample_weight
+from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
@@ -42,6 +43,9 @@ __all__ = ["AbstractSGD"]
 
 # Into how many blocks the share of a rank is cut where workers may join: what they can be given.
 _ELASTIC_PIECES: Final = 4
+
+# The last model and the mean of the models, there where they are two; named as in scikit-learn.
+_BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_average_intercept")
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,10 @@ class AbstractSGD(AbstractLinearEstimator):
     elastic: bool
     out_of_core: bool
 
-    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, "_standard", "_averaged", "_left")
+    #: The losses there are, by name.
+    loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
+
+    _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
 
     @property
@@ -122,7 +129,7 @@ class AbstractSGD(AbstractLinearEstimator):
         max_iter: int | None = None,
     ) -> None:
         """Train on whatever X is, and set the fitted attributes."""
-        check_parameters(self, classification=self._is_classification)
+        check_parameters(self)
         begin = time.perf_counter()
         if self._uses_cluster(X):
             trained = self._train_on_cluster(X, y, sample_weight, start, first=first, max_iter=max_iter)
@@ -135,11 +142,16 @@ class AbstractSGD(AbstractLinearEstimator):
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
         block = self._check_rows(X, y, sample_weight, first=first)
+        # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
+        n_ranks = count_threads(self.n_jobs, None if max_iter else block[0].shape[0])
+        held_out = None
+        if self.early_stopping and not max_iter and n_ranks == 1:
+            held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
+        check_any_weight(block[2])
         summaries = [summarise(block, classification=self._is_classification)]
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
-        # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
-        n_ranks = count_threads(self.n_jobs, None if max_iter else summaries[0].rows)
+        packer = replace(packer, held_out=held_out)
         shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None)
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
@@ -154,7 +166,7 @@ class AbstractSGD(AbstractLinearEstimator):
             X,
             y,
             sample_weight,
-            check=lambda: self._check_rows(X, y, sample_weight, first=first),
+            check=lambda: self._check_all(X, y, sample_weight, first=first),
             n_ranks=self._n_ranks(),
             classification=self._is_classification,
             first=first,
@@ -253,12 +265,13 @@ class AbstractSGD(AbstractLinearEstimator):
         d = int(self.n_features_in_)
         k = len(result.params) // (d + 1)
         coef, intercept = unpack(result.params, d, k, sparse=sparse)
-        self._standard = (coef, intercept)
-        self._averaged, self._n_averaged, self._left = None, result.n_averaged, result.left
+        self._n_averaged, self._left = result.n_averaged, result.left
+        for name in _BESIDE:
+            self.__dict__.pop(name, None)
         if result.averaged is not None:
-            self._averaged = unpack(result.averaged, d, k, sparse=sparse)
-            if result.n_averaged:
-                coef, intercept = self._averaged
+            self._standard_coef, self._standard_intercept = coef, intercept
+            coef, intercept = unpack(result.averaged, d, k, sparse=sparse)
+            self._average_coef, self._average_intercept = coef, intercept
         self.coef_, self.intercept_ = self._shape_model(coef, intercept)
         self.n_iter_ = result.n_iter
         self.t_ = result.t
@@ -295,13 +308,15 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _resume(self, coef_init: Any = None, intercept_init: Any = None) -> _Start:
         """Return where a later ``partial_fit`` goes on."""
-        coef, intercept = self._standard if hasattr(self, "_standard") else (None, None)
+        coef = getattr(self, "_standard_coef", getattr(self, "coef_", None))
+        intercept = getattr(self, "_standard_intercept", getattr(self, "intercept_", None))
+        n_averaged = getattr(self, "_n_averaged", 0)
         return _Start(
             coef=coef if coef_init is None else coef_init,
             intercept=intercept if intercept_init is None else intercept_init,
             t=getattr(self, "t_", 1.0),
-            averaged=getattr(self, "_averaged", None),
-            n_averaged=getattr(self, "_n_averaged", 0),
+            averaged=(self._average_coef, self._average_intercept) if n_averaged else None,
+            n_averaged=n_averaged,
             left=getattr(self, "_left", None),
         )
 
@@ -328,6 +343,12 @@ class AbstractSGD(AbstractLinearEstimator):
             reset=first,
         )
         return X, y, check_sample_weight(sample_weight, X)
+
+    def _check_all(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
+        """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
+        block = self._check_rows(X, y, sample_weight, first=first)
+        check_any_weight(block[2])
+        return block
 
     def _n_ranks(self) -> int | None:
         return self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None

@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, announced, lazy
 from dsgd.local import AbstractRule, Objective
@@ -83,11 +84,12 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     eta0 : float, default 0.01
         Initial step size.
     power_t : float, default 0.5
-        Exponent of ``"invscaling"``.
+        Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
     early_stopping : bool, default False
         Hold rows out and stop when their score no longer improves.
     validation_fraction : float, default 0.1
-        Share of rows held out.
+        Share of rows held out. One rank holds out what scikit-learn's ``StratifiedShuffleSplit`` does with the same
+        `random_state`; of several ranks each draws from its own rows.
     n_iter_no_change : int, default 5
         See `tol`.
     class_weight : dict, "balanced" or None, default None
@@ -152,6 +154,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
         tell of failures that the fit survived.
 
+    loss_functions : mapping
+        Of the class: the row of each loss, and the default of its threshold if it has one.
+
     See Also
     --------
     dsgd.sync.LocalSGD : The synchronisation frequency.
@@ -165,6 +170,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     >>> model.predict([[-0.8, -1.0]]).tolist()
     ['no']
     """
+
+    loss_functions = losses_for(classification=True)
 
     def __init__(
         self,
@@ -288,13 +295,17 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Raises
         ------
         InvalidParameterError
-            ``class_weight="balanced"``: the class counts of later calls are not known yet.
+            ``class_weight="balanced"``: the class counts of later calls are not known yet; or ``early_stopping``, which
+            needs epochs over one set of rows.
         """
         if isinstance(self.class_weight, str):
             raise InvalidParameterError(
-                f"class_weight '{self.class_weight}' is not supported for partial_fit. Compute the weights on all "
-                "labels with sklearn.utils.compute_class_weight and pass them as a dictionary."
+                f"class_weight '{self.class_weight}' is not supported for partial_fit. In order to use 'balanced' "
+                "weights, use compute_class_weight('balanced', classes=classes, y=y). In place of y you can use a "
+                "large enough sample of the full training set target to properly estimate the class frequency "
+                "distributions. Pass the resulting weights as the class_weight parameter."
             )
+        check_whole_fit(self)
         first = not hasattr(self, "classes_")
         if first:
             if classes is None:

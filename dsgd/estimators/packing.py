@@ -54,6 +54,8 @@ class Packer:
         Share of the rows held out; 0 for none.
     out_of_core : bool, default False
         Whether shards lie in files, and not in memory.
+    held_out : bool array, shape (n,), or None, default None
+        Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
     """
 
     classes: AnyArray | None
@@ -64,6 +66,7 @@ class Packer:
     seed: int
     validation_fraction: float
     out_of_core: bool = False
+    held_out: AnyArray | None = None
 
     def __call__(self, blocks: Sequence[Block], rank_number: int) -> TrainData:
         """Return the rows of rank `rank_number`, made of its blocks in order; each is looked at twice."""
@@ -76,7 +79,9 @@ class Packer:
                 training.look(X, targets, weights)
                 continue
             # A row of weight zero is not visited: each of the two shards takes the rows that the other leaves out.
-            held_out = hold_out(targets, self.validation_fraction, rng, stratify=self.classes is not None)
+            held_out = self.held_out
+            if held_out is None:
+                held_out = hold_out(targets, self.validation_fraction, rng, stratify=self.classes is not None)
             weights = np.ones(len(targets)) if weights is None else weights
             training.look(X, targets, np.where(held_out, 0.0, weights))
             validation.look(X, targets, np.where(held_out, weights, 0.0))

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import os
-from typing import Any, get_args
+import warnings
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Any, Final, get_args
 
 import numpy as np
 
@@ -17,18 +20,39 @@ from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number
 
-__all__ = ["check_parameters", "check_sample_weight"]
+__all__ = ["check_any_weight", "check_parameters", "check_sample_weight", "check_whole_fit", "losses_for"]
+
+#: The losses with a threshold, and its default.
+_THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
 
 
-def check_parameters(estimator: Any, *, classification: bool) -> None:
+def losses_for(*, classification: bool) -> Mapping[str, tuple[Any, ...]]:
+    """Return the losses of an estimator by name, each with its row of the table and the default of its threshold.
+
+    A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
+    """
+    rows = {name: row for name, row in LOSSES.items() if classification or row.task == "regression"}
+    return MappingProxyType(
+        {name: (row, _THRESHOLDS[name]) if name in _THRESHOLDS else (row,) for name, row in rows.items()}
+    )
+
+
+def check_whole_fit(estimator: Any) -> None:
+    """Raise `InvalidParameterError` for what only ``fit`` can do, where ``partial_fit`` was called."""
+    if estimator.early_stopping:
+        raise InvalidParameterError(
+            f"{type(estimator).__name__}: early_stopping should be False with partial_fit, which trains for one epoch "
+            "on the rows of each call. Watch a score of your own between calls."
+        )
+
+
+def check_parameters(estimator: Any) -> None:
     """Check every parameter that does not depend on the data.
 
     Parameters
     ----------
     estimator : AbstractSGD
         The estimator.
-    classification : bool
-        Whether it classifies.
 
     Raises
     ------
@@ -36,13 +60,15 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
         For the first parameter that is wrong: its name, what is allowed, what was got.
     """
     name = type(estimator).__name__
-    # A regression loss can classify, on targets of -1 and 1; the other way round makes no sense.
-    losses = [n for n, row in LOSSES.items() if classification or row.task == "regression"]
-    check_choice(f"{name}(loss=...)", estimator.loss, losses)
+    check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
     check_choice(f"{name}(learning_rate=...)", estimator.learning_rate, SCHEDULES)
     check_number(f"{name}(alpha=...)", estimator.alpha, low=0)
-    if estimator.penalty == "elasticnet" or estimator.l1_ratio is not None:
+    if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
+        raise InvalidParameterError(
+            f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
+        )
+    if estimator.l1_ratio is not None:
         check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
@@ -56,6 +82,13 @@ def check_parameters(estimator: Any, *, classification: bool) -> None:
     check_number(f"{name}(epsilon=...)", estimator.epsilon, low=0)
     check_number(f"{name}(eta0=...)", estimator.eta0, low=0, open_low=True)
     check_number(f"{name}(power_t=...)", estimator.power_t)
+    if estimator.power_t < 0:
+        warnings.warn(
+            "Negative values for `power_t` are deprecated, as in scikit-learn 1.8, and become an error when they do "
+            f"there. Got {name}(power_t={estimator.power_t!r}).",
+            FutureWarning,
+            stacklevel=5,
+        )
     check_number(f"{name}(n_iter_no_change=...)", estimator.n_iter_no_change, low=1, integer=True)
     check_number(
         f"{name}(validation_fraction=...)", estimator.validation_fraction, low=0, high=1, open_low=True, open_high=True
@@ -103,7 +136,7 @@ def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
     Raises
     ------
     InvalidDataError
-        The shape is wrong, or a weight is negative or not finite, or all are zero.
+        The shape is wrong, or a weight is negative or not finite.
     """
     if sample_weight is None:
         return None
@@ -118,6 +151,10 @@ def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
         raise InvalidDataError("Input sample_weight contains NaN or infinity.")
     if (weights < 0).any():
         raise InvalidDataError("Negative values in data passed to `sample_weight`.")
-    if not weights.any():
-        raise InvalidDataError("Sample weights must contain at least one non-zero number.")
     return weights
+
+
+def check_any_weight(weights: AnyArray | None) -> None:
+    """Raise `InvalidDataError` where all rows have the weight zero."""
+    if weights is not None and not weights.any():
+        raise InvalidDataError("Sample weights must contain at least one non-zero number.")

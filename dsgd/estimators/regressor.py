@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
+from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, announced, lazy
 from dsgd.local import AbstractRule, Objective
@@ -68,11 +69,12 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     eta0 : float, default 0.01
         Initial step size.
     power_t : float, default 0.25
-        Exponent of ``"invscaling"``.
+        Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
     early_stopping : bool, default False
         Hold rows out and stop when their score no longer improves.
     validation_fraction : float, default 0.1
-        Share of rows held out.
+        Share of rows held out. One rank holds out what scikit-learn's ``ShuffleSplit`` does with the same
+        `random_state`; of several ranks each draws from its own rows.
     n_iter_no_change : int, default 5
         See `tol`.
     warm_start : bool, default False
@@ -133,6 +135,9 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
         tell of failures that the fit survived.
 
+    loss_functions : mapping
+        Of the class: the row of each loss, and the default of its threshold if it has one.
+
     See Also
     --------
     dsgd.sync.LocalSGD : The synchronisation frequency.
@@ -146,6 +151,8 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
     >>> round(model.score(X, 2 * X.ravel()), 2)
     1.0
     """
+
+    loss_functions = losses_for(classification=False)
 
     def __init__(
         self,
@@ -262,6 +269,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         -------
         self
         """
+        check_whole_fit(self)
         self._train(X, y, sample_weight, start=self._resume(), first=not hasattr(self, "coef_"), max_iter=1)
         return self
 

@@ -136,7 +136,8 @@ def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
     """Return the state of the optimiser before the first step, or after those of ``partial_fit`` so far."""
     state: AbstractState = job.optimizer.init(shard)
     state.t = job.t_start
-    if job.average_start is not None and state.averaged is not None:
+    # A mean of no models yet is nothing to go on with.
+    if job.n_averaged and job.average_start is not None and state.averaged is not None:
         state.averaged[:] = job.average_start
         state.n_averaged = job.n_averaged
     return state
