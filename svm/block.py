@@ -11,6 +11,20 @@ u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when
 
 A large problem begins with few of its samples (`dsgd.svm.growth`).
 
+**It ends.** Each pass of the loop does one of these, and none of them for ever:
+
+* a round takes at least one step, or stalls; steps are at most `max_iter`, and the third stall in a row ends the run;
+* samples are left out: at least one step lies between two tests;
+* samples come back: no more than were left out before;
+* a batch of a large problem comes;
+* the proof holds, or nothing may be done any more: the run ends;
+* or none of these: a look at samples left out that finds no violator, which lowers the gap at which the next is due;
+  the one early reconstruction; or a proof that fails. After a proof that fails the worst pair of *all* samples is
+  active, as samples come back by the extremes over all of them (`LeftOut`), and so the next pass is a round.
+
+So no more than three passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
+also ends where the gap is below what rounding may do to f and proofs between ever more rounds do not see it halve.
+
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
 so errors of float32 rows count only for what changes after.
@@ -32,7 +46,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution
+from dsgd.svm.dual import Dual, Solution, refuse
 from dsgd.svm.elimination import Elimination
 from dsgd.svm.growth import Growth, begin_small
 from dsgd.svm.kernel_matrix import KernelMatrix
@@ -45,6 +59,12 @@ __all__ = ["solve"]
 
 _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
+#: Passes in a row that bring nothing on, at most.
+_MOST_IDLE = 4
+#: Rounds between proofs where rounding hides the gap, doubled each time, and proofs in a row that do not see it halve.
+_BLIND_ROUNDS, _BLIND_PROOFS = 100, 3
+#: Rows of a block among which the largest kernel value is looked for.
+_SOME_ROWS = 16
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
 #: a few times the values of a block, and saves a part of its own square: it must be larger than a block.
 _FIRST_BLOCKS = 2
@@ -76,6 +96,16 @@ def solve(
         When samples are left out.
     block_size : int or None
         Variables per block; None chooses by the number of samples.
+
+    Returns
+    -------
+    Solution
+        Not converged if steps ran out, or rounding keeps the gap open.
+
+    Raises
+    ------
+    InvalidDataError
+        Kernel values, or their sums, are not finite.
     """
     return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
 
@@ -98,7 +128,10 @@ class _Run:
         # In a small problem most values of a large block would be computed for rows that never move.
         self.q = min(dual.y.size, block_size or min(512 if n <= _SMALL else 1024, max(64, dual.y.size // 8)))
         self.largest_q = min(dual.y.size, block_size or _LARGEST_BLOCK)
-        self.n_failed = 0
+        self.n_failed = self.n_idle = 0
+        self.done: tuple[int, ...] = ()
+        self.largest_value = 0.0  # of the kernel, in blocks
+        self.lowest_gap, self.n_blind, self.next_proof = np.inf, 0, 0
         self.is_early_pending = elimination.mode == "libsvm"
         self.state = State(dual, matrix)
         self.left_out = LeftOut(self.state, elimination, tol, self.q)
@@ -112,6 +145,11 @@ class _Run:
         while True:
             with self.peers.round("control"):
                 gap = state.scan()
+            if not state.is_finite:
+                with self.peers.round("control"):
+                    gap = self._mend()
+            if self._is_idle():
+                break
             if state.n_iter < self.max_iter and self.growth.is_due(gap):
                 with self.peers.round("control"):
                     self.growth.grow()
@@ -120,7 +158,7 @@ class _Run:
                 with self.peers.round("control"):
                     self.left_out.look_again(gap)
                 continue
-            if gap >= target and not self._is_capped():
+            if gap >= target and not self._is_capped() and not self._is_blind(gap):
                 if self.is_early_pending and gap < 10 * self.tol:
                     self.is_early_pending = False
                     with self.peers.round("control"):
@@ -136,13 +174,53 @@ class _Run:
             with self.peers.round("control"):
                 gap, active_gap = self._verify()
             if gap < self.tol or self._is_capped() or self.policy.reconstruction == "none":
-                return state.solution(gap, self.tol)
+                return state.solution(self.tol)
+            if self._is_hidden(gap):
+                return state.solution(self.tol)
             if active_gap < self.tol:  # rows are good enough; it was samples left out that violate
                 continue
             self.n_failed += 1
             target = min(target, 0.5 * self.tol)
             if self.n_failed >= 2 and self.matrix.dtype == np.float32:
                 self.matrix.set_dtype(np.float64)
+        with self.peers.round("control"):
+            self._verify()
+        return state.solution(self.tol)
+
+    def _is_idle(self) -> bool:
+        """Return whether so many passes have brought nothing on that there is no end to expect: see the proof above."""
+        state = self.state
+        done = (state.n_rounds, state.n_eliminated, state.n_returned, len(self.growth.batches))
+        self.n_idle = self.n_idle + 1 if done == self.done else 0
+        self.done = done
+        return self.n_idle > _MOST_IDLE
+
+    def _is_blind(self, gap: float) -> bool:
+        """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
+        if self.matrix.dtype == np.float32 or self.state.n_rounds < self.next_proof:
+            return False
+        return gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum())
+
+    def _is_hidden(self, gap: float) -> bool:
+        """Return whether proofs, of which the last has found `gap`, see no progress where rounding hides it."""
+        if self._is_blind(gap):
+            self.n_blind = 0 if gap < 0.5 * self.lowest_gap else self.n_blind + 1
+            self.lowest_gap = min(self.lowest_gap, gap)
+            self.next_proof = self.state.n_rounds + _BLIND_ROUNDS * 2**self.n_blind
+        return self.n_blind > _BLIND_PROOFS
+
+    def _mend(self) -> float:
+        """Go on in float64 from indicators that float32 rows have made infinite; return the gap."""
+        state = self.state
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+        state.store_active()
+        state.refine()
+        state.load_active()
+        gap = state.scan()
+        if not state.is_finite:
+            raise refuse(self.matrix.kernel)
+        return gap
 
     def _is_capped(self) -> bool:
         return self.state.n_iter >= self.max_iter or self.state.n_stalls >= 3
@@ -172,7 +250,7 @@ class _Run:
             samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
         picked = self.matrix.pick(samples)
         before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
-        answer = np.append(before, 0.0)
+        answer = np.concatenate([before, [0.0, 0.0]])  # and the steps, and the largest value of some rows
         if self.peers.rank == 0:
             values = self.matrix.block(picked)
             if len(samples) != len(chosen) or (np.diff(where) != 1).any():
@@ -180,9 +258,17 @@ class _Run:
             inner_tol = max(0.5 * self.tol, 0.1 * gap)
             limit = min(100 * len(chosen), self.max_iter - state.n_iter)
             group = np.take(state.group, chosen)
-            answer[-1] = solve_block(values, y, group, upper, answer[:-1], f, inner_tol, limit, state.n_groups)
+            answer[-2] = solve_block(values, y, group, upper, answer[:-2], f, inner_tol, limit, state.n_groups)
+            answer[-1] = float(np.abs(values[:: 1 + len(chosen) // _SOME_ROWS]).max())
+            if not np.isfinite(answer.sum() + f.sum()):
+                answer[-2] = np.nan
         self.peers.agree(answer)
-        alpha = answer[:-1]
+        alpha, (steps, largest) = answer[:-2], answer[-2:]
+        if np.isnan(steps):
+            if self.matrix.dtype == np.float64:
+                raise refuse(self.matrix.kernel)
+            alpha, steps, largest = before, 0, 0.0  # counts as a stall: rows are float64 after it
+        self.largest_value = max(self.largest_value, float(largest))
         state.set_alpha(chosen, alpha)
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
@@ -193,7 +279,7 @@ class _Run:
             state.n_stalls = 0
         else:
             self._stall()
-        state.n_iter += int(answer[-1])
+        state.n_iter += int(steps)
         state.n_rounds += 1
         state.record("block", gap)
 

@@ -1,4 +1,8 @@
-"""The dual problem of a kernel SVM and what a solver returns: the types that all solvers share."""
+"""The dual problem of a kernel SVM and what a solver returns: the types that all solvers share.
+
+Every solution is made by `conclude`, from the variables and K(yα) alone, so that what it says of itself does not depend
+on how it was found.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +10,13 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from dsgd.errors import InvalidDataError
 from dsgd.svm.elimination import EliminationRecord
+from dsgd.svm.kernel_functions import Kernel
+from dsgd.svm.smo import extremes
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
-__all__ = ["Dual", "Solution", "find_thresholds"]
+__all__ = ["Dual", "Solution", "conclude", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -38,6 +45,16 @@ class Dual:
     alpha: FloatMatrix
     by_sign: bool = False
     u: FloatVector | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """In how many groups of variables the sum is fixed."""
+        return 2 if self.by_sign else 1
+
+    @property
+    def group(self) -> AnyArray:
+        """The group of each variable, int64, shape (r, n)."""
+        return (self.y < 0).astype(np.int64) if self.by_sign else np.zeros(self.y.shape, dtype=np.int64)
 
 
 @dataclass(frozen=True)
@@ -82,7 +99,94 @@ class Solution:
     history: list[EliminationRecord] = field(default_factory=list)
 
 
-def find_thresholds(
+def conclude(
+    dual: Dual,
+    kernel: Kernel,
+    alpha: FloatMatrix,
+    u: FloatVector,
+    *,
+    tol: float,
+    n_iter: int,
+    n_rounds: int,
+    n_evaluations: int,
+    history: list[EliminationRecord],
+    n_eliminated: int = 0,
+    n_reconstructions: int = 0,
+    n_returned: int = 0,
+    n_hits: int = 0,
+) -> Solution:
+    """Return the solution that variables make, with what is true of it: gap, objective, thresholds.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    kernel : Kernel
+        Its kernel, which an error names.
+    alpha : array, shape (r, n)
+        The variables.
+    u : array, shape (n,)
+        K(yα) of all samples, computed in float64 from these variables.
+    tol : float
+        The gap below which it has converged.
+    n_iter, n_rounds, n_evaluations, history, n_eliminated, n_reconstructions, n_returned, n_hits
+        As for `Solution`.
+
+    Raises
+    ------
+    InvalidDataError
+        A variable or a sum is not finite: nothing follows from such values, least of all that they are optimal.
+    """
+    objective = 0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())
+    if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
+        raise refuse(kernel)
+    least, most, group, c = np.empty(dual.n_groups), np.empty(dual.n_groups), dual.group, dual.y * dual.p
+    gap = float(extremes(u, c, dual.y, dual.upper, alpha, group, least, most))
+    return Solution(
+        alpha=alpha,
+        u=u,
+        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
+        gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
+        objective=objective,
+        converged=gap < tol,
+        n_iter=n_iter,
+        n_rounds=n_rounds,
+        n_eliminated=n_eliminated,
+        n_reconstructions=n_reconstructions,
+        n_returned=n_returned,
+        n_evaluations=n_evaluations,
+        n_hits=n_hits,
+        history=history,
+    )
+
+
+def refuse(kernel: Kernel) -> InvalidDataError:
+    """Return the error for kernel values, or sums of them, that are not finite."""
+    if kernel.function is not None:
+        name = getattr(kernel.function, "__name__", repr(kernel.function))
+        return InvalidDataError(
+            f"kernel={name} gave values that are not finite, or whose sums are not. It must return a finite float for "
+            "every pair of rows; check it on the rows of the fit, and scale the features with StandardScaler."
+        )
+    if kernel.name == "precomputed":
+        return InvalidDataError(
+            "The sums of kernel values times coefficients overflow with kernel='precomputed'. Divide the kernel matrix "
+            "by its largest entry and multiply C by it, or lower C."
+        )
+    constants = {"poly": f", degree={kernel.degree:g}", "linear": ""}.get(kernel.name, "")
+    if kernel.name != "linear":
+        constants = f", gamma={kernel.gamma:g}{constants}"
+    if kernel.name in {"poly", "sigmoid"}:
+        constants += f", coef0={kernel.coef0:g}"
+    what = "gamma or degree" if kernel.name == "poly" else "C"
+    return InvalidDataError(
+        f"Kernel values or their sums are not finite with kernel={kernel.name!r}{constants}: they overflow on these "
+        f"rows, whose largest squared norm is {kernel.largest_square:.3g}. Scale the features with StandardScaler or "
+        f"MinMaxScaler, or lower {what}."
+    )
+
+
+def _find_thresholds(
     f: FloatMatrix, alpha: FloatMatrix, upper: FloatMatrix, group: AnyArray, least: FloatVector, most: FloatVector
 ) -> FloatVector:
     """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""

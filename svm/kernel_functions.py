@@ -565,7 +565,9 @@ def row_values(kernel: Kernel, left: Left, right: Rows, out: AnyArray) -> None:
         sparse_products(*entries, left.columns, left.rows.offsets, right.offsets, out, 0, right.n, scratch)
     elif left.rows.dense is not None and right.dense is not None:
         np.matmul(left.rows.dense, right.dense.T, out=out)
-    _finish(kernel, out)
+    # Values that overflow are refused where a solution is made, once and with all that is to be said of them.
+    with np.errstate(over="ignore", invalid="ignore"):
+        _finish(kernel, out)
 
 
 def block_values(kernel: Kernel, left: Rows, right: Rows, dtype: Any, out: AnyArray | None = None) -> FloatMatrix:

@@ -245,8 +245,13 @@ class LeftOut:
             self.state.record("reconstruct", gap)
 
     def _return_violators(self, margin: float) -> bool:
-        """Given a right u everywhere, make the samples left out active that violate, or nearly do."""
+        """Given a right u everywhere, make the samples left out active that violate, or nearly do.
+
+        The extremes are those over all samples. Against those of the active ones two samples left out that violate with
+        each other may both look settled, all the more where no active variable is free; then nobody would ever return.
+        """
         state = self.state
+        state.scan_all()
         if self.policy.mode == "single":
             self._is_eliminating = False
         left_out, self.margin = self.trail.ids, margin

@@ -99,11 +99,12 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     rows = rows[np.argsort(owner[rows], kind="stable")]
     of, size = owner[rows], np.abs(merged)
     bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
-    filled = np.cumsum(bound) - bound
+    # In the widest type: bounds may differ by many orders, and what comes before must leave the small ones as they are.
+    filled = np.cumsum(bound, dtype=np.longdouble) - bound
     starts = np.flatnonzero(np.diff(of, prepend=-1))
     filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
-    amount = np.clip(size[of] - filled, 0.0, bound)
-    amount[amount < 1e-12 * bound] = 0.0  # what rounding of the running sum leaves
+    amount = np.clip(size[of] - filled, 0.0, bound).astype(np.float64)
+    amount[amount < 1e-12 * filled] = 0.0  # what rounding of the running sum leaves
     amount = np.where(size[of] >= total[of], bound, amount)
     alone = np.bincount(of, minlength=len(merged))[of] == 1
     out[rows] = np.sign(merged[of]) * np.where(alone, size[of], amount)

@@ -17,6 +17,9 @@ Cost per step: 2 broadcasts of a row, 1 reduction of 4 doubles per rank, 2 n_act
 Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE Cluster 2015. Departures:
 rows are not padded to the longest, squared norms are not computed again for every value, tol is LIBSVM's (their 2 tol),
 and a step whose pair cannot move ends the run instead of repeating for ever.
+
+Every pass of the outer loop takes a step, makes samples active again, or is the last: with no step possible and nobody
+to come back it ends, and steps are at most `max_iter`. So a run ends, whatever the kernel.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ import time
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution
+from dsgd.svm.dual import Dual, Solution, conclude, refuse
 from dsgd.svm.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_functions import Rows, block_values, concatenate_rows, left_form, row_values, take_rows
 from dsgd.svm.kernel_matrix import KernelMatrix
@@ -98,11 +101,10 @@ class _Pairwise:
                 with self.peers.round("sync"):
                     i, j, is_stuck = self._step(i, j)
             with self.peers.round("control"):
-                is_whole = self.n_active == self.n
-                self._bring_back()
+                is_open = self._bring_back()
                 i, j = self._pair()
             gap = self.most - self.least
-            if gap < 0.99 * self.tol or self.n_iter >= self.max_iter or (is_stuck and is_whole):
+            if gap < 0.99 * self.tol or self.n_iter >= self.max_iter or (is_stuck and not is_open):
                 with self.peers.round("control"):
                     return self._solution()
             is_stuck = False
@@ -111,6 +113,8 @@ class _Pairwise:
         """Move a pair; return the next one, and whether this one could not move."""
         pair = self._broadcast(i, j)
         K = block_values(self.matrix.kernel, pair, pair, np.float64)
+        if not np.isfinite(K).all():
+            raise refuse(self.matrix.kernel)
         eta = max(K[0, 0] + K[1, 1] - 2 * K[0, 1], _TAU)
         alpha, y, upper = self.alpha, self.y, self.upper
         room_i = upper[i] - alpha[i] if y[i] > 0 else alpha[i]
@@ -215,10 +219,10 @@ class _Pairwise:
         if count[0]:
             self._record("eliminate", self.most - self.least)
 
-    def _bring_back(self) -> None:
-        """Renew f of the samples left out, and make all of them active."""
+    def _bring_back(self) -> bool:
+        """Renew f of the samples left out, and make all of them active; return whether there were any to come back."""
         if self.n_active == self.n or self.policy.reconstruction == "none":
-            return
+            return False
         out = np.flatnonzero(~self.is_active)
         self._renew(out)
         self.is_active[:] = True
@@ -228,6 +232,7 @@ class _Pairwise:
         self.n_reconstructions += 1
         self.is_eliminating = self.policy.mode not in {"none", "single"}
         self._record("reconstruct", self.most - self.least)
+        return True
 
     def _renew(self, which: IntVector) -> None:
         """Compute f of some samples here from all samples with α > 0, which come round from their holders."""
@@ -253,27 +258,21 @@ class _Pairwise:
         u = np.zeros(self.n)
         u[self.here] = self.f_h - self.c_h
         self.peers.add_up(u)
-        f = u + (self.dual.y * self.dual.p)[0]
-        is_free = (self.alpha > 0) & (self.alpha < self.upper)
-        threshold = f[is_free].mean() if is_free.any() else 0.5 * (self.least + self.most)
         counts = np.array([float(self.n_evaluations)])
         self.peers.add_up(counts)
-        beta = self.y * self.alpha
-        return Solution(
-            alpha=self.alpha[None],
-            u=u,
-            thresholds=np.array([threshold if np.isfinite(threshold) else 0.0]),
-            gap=max(gap, 0.0) if np.isfinite(gap) else 0.0,
-            objective=0.5 * float(beta @ u) + float(self.dual.p[0] @ self.alpha),
-            converged=gap < self.tol,
+        return conclude(
+            self.dual,
+            self.matrix.kernel,
+            self.alpha[None],
+            u,
+            tol=self.tol,
             n_iter=self.n_iter,
             n_rounds=self.n_iter,
+            n_evaluations=int(counts[0]),
+            history=self.history,
             n_eliminated=self.n_eliminated,
             n_reconstructions=self.n_reconstructions,
             n_returned=self.n_returned,
-            n_evaluations=int(counts[0]),
-            n_hits=0,
-            history=self.history,
         )
 
     def _record(self, event: str, gap: float) -> None:

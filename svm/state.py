@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution, find_thresholds
+from dsgd.svm.dual import Dual, Solution, conclude
 from dsgd.svm.elimination import EliminationRecord
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.proof import ExactSums
@@ -19,6 +19,9 @@ from dsgd.svm.smo import extremes
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["State"]
+
+#: What a rank tells instead of whether its cache is short where an indicator is not finite.
+_BROKEN = -2.0
 
 
 class State:
@@ -34,15 +37,14 @@ class State:
 
     def __init__(self, dual: Dual, matrix: KernelMatrix) -> None:
         self.dual, self.matrix, self.peers = dual, matrix, matrix.peers
-        self.n_groups = 2 if dual.by_sign else 1
-        self.group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
+        self.n_groups, self.group = dual.n_groups, dual.group
         self.c = dual.y * dual.p
         self.alpha: FloatMatrix = dual.alpha.astype(np.float64)
         self.u: FloatVector = np.zeros(matrix.n)
         self.exact = ExactSums(matrix)
         self.newest: IntVector = np.empty(0, dtype=np.int64)
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
-        self.is_pressed = False
+        self.is_pressed, self.is_finite = False, True
         self.history: list[EliminationRecord] = []
         self.n_iter = self.n_rounds = self.n_stalls = 0
         self.n_eliminated = self.n_reconstructions = self.n_returned = 0
@@ -93,6 +95,7 @@ class State:
         args = (self.u_a, self.c_a, self.y_a, self.upper_a, self.alpha_a, self.group_a, self.least, self.most)
         gap = float(extremes(*args))
         self.is_pressed = self.matrix.is_pressed
+        self.is_finite = bool(np.isfinite(self.u_a.sum()))
         return gap if self.peers.is_alone else self._agree_on_extremes()
 
     def scan_all(self) -> float:
@@ -104,11 +107,11 @@ class State:
         return gap if self.peers.is_alone else self._agree_on_extremes()
 
     def _agree_on_extremes(self) -> float:
-        """Make the extremes, and whether any cache is short, those of all ranks; return the gap."""
-        words = np.concatenate([self.least, -self.most, [-float(self.is_pressed)]])
+        """Make the extremes, and whether a cache is short or all is finite, those of all ranks; return the gap."""
+        words = np.concatenate([self.least, -self.most, [-float(self.is_pressed) if self.is_finite else _BROKEN]])
         self.peers.lowest(words)
         self.least[:], self.most[:] = words[: self.n_groups], -words[self.n_groups : -1]
-        self.is_pressed = bool(words[-1])
+        self.is_pressed, self.is_finite = bool(words[-1]), bool(words[-1] > _BROKEN)
         return float((self.most - self.least).max())
 
     # -- what is told --------------------------------------------------------------------------------------------
@@ -127,25 +130,20 @@ class State:
             )
         )
 
-    def solution(self, gap: float, tol: float) -> Solution:
-        """Return what was found, with u of all samples on every rank; `gap` is that over all samples."""
+    def solution(self, tol: float) -> Solution:
+        """Return what was found; u must have just been refined. Every rank gets all of it."""
         if not self.peers.is_alone:
             there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
             self.u[there] = 0.0
             self.peers.add_up(self.u)
-        extremes(self.u, self.c, self.dual.y, self.dual.upper, self.alpha, self.group, self.least, self.most)
-        f = self.u + self.c
-        thresholds = find_thresholds(f, self.alpha, self.dual.upper, self.group, self.least, self.most)
-        objective = 0.5 * float(self.beta() @ self.u) + float((self.dual.p * self.alpha).sum())
         counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
         self.peers.add_up(counts)
-        return Solution(
-            alpha=self.alpha,
-            u=self.u,
-            thresholds=thresholds,
-            gap=max(gap, 0.0) if np.isfinite(gap) else 0.0,
-            objective=objective,
-            converged=gap < tol,
+        return conclude(
+            self.dual,
+            self.matrix.kernel,
+            self.alpha,
+            self.u,
+            tol=tol,
             n_iter=self.n_iter,
             n_rounds=self.n_rounds,
             n_eliminated=self.n_eliminated,

@@ -1,8 +1,9 @@
 """Problems so small that their kernel matrix is one block: solved in one go, as most pairs of many classes are.
 
 The matrix is computed once, in float64, the inner solver runs on it to the tolerance, and u = K(yα) is computed anew
-from it for the proof over all samples. Rounds, cache and elimination would cost more than the steps. Cost: n² kernel
-values. Source: SMO as in `dsgd.svm.smo`.
+from it for the proof over all samples. Rounds, cache and elimination would cost more than the steps. It ends when the
+proof holds, steps are spent, or proofs no longer see the gap fall. Cost: n² kernel values. Source: SMO as in
+`dsgd.svm.smo`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution, find_thresholds
+from dsgd.svm.dual import Dual, Solution, conclude
 from dsgd.svm.elimination import Elimination, EliminationRecord
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.smo import extremes, solve_block
@@ -21,7 +22,10 @@ __all__ = ["is_whole", "solve_whole"]
 #: Variables of a problem that is solved as one block, at most.
 _LARGEST = 512
 
+#: Proofs in a row that may fail without the gap being half of what it was: rounding is then all that is left of it.
 _MAX_ATTEMPTS = 3
+#: Steps between two proofs, at most: indicators that are only added to drift away.
+_STEPS = 100_000
 
 
 def is_whole(dual: Dual, matrix: KernelMatrix, elimination: Elimination) -> bool:
@@ -49,44 +53,50 @@ def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) 
     -------
     Solution
         Not converged if steps ran out, or rounding keeps the gap open.
+
+    Raises
+    ------
+    InvalidDataError
+        Kernel values are not finite.
     """
     begin = time.perf_counter()
     n = matrix.n
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
     K = matrix.block(matrix.pick(np.arange(n)))
     of_variables = K if len(dual.y) == 1 else np.tile(K, (len(dual.y), len(dual.y)))
-    group = (dual.y < 0).astype(np.int64) if dual.by_sign else np.zeros(dual.y.shape, dtype=np.int64)
-    n_groups = 2 if dual.by_sign else 1
+    group, n_groups = dual.group, dual.n_groups
     least, most = np.empty(n_groups), np.empty(n_groups)
     c, alpha = dual.y * dual.p, dual.alpha.astype(np.float64)
     history: list[EliminationRecord] = []
     steps, target = 0, 0.9 * tol
-    for attempt in range(_MAX_ATTEMPTS + 1):
+    largest, lowest, n_failed, is_through = float(np.abs(K).max(initial=0.0)), np.inf, 0, False
+    while True:
         u = K @ (dual.y * alpha).sum(axis=0)
         gap = float(extremes(u, c, dual.y, dual.upper, alpha, group, least, most))
         seconds = time.perf_counter() - begin
-        event = "block" if attempt == 0 else "verify"
+        event = "verify" if history else "block"
         history.append(EliminationRecord(event, steps, n, gap, 0, matrix.n_evaluations, seconds))
-        if (gap < tol and attempt > 0) or steps >= limit or attempt == _MAX_ATTEMPTS:
+        if is_through or gap < np.finfo(np.float64).eps * largest * float(alpha.sum()):
+            n_failed = 0 if gap < 0.5 * lowest else n_failed + 1
+        lowest = min(lowest, gap)
+        is_proven = gap < tol and len(history) > 1
+        if is_proven or steps >= limit or n_failed >= _MAX_ATTEMPTS or not np.isfinite(u.sum()):
             break
-        flat = alpha.ravel()
+        flat, most_steps = alpha.ravel(), min(limit - steps, _STEPS)
         signs, bounds, groups, f = dual.y.ravel(), dual.upper.ravel(), group.ravel(), (u + c).ravel()
-        steps += int(solve_block(of_variables, signs, groups, bounds, flat, f, target, limit - steps, n_groups))
+        made = int(solve_block(of_variables, signs, groups, bounds, flat, f, target, most_steps, n_groups))
         alpha = flat.reshape(dual.y.shape)
-        target *= 0.5
-    return Solution(
-        alpha=alpha,
-        u=u,
-        thresholds=find_thresholds(u + c, alpha, dual.upper, group, least, most),
-        gap=max(gap, 0.0) if np.isfinite(gap) else 0.0,
-        objective=0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum()),
-        converged=gap < tol,
+        steps += made
+        is_through = made < most_steps
+        target *= 0.5 if is_through else 1.0
+    return conclude(
+        dual,
+        matrix.kernel,
+        alpha,
+        u,
+        tol=tol,
         n_iter=steps,
         n_rounds=max(1, len(history) - 1),
-        n_eliminated=0,
-        n_reconstructions=0,
-        n_returned=0,
         n_evaluations=matrix.n_evaluations,
-        n_hits=0,
         history=history,
     )

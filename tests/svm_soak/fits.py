@@ -1,0 +1,122 @@
+"""Fits a problem with scikit-learn's class and with ours, alone or with other ranks, and notes what was said."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+from sklearn import svm as plain
+from sklearn.exceptions import ConvergenceWarning
+
+import dsgd.svm
+from dsgd.runtime import run_on_threads
+from dsgd.svm import block
+from dsgd.svm.gang import RowPacker, fit_on_rank
+from svm_soak.problems import Problem
+
+__all__ = ["Answer", "ask_libsvm", "ask_us"]
+
+_RANKS_S = 30.0
+
+
+@dataclass
+class Answer:
+    """What a library made of a problem.
+
+    Parameters
+    ----------
+    model : object or None
+        The fitted machine.
+    error : Exception or None
+        What was raised instead.
+    warned : bool
+        Whether there was a warning that it has not converged.
+    n_iter : int
+        Two-variable steps of all duals.
+    """
+
+    model: Any = None
+    error: Exception | None = None
+    warned: bool = False
+    n_iter: int = 0
+    others: list[str] = field(default_factory=list)
+
+
+def ask_libsvm(problem: Problem, max_iter: int) -> Answer:
+    """Fit scikit-learn's class, which runs LIBSVM or LIBLINEAR; at most so many steps for each dual."""
+    parameters = {**problem.parameters, "max_iter": max_iter}
+    if problem.estimator.startswith("Linear"):
+        parameters = {**parameters, "random_state": 0, "dual": True}
+    return _ask(lambda: _fit(getattr(plain, problem.estimator)(**parameters), problem))
+
+
+def ask_us(problem: Problem, **options: Any) -> Answer:
+    """Fit our class; `options` are further parameters of it."""
+    model = getattr(dsgd.svm, problem.estimator)(**{**problem.parameters, **problem.ours, **options})
+    with _blocks_of(problem.block_size):
+        return _ask(lambda: _fit(model, problem) if problem.n_ranks == 1 else _fit_on_ranks(model, problem))
+
+
+def _ask(fit: Any) -> Answer:
+    answer = Answer()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            answer.model = fit()
+            answer.n_iter = int(np.sum(answer.model.n_iter_))
+        except ValueError as error:
+            answer.error = error
+    answer.warned = any(issubclass(warning.category, ConvergenceWarning) for warning in caught)
+    answer.others = [str(w.message) for w in caught if not issubclass(w.category, ConvergenceWarning)]
+    return answer
+
+
+def _fit(model: Any, problem: Problem) -> Any:
+    if problem.y is None:
+        return model.fit(problem.X, sample_weight=problem.weights)
+    return model.fit(problem.X, problem.y, sample_weight=problem.weights)
+
+
+@contextlib.contextmanager
+def _blocks_of(size: int | None) -> Iterator[None]:
+    """Let the solver take blocks of so many variables, so that small problems take many rounds."""
+    if size is None:
+        yield
+        return
+    with (
+        patch("dsgd.svm.base.solve", functools.partial(block.solve, block_size=size)),
+        patch("dsgd.svm.whole._LARGEST", 0),
+    ):
+        yield
+
+
+def _fit_on_ranks(model: Any, problem: Problem) -> Any:
+    """Fit as ranks of a gang do, each of which has a part of the rows; some have few or none."""
+    X = problem.X if problem.X.dtype == np.float32 else problem.X.astype(np.float64)
+    n, is_classifier = X.shape[0], problem.estimator in {"SVC", "NuSVC"}
+    model._check_parameters()
+    classes = None
+    if is_classifier:
+        classes = np.unique(problem.y)
+        model.classes_ = model._check_classes(classes)
+    model.n_features_in_ = X.shape[1]
+    rng = np.random.default_rng((problem.seed, problem.number, 1))
+    ends = np.sort(rng.integers(0, n + 1, problem.n_ranks - 1))
+    starts = [0, *ends.tolist(), n]
+    packer = RowPacker(classes, X.shape[1], str(X.dtype), sparse=not isinstance(X, np.ndarray))
+    data = []
+    for number in range(problem.n_ranks):
+        part = slice(starts[number], starts[number + 1])
+        y = None if problem.y is None else problem.y[part]
+        weights = None if problem.weights is None else problem.weights[part]
+        data.append(packer([(X[part], y, weights, starts[number])], number))
+    found = run_on_threads(fit_on_rank, data, (model,), timeout_s=_RANKS_S).value
+    model.__dict__.update(found)
+    model._warn_if_open(int(np.sum(model.n_iter_)))
+    return model

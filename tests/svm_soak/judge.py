@@ -1,0 +1,229 @@
+"""What must hold of every answer, and the verdict on one problem.
+
+1. Both libraries refuse, or neither does; kernel values that are not finite are refused.
+2. ``converged_`` is honest: the gap that plain numpy computes from the public attributes is below ``tol``, but for what
+   rounding may do, and a machine that has not converged warns, and was stopped by ``max_iter`` or by rounding.
+3. ``gap_`` and ``dual_objective_`` are what plain numpy computes.
+4. The objective is LIBSVM's or lower. For a positive semi-definite kernel, a point whose gap is g lies above any other
+   feasible one by at most g/2 times the sum of |difference of a variable|: the sum of those that grow and that of those
+   that shrink are equal, and the slopes of any two differ by at most g. This needs no optimum, so LIBSVM may stop early.
+5. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred times
+   as many as LIBSVM, beyond some for each variable, is going round.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from svm_soak.fits import Answer, ask_libsvm, ask_us
+from svm_soak.oracle import Part, find_parts, kernel_values
+from svm_soak.problems import Problem
+
+__all__ = ["Verdict", "judge", "step_bound"]
+
+#: LIBSVM's steps for one dual are cut off here: it is a peer, and not what is tested.
+_PEER_STEPS = 20_000
+#: And here where ours are slow, as rounds are short; ours are cut off at so many times as many.
+_FEW_STEPS, _CUT = 1000, 2
+#: Rounding that is as large a share of `tol` as this may keep a gap open.
+_ROUNDING = 1e-3
+
+
+def step_bound(peer_steps: int, n: int) -> int:
+    """Return how many steps a machine may take where LIBSVM takes `peer_steps` for n samples."""
+    return 100 * peer_steps + 100 * n + 1000
+
+
+@dataclass
+class Verdict:
+    """What was found.
+
+    Parameters
+    ----------
+    outcome : str
+        How it ended: ``converged``, ``open``, ``refused``.
+    failures : list of str
+        The laws that are broken.
+    seconds : float
+        Of our fit.
+    ratio : float
+        Our steps by those that are allowed.
+    is_loose : bool
+        Whether rounding may exceed ``tol``, so that a claim says little.
+    """
+
+    outcome: str = "converged"
+    failures: list[str] = field(default_factory=list)
+    seconds: float = 0.0
+    ratio: float = 0.0
+    is_loose: bool = False
+
+
+def judge(problem: Problem) -> Verdict:
+    """Solve a problem with both libraries and compare."""
+    if problem.estimator.startswith("Linear"):
+        return _judge_linear(problem)
+    is_slow = problem.block_size is not None or problem.is_pairwise
+    peer_steps = _FEW_STEPS if is_slow else _PEER_STEPS
+    used = problem.used()
+    theirs = ask_libsvm(used, peer_steps)
+    options: dict[str, Any] = {}
+    if "max_iter" not in problem.ours and theirs.error is None:
+        # Beyond this the bound is broken; what is not stopped may still run for ever, so one in four is not.
+        if theirs.warned or problem.is_pairwise:
+            options["max_iter"] = _CUT * peer_steps
+        elif problem.number % 4:
+            options["max_iter"] = step_bound(theirs.n_iter, problem.X.shape[0])
+    begin = time.perf_counter()
+    ours = ask_us(problem, **options)
+    verdict = Verdict(seconds=time.perf_counter() - begin)
+    verdict.failures += [f"a warning: {text}" for text in ours.others]
+    if ours.error is not None:
+        verdict.outcome = "refused"
+        if theirs.error is None and not _may_refuse(problem, ours.error):
+            verdict.failures.append(f"refused what LIBSVM takes: {ours.error}")
+        return verdict
+    if theirs.error is not None and "infeasible" in str(theirs.error):
+        verdict.failures.append(f"took what LIBSVM refuses: {theirs.error}")
+    values, used_values = kernel_values(problem), kernel_values(used)
+    with np.errstate(all="ignore"):
+        parts = find_parts(problem, values, ours.model)
+        peers = find_parts(used, used_values, theirs.model) if theirs.error is None else None
+        _check(problem, verdict, ours, theirs, parts, peers)
+    return verdict
+
+
+def _may_refuse(problem: Problem, error: Exception) -> bool:
+    """Return whether there is a reason to refuse: a class without rows, values not finite, no margin to divide by."""
+    if problem.has_lost_a_class and "zero weight" in str(error):
+        return True
+    K = kernel_values(problem).K
+    return not np.isfinite(K).all() or (problem.estimator == "NuSVC" and "margin" in str(error))
+
+
+def _check(
+    problem: Problem, verdict: Verdict, ours: Answer, theirs: Answer, parts: list[Part], peers: list[Part] | None
+) -> None:
+    say, model = verdict.failures.append, ours.model
+    tol = problem.parameters["tol"]
+    limit = model.max_iter
+    gap, noise = max(part.gap for part in parts), max(part.noise for part in parts)
+    if not (np.isfinite(gap) and np.isfinite(noise) and np.isfinite(model.gap_)):
+        say(f"kernel values that are not finite were taken: gap_={model.gap_}, by numpy {gap}")
+        return
+    verdict.is_loose = noise > tol
+    n_iter = np.atleast_1d(model.n_iter_)
+    if limit >= 0 and (n_iter > limit).any():
+        say(f"{n_iter.max()} steps, max_iter={limit}")
+    if model.converged_ == ours.warned:
+        say(f"converged_={model.converged_}, and a warning: {ours.warned}")
+    if model.converged_ != (model.gap_ < tol):
+        say(f"converged_={model.converged_}, gap_={model.gap_:.3g}, tol={tol:g}")
+    is_nu_svr = problem.estimator == "NuSVR"  # of its two variables per sample only the difference is public
+    if model.converged_ and not is_nu_svr and not gap < tol + 2 * noise:
+        say(f"converged_ with gap_={model.gap_:.3g}, by numpy {gap:.3g}, tol={tol:g}, rounding {noise:.1g}")
+    strict = max(part.gap_at(0.0) for part in parts)
+    if not is_nu_svr and not gap - 2 * noise <= model.gap_ * (1 + 1e-6) <= strict * (1 + 2e-6) + 2 * noise:
+        say(f"gap_={model.gap_:.6g}, by numpy {gap:.6g} to {strict:.6g}, rounding {noise:.1g}")
+    objective, size = sum(part.objective for part in parts), sum(part.size for part in parts)
+    rounding = sum(part.noise * part.alpha.sum() + part.dealt * part.slope for part in parts) + 1e-9 * size
+    if abs(objective - model.dual_objective_) > rounding:
+        say(f"dual_objective_={model.dual_objective_:.12g}, by numpy {objective:.12g}")
+    _check_end(problem, verdict, ours, theirs, noise, n_iter)
+    if peers is not None and problem.is_psd and model.converged_:
+        _check_objectives(say, tol, parts, peers)
+
+
+def _check_end(
+    problem: Problem, verdict: Verdict, ours: Answer, theirs: Answer, noise: float, n_iter: np.ndarray
+) -> None:
+    model, tol, say = ours.model, problem.parameters["tol"], verdict.failures.append
+    has_peer = theirs.error is None and not theirs.warned
+    allowed = step_bound(theirs.n_iter, problem.X.shape[0])
+    if has_peer and not problem.is_pairwise:
+        verdict.ratio = ours.n_iter / allowed
+    if model.converged_:
+        if has_peer and ours.n_iter > allowed and not problem.is_pairwise:
+            say(f"{ours.n_iter} steps, LIBSVM takes {theirs.n_iter}")
+        return
+    verdict.outcome = "open"
+    limit = model.max_iter
+    is_spent = limit >= 0 and (n_iter >= limit).any()
+    if is_spent and ("max_iter" in problem.ours or not has_peer or problem.is_pairwise):
+        return
+    if noise < _ROUNDING * tol:
+        say(f"gave up after {ours.n_iter} steps with gap_={model.gap_:.3g}, tol={tol:g}; LIBSVM takes {theirs.n_iter}")
+
+
+def _check_objectives(say: Any, tol: float, parts: list[Part], peers: list[Part]) -> None:
+    for part, peer in zip(parts, peers, strict=True):
+        moved = 0.5 * float(np.abs(part.alpha - peer.alpha).sum())
+        noise = part.noise * 2 * moved + 1e-9 * (part.size + peer.size)
+        # What LIBSVM's own rounding leaves open of its constraint is worth a threshold for each unit.
+        noise += part.slope * abs(float(part.beta.sum() - peer.beta.sum()))
+        if part.objective > peer.objective + tol * moved + noise:
+            say(f"objective {part.objective:.12g}, LIBSVM's {peer.objective:.12g}, {tol * moved + noise:.1g} allowed")
+
+
+# -- linear machines -----------------------------------------------------------------------------------------------
+
+
+def _judge_linear(problem: Problem) -> Verdict:
+    theirs = ask_libsvm(problem.used(), 200)
+    begin = time.perf_counter()
+    ours = ask_us(problem)
+    verdict = Verdict(seconds=time.perf_counter() - begin)
+    if ours.error is not None or theirs.error is not None:
+        verdict.outcome = "refused"
+        if (ours.error is None) != (theirs.error is None):
+            verdict.failures.append(f"ours: {ours.error}; LIBLINEAR: {theirs.error}")
+        return verdict
+    model, say = ours.model, verdict.failures.append
+    verdict.outcome = "converged" if model.converged_ else "open"
+    if model.converged_ == ours.warned:
+        say(f"converged_={model.converged_}, and a warning: {ours.warned}")
+    if model.converged_ != (model.gap_ <= model.tol):
+        say(f"converged_={model.converged_}, gap_={model.gap_:.3g}, tol={model.tol:g}")
+    own, peer = _primals(problem, model), _primals(problem, theirs.model)
+    told, bound = np.ravel(model.primal_objective_), np.ravel(model.dual_objective_)
+    if not np.allclose(told, own, rtol=1e-7, atol=1e-300):
+        say(f"primal_objective_={told}, by numpy {own}")
+    lowest = np.minimum(own, peer)
+    if (bound > lowest * (1 + 1e-9)).any():
+        say(f"dual_objective_={bound} is above a primal one, {lowest}")
+    if model.converged_ and (own * (1 - model.tol) > peer * (1 + 1e-9)).any():
+        say(f"primal objective {own}, LIBLINEAR's {peer}, tol={model.tol:g}")
+    return verdict
+
+
+def _primals(problem: Problem, model: Any) -> np.ndarray:
+    """Return the primal objectives of a linear machine, one for each of its problems."""
+    X = np.asarray(problem.X.todense() if sp.issparse(problem.X) else problem.X, dtype=np.float64)
+    weights = np.ones(len(X)) if problem.weights is None else problem.weights
+    coef = np.atleast_2d(model.coef_)
+    intercept = np.broadcast_to(np.ravel(model.intercept_), len(coef))
+    costs = problem.parameters["C"] * weights
+    assert problem.y is not None
+    scores = X @ coef.T + intercept
+    if problem.estimator == "LinearSVR":
+        loss = np.maximum(np.abs(scores - problem.y[:, None]) - problem.parameters["epsilon"], 0.0)
+    else:
+        classes, codes = np.unique(problem.y, return_inverse=True)
+        positive = [1] if len(classes) == 2 else range(len(classes))
+        signs = np.where(codes[:, None] == np.array(positive), 1.0, -1.0)
+        factors = np.ones(signs.shape)
+        if problem.parameters.get("class_weight") == "balanced":
+            balance = (weights.sum() / (len(classes) * np.bincount(codes, weights)))[codes]
+            # LIBLINEAR weights only the class that is told from the rest where there are more than two.
+            factors = np.where((signs > 0) | (len(classes) == 2), balance[:, None], 1.0)
+        loss = np.maximum(1.0 - signs * scores, 0.0)
+        loss = loss * loss * factors if "squared" in problem.parameters["loss"] else loss * factors
+        return np.asarray(0.5 * ((coef * coef).sum(axis=1) + intercept**2) + costs @ loss)
+    if "squared" in problem.parameters["loss"]:
+        loss = loss * loss
+    return np.asarray(0.5 * ((coef * coef).sum(axis=1) + intercept**2) + costs @ loss)
