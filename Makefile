@@ -22,9 +22,10 @@ BENCHMARKS := $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
 SOAK_RUNS ?= 200
 SOAK_SEED ?= 0
 SOAK_FIRST ?= 0
+SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak lint types docs bench report-screenshots wheel clean
+.PHONY: help demo test soak soak-svm lint types docs bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -40,6 +41,11 @@ test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrow
 soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
 	CHAOS_ROWS=build/soak.jsonl SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \
 		$(BIN)/python -m pytest -m soak tests/chaos $(PYTEST_ARGS)
+
+# Variables as for soak, and SOAK_PROCESSES.
+soak-svm: $(STAMPS)/test ## draw small hard problems for the SVMs, beside LIBSVM (SOAK_RUNS=100000 SOAK_PROCESSES=2)
+	PYTHONPATH=tests $(BIN)/python -m svm_soak --runs $(SOAK_RUNS) --seed $(SOAK_SEED) --first $(SOAK_FIRST) \
+		--processes $(SOAK_PROCESSES)
 
 lint: $(STAMPS)/lint ## check style and formatting
 	$(BIN)/ruff check .

@@ -51,7 +51,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
     kernel: Any
-    degree: float
+    degree: int
     gamma: str | float
     coef0: float
     tol: float
@@ -100,7 +100,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             check_choice(f"{name}(gamma=...)", self.gamma, ("scale", "auto"))
         else:
             check_number(f"{name}(gamma=...)", self.gamma, low=0)
-        check_number(f"{name}(degree=...)", self.degree, low=0)
+        check_number(f"{name}(degree=...)", self.degree, low=0, integer=True)
         check_number(f"{name}(coef0=...)", self.coef0)
         check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
         check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
@@ -220,16 +220,19 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             return self._answer(kernel, X, rows, dual, pool, cache_bytes)
         matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
         policy = self._policy()
-        if self.solver == "pairwise":
-            return solve_pairwise(dual, matrix, tol=tol, max_iter=max_iter, elimination=policy)
 
         def run(start: Dual, limit: int) -> Solution:
-            if is_whole(start, matrix, policy):
-                return solve_whole(start, matrix, tol=tol, max_iter=limit)
-            return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused, not warned of
+                if self.solver == "pairwise":
+                    return solve_pairwise(start, matrix, tol=tol, max_iter=limit, elimination=policy)
+                if is_whole(start, matrix, policy):
+                    return solve_whole(start, matrix, tol=tol, max_iter=limit)
+                return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
 
         # Whoever counts steps, or asks for elimination, means the kernel solver.
-        is_asked = max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
+        is_asked = (
+            self.solver == "pairwise" or max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
+        )
         if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
             return solve_from_weights(dual, X[rows], run, tol=tol, n_threads=pool.n_threads)
         return run(dual, max_iter)

@@ -23,7 +23,7 @@ A large problem begins with few of its samples (`dsgd.svm.growth`).
   active, as samples come back by the extremes over all of them (`LeftOut`), and so the next pass is a round.
 
 So no more than three passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
-also ends where the gap is below what rounding may do to f and proofs between ever more rounds do not see it halve.
+also ends where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve.
 
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
@@ -61,8 +61,8 @@ _SMALL = 50_000
 _LARGEST_BLOCK = 2048  # 32 megabytes of values
 #: Passes in a row that bring nothing on, at most.
 _MOST_IDLE = 4
-#: Rounds between proofs where rounding hides the gap, doubled each time, and proofs in a row that do not see it halve.
-_BLIND_ROUNDS, _BLIND_PROOFS = 100, 3
+#: Steps between proofs where rounding hides the gap, doubled each time, and proofs in a row that do not see it halve.
+_BLIND_STEPS, _BLIND_PROOFS = 1000, 3
 #: Rows of a block among which the largest kernel value is looked for.
 _SOME_ROWS = 16
 #: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
@@ -197,7 +197,7 @@ class _Run:
 
     def _is_blind(self, gap: float) -> bool:
         """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
-        if self.matrix.dtype == np.float32 or self.state.n_rounds < self.next_proof:
+        if self.matrix.dtype == np.float32 or self.state.n_iter < self.next_proof:
             return False
         return gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum())
 
@@ -206,7 +206,7 @@ class _Run:
         if self._is_blind(gap):
             self.n_blind = 0 if gap < 0.5 * self.lowest_gap else self.n_blind + 1
             self.lowest_gap = min(self.lowest_gap, gap)
-            self.next_proof = self.state.n_rounds + _BLIND_ROUNDS * 2**self.n_blind
+            self.next_proof = self.state.n_iter + _BLIND_STEPS * 2**self.n_blind
         return self.n_blind > _BLIND_PROOFS
 
     def _mend(self) -> float:

@@ -42,8 +42,8 @@ class NuSVC(AbstractKernelClassifier):
         of the smaller class of a pair.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel, as for `SVC`.
-    degree : float, default 3
-        Degree of ``"poly"``.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
     coef0 : float, default 0.0
@@ -157,7 +157,7 @@ class NuSVC(AbstractKernelClassifier):
         *,
         nu: float = 0.5,
         kernel: Any = "rbf",
-        degree: float = 3,
+        degree: int = 3,
         gamma: str | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,

@@ -37,8 +37,8 @@ class NuSVR(AbstractKernelRegressor):
         Cost of leaving the tube; C_i is C times sample weight.
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel, as for `SVC`.
-    degree : float, default 3
-        Degree of ``"poly"``.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid.
     coef0 : float, default 0.0
@@ -107,7 +107,7 @@ class NuSVR(AbstractKernelRegressor):
         nu: float = 0.5,
         C: float = 1.0,
         kernel: Any = "rbf",
-        degree: float = 3,
+        degree: int = 3,
         gamma: str | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,

@@ -30,8 +30,8 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     ----------
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel, as for `SVC`.
-    degree : float, default 3
-        Degree of ``"poly"``.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid.
     coef0 : float, default 0.0
@@ -100,7 +100,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         self,
         *,
         kernel: Any = "rbf",
-        degree: float = 3,
+        degree: int = 3,
         gamma: str | float = "scale",
         coef0: float = 0.0,
         tol: float = 1e-3,

@@ -29,8 +29,8 @@ class SVC(AbstractKernelClassifier):
     kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
         The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
         never for the whole matrix at once. Rows that are no vectors, such as texts, it gets all at once, as lists.
-    degree : float, default 3
-        Degree of ``"poly"``.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
     gamma : {"scale", "auto"} or float, default "scale"
         Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
     coef0 : float, default 0.0
@@ -140,7 +140,7 @@ class SVC(AbstractKernelClassifier):
         *,
         C: float = 1.0,
         kernel: Any = "rbf",
-        degree: float = 3,
+        degree: int = 3,
         gamma: str | float = "scale",
         coef0: float = 0.0,
         shrinking: bool = True,

@@ -105,6 +105,11 @@ class Pool:
             raise
 
 
+def _keep_quiet() -> None:
+    """Say nothing of overflow in this thread: sums that are not finite are refused where they are used."""
+    np.seterr(over="ignore", invalid="ignore")
+
+
 @contextlib.contextmanager
 def open_pool(n_threads: int) -> Iterator[Pool]:
     """Yield a pool of `n_threads`; BLAS has one thread while it is open."""
@@ -112,5 +117,5 @@ def open_pool(n_threads: int) -> Iterator[Pool]:
         if n_threads == 1:
             yield Pool(1, None)
             return
-        with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="dsgd-svm") as executor:
+        with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="dsgd-svm", initializer=_keep_quiet) as executor:
             yield Pool(n_threads, executor)

@@ -5,10 +5,13 @@
    rounding may do, and a machine that has not converged warns, and was stopped by ``max_iter`` or by rounding.
 3. ``gap_`` and ``dual_objective_`` are what plain numpy computes.
 4. The objective is LIBSVM's or lower. For a positive semi-definite kernel, a point whose gap is g lies above any other
-   feasible one by at most g/2 times the sum of |difference of a variable|: the sum of those that grow and that of those
-   that shrink are equal, and the slopes of any two differ by at most g. This needs no optimum, so LIBSVM may stop early.
-5. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred times
-   as many as LIBSVM, beyond some for each variable, is going round.
+   feasible one by at most g/2 times the sum of |difference of a variable|: the sum of those that grow and that of
+   those that shrink are equal, and the slopes of any two differ by at most g. This needs no optimum, so LIBSVM may
+   stop early.
+5. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred
+   times as many as LIBSVM, beyond some for each variable, is going round. Only the published algorithm,
+   ``solver="pairwise"``, may take more: it chooses pairs to first order, and creeps where a second-order choice takes
+   one step.
 """
 
 from __future__ import annotations

@@ -14,13 +14,18 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import psutil
+
 from svm_soak.problems import draw
 
 __all__ = ["Summary", "soak"]
 
+_MODULE = "svm_soak.worker"
 _TELL_EVERY_S = 30.0
 #: Until the first line of a process: imports and compiled kernels are loaded.
 _START_S = 120.0
+#: A problem that takes no processor time hangs after so many times what it may take.
+_PATIENCE = 10.0
 
 
 @dataclass
@@ -68,14 +73,14 @@ class _Worker:
         self.current: int | None = None
         self.is_busy = True
         self.process = self._start()
-        self.since, self._rest = time.monotonic(), b""
+        self.since, self.spent_s, self._rest = time.monotonic(), 0.0, b""
 
     def _start(self) -> subprocess.Popen[bytes]:
         words = [self.seed, self.numbers.start, self.numbers.stop, self.numbers.step]
         threads = {f"{name}_NUM_THREADS": "1" for name in ("OMP", "OPENBLAS", "MKL")}
         path = str(Path(__file__).parents[1])
         return subprocess.Popen(
-            [sys.executable, "-m", "svm_soak.worker", *map(str, words)],
+            [sys.executable, "-m", _MODULE, *map(str, words)],
             stdout=subprocess.PIPE,
             env={**os.environ, **threads, "PYTHONPATH": path},
         )
@@ -87,12 +92,22 @@ class _Worker:
         if not block:
             return None
         *lines, self._rest = (self._rest + block).split(b"\n")
-        self.since = time.monotonic()
+        self.since, self.spent_s = time.monotonic(), self._spent_s()
         return [json.loads(line) for line in lines]
 
     def is_late(self, most_s: float) -> bool:
-        """Return whether it has said nothing for too long."""
-        return time.monotonic() - self.since > (_START_S if self.current is None else most_s)
+        """Return whether it has said nothing for too long, by its processor time: machines are busy now and then."""
+        most_s = most_s if self.current is not None else _START_S
+        if time.monotonic() - self.since < most_s:
+            return False
+        return self._spent_s() - self.spent_s > most_s or time.monotonic() - self.since > _PATIENCE * most_s
+
+    def _spent_s(self) -> float:
+        try:
+            times = psutil.Process(self.process.pid).cpu_times()
+        except psutil.NoSuchProcess:
+            return 0.0
+        return float(times.user + times.system)
 
     def end(self) -> None:
         """End the process."""
@@ -121,7 +136,7 @@ def soak(
     n_processes : int
         Processes that share them.
     most_s : float
-        Seconds after which a problem hangs.
+        Seconds of processor time after which a problem hangs.
     say : callable
         Takes lines of text: failures as they come, and now and then how far it is.
     """

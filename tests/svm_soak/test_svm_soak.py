@@ -1,0 +1,82 @@
+"""A slice of the soak: ``make soak-svm`` draws more."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+import numpy as np
+import pytest
+
+from svm_soak import judge as judge_module
+from svm_soak import soak as soak_module
+from svm_soak.fits import Answer
+from svm_soak.judge import judge
+from svm_soak.problems import draw
+from svm_soak.soak import soak
+
+_RUNS = int(os.environ.get("SOAK_RUNS", "300"))
+
+
+def _say(text: str) -> None:
+    sys.stdout.write(text + "\n")
+
+
+def test_small_hard_problems_end_and_what_is_said_of_them_is_true() -> None:
+    """Whatever is drawn, no fit hangs, claims what plain numpy does not find, or is worse than LIBSVM's."""
+    summary = soak(1, range(_RUNS), say=_say)
+    assert summary.n_runs == _RUNS
+    assert not summary.failures
+
+
+def test_a_problem_is_the_same_wherever_it_is_drawn() -> None:
+    """The line that a failure prints replays it: seed and number give the rows to the last bit."""
+    for number in range(30):
+        one, two = draw(5, number), draw(5, number)
+        assert str(one) == str(two)
+        rows = [np.asarray(p.X.todense() if hasattr(p.X, "todense") else p.X) for p in (one, two)]
+        np.testing.assert_array_equal(*rows)
+
+
+class _Liar:
+    """Changes what our class has fitted before it is judged."""
+
+    def __init__(self, honest, lie) -> None:
+        self.honest, self.lie = honest, lie
+
+    def __call__(self, problem, **options) -> Answer:
+        answer = self.honest(problem, **options)
+        if answer.model is not None:
+            self.lie(answer)
+        return answer
+
+
+def _claim(answer: Answer) -> None:
+    answer.model.dual_coef_ = 0.5 * answer.model.dual_coef_
+
+
+def _hide(answer: Answer) -> None:
+    answer.warned = not answer.warned
+
+
+def _wander(answer: Answer) -> None:
+    answer.model.n_iter_ = 10**9 + 0 * np.asarray(answer.model.n_iter_)
+    answer.n_iter = 10**9
+
+
+@pytest.mark.parametrize(("lie", "words"), [(_claim, "by numpy"), (_hide, "a warning"), (_wander, "steps")])
+def test_the_judge_sees_through_lies(monkeypatch, lie, words) -> None:
+    """Coefficients that are not the optimum's, a missing warning and too many steps are each reported."""
+    monkeypatch.setattr(judge_module, "ask_us", _Liar(judge_module.ask_us, lie))
+    found = [judge(draw(1, number)).failures for number in range(60)]
+    texts = [text for failures in found for text in failures if words in text]
+    assert len(texts) > 20
+
+
+def test_a_hanging_problem_is_killed_and_reported(monkeypatch) -> None:
+    """A problem without an answer in time fails with the line that replays it, and those after it are judged."""
+    monkeypatch.setattr(soak_module, "_MODULE", "svm_soak.sleepy")
+    summary = soak(0, range(4), most_s=1.0, say=_say)
+    assert summary.n_runs == 4
+    assert summary.outcomes == {"hung": 1, "converged": 3}
+    assert "SOAK_SEED=0 SOAK_FIRST=2 SOAK_RUNS=1" in summary.failures[0]
