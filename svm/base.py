@@ -28,6 +28,7 @@ from dsgd.svm.linear_start import has_linear_start, solve_from_weights
 from dsgd.svm.merging import merge_rows
 from dsgd.svm.objects import are_objects, as_objects, compare
 from dsgd.svm.pairwise import solve_pairwise
+from dsgd.svm.plain import plain_kernel_machine
 from dsgd.svm.prediction import kernel_sums, linear_sums
 from dsgd.svm.threads import Pool, count_threads, open_pool
 from dsgd.svm.whole import is_whole, solve_whole
@@ -368,6 +369,17 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             pairs = self._pair_coefs().T
             pairs = sp.csr_matrix(pairs) if sp.issparse(self.support_vectors_) else pairs
             self._coef: Any = _canonical(pairs @ self.support_vectors_.astype(np.float64, copy=False))
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
+
+        Returns
+        -------
+        estimator
+            The class of this name of `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel its rows are
+            the support vectors, so that ``support_`` counts these.
+        """
+        return plain_kernel_machine(self)
 
     # -- prediction ----------------------------------------------------------------------------------------------
 

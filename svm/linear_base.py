@@ -25,6 +25,7 @@ from dsgd.svm.linear_problem import LOSSES, LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import Team
 from dsgd.svm.linear_screening import count_proven
 from dsgd.svm.linear_solve import SOLVERS, solve_linear
+from dsgd.svm.plain import plain_linear_machine
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_choice, check_number
 
@@ -181,6 +182,16 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             "certificates": [asdict(record) for record in result.history],
         }
         return result.solutions
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same weights.
+
+        Returns
+        -------
+        estimator
+            The class of this name of `sklearn.svm`, fitted; predicts without dsgd.
+        """
+        return plain_linear_machine(self)
 
     def _forget_cluster(self) -> None:
         """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""

@@ -1,0 +1,96 @@
+"""to_sklearn of every SVM gives scikit-learn's estimator, fitted, with the same predictions."""
+
+from __future__ import annotations
+
+import pickle
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse as sp
+from sklearn import svm as plain
+from sklearn.datasets import make_classification
+from sklearn.metrics.pairwise import rbf_kernel
+
+from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, NuSVC, NuSVR, OneClassSVM
+
+MACHINES = [SVC, NuSVC, SVR, NuSVR, OneClassSVM]
+
+
+def inner(A: Any, B: Any) -> Any:
+    """A kernel of one's own."""
+    return np.asarray((A @ B.T).todense() if sp.issparse(A) else A @ B.T) / 4.0
+
+
+def check_same(model: Any, X: Any) -> None:
+    """Check type and predictions of what to_sklearn gives, also after a pickle."""
+    other = pickle.loads(pickle.dumps(model.to_sklearn()))
+    assert type(other) is getattr(plain, type(model).__name__)
+    ours, theirs = model.predict(X), other.predict(X)
+    if hasattr(model, "decision_function"):
+        values = model.decision_function(X)
+        np.testing.assert_allclose(other.decision_function(X), values, rtol=1e-9, atol=1e-9)
+        is_certain = np.abs(values.reshape(len(ours), -1)).min(axis=1) > 1e-9
+        assert np.array_equal(ours[is_certain], theirs[is_certain])
+    else:
+        np.testing.assert_allclose(ours, theirs, rtol=1e-9, atol=1e-9)
+    assert other.n_features_in_ == model.n_features_in_
+
+
+@pytest.mark.parametrize("n_classes", [2, 4])
+@pytest.mark.parametrize("form", ["dense", "float32", "csr"])
+@pytest.mark.parametrize("kernel", ["linear", "rbf", "poly", "sigmoid", "precomputed", inner])
+@pytest.mark.parametrize("machine", MACHINES)
+def test_kernel_machines(machine, kernel, form, n_classes):
+    """A machine of any kernel, form of rows and number of classes predicts the same as scikit-learn's."""
+    X, y = make_classification(
+        90, 6, n_informative=5, n_redundant=0, n_classes=n_classes, class_sep=2.0, random_state=0
+    )
+    if kernel == "precomputed":
+        if form == "csr":
+            return  # refused by both
+        X = rbf_kernel(X)
+    X = sp.csr_matrix(X) if form == "csr" else X.astype(np.float32 if form == "float32" else np.float64)
+    options = {"nu": 0.6} if machine in (NuSVC, NuSVR, OneClassSVM) else {}
+    check_same(machine(kernel=kernel, coef0=0.3, **options).fit(X, y), X)
+
+
+@pytest.mark.parametrize("n_classes", [2, 3])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+@pytest.mark.parametrize("fit_intercept", [True, False])
+@pytest.mark.parametrize("machine", [LinearSVC, LinearSVR])
+def test_linear_machines(machine, fit_intercept, form, n_classes):
+    """A linear machine predicts the same as scikit-learn's with its weights."""
+    X, y = make_classification(90, 6, n_informative=5, n_redundant=0, n_classes=n_classes, random_state=0)
+    X = sp.csr_matrix(X) if form == "csr" else X
+    check_same(machine(fit_intercept=fit_intercept).fit(X, y), X)
+
+
+def test_labels_names_and_votes_are_kept():
+    """Labels of any type, names of features, class weights and the shape of decision values go along."""
+    pandas = pytest.importorskip("pandas")
+    X, y = make_classification(120, 4, n_informative=4, n_redundant=0, n_classes=3, random_state=0)
+    frame = pandas.DataFrame(X, columns=list("abcd"))
+    model = SVC(decision_function_shape="ovo", class_weight="balanced").fit(frame, np.array(["u", "v", "w"])[y])
+    other = model.to_sklearn()
+    assert list(other.feature_names_in_) == list("abcd")
+    assert np.array_equal(other.predict(frame), model.predict(frame))
+    assert other.decision_function(frame).shape == (120, 3)
+    np.testing.assert_allclose(other.class_weight_, model.class_weight_)
+    np.testing.assert_allclose(other.dual_coef_, model.dual_coef_)
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+@pytest.mark.parametrize("n_classes", [2, 3])
+def test_probabilities_go_along(n_classes):
+    """A machine with probabilities gives the same ones there, but for where LIBSVM stops to couple those of pairs."""
+    X, y = make_classification(120, 4, n_informative=4, n_redundant=0, n_classes=n_classes, random_state=0)
+    model = SVC(probability=True, random_state=0).fit(X, y)
+    np.testing.assert_allclose(model.to_sklearn().predict_proba(X), model.predict_proba(X), atol=5e-3)
+
+
+def test_machines_that_are_not_fitted_say_so():
+    """to_sklearn before fit raises as predict does."""
+    for machine in (SVC, LinearSVR):
+        with pytest.raises(ValueError, match="not fitted"):
+            machine().to_sklearn()
