@@ -12,11 +12,11 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, is_collection
+from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
 from dsgd.progress import StopTraining
 from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
@@ -132,7 +132,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             X = compare(self.kernel, X, X)
         if self._is_precomputed() and sp.issparse(X):
             raise TypeError("Sparse precomputed kernels are not supported. Pass the kernel matrix as an array.")
-        checked = validate_data(
+        checked = validated(
             self,
             X,
             y,
@@ -390,7 +390,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         X = self._as_rows(X)
         if self._objects is not None:
             X = compare(self.kernel, X, self._objects)
-        X = validate_data(
+        X = validated(
             self,
             X,
             accept_sparse=False if self._is_precomputed() else "csr",

@@ -8,11 +8,11 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, announced, lazy
+from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
 from dsgd.svm.crammer_singer import solve_crammer_singer
 from dsgd.svm.l1_columns import make_columns
 from dsgd.svm.l1_newton import solve_l1
@@ -329,7 +329,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight)."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         check_classification_targets(y)
         return X, y, self._check_weights(sample_weight, X)
 

@@ -7,10 +7,10 @@ from typing import Any, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import Block, BlockSummary, announced, lazy
+from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
 from dsgd.svm.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_cluster import LinearJob
 from dsgd.svm.linear_problem import make_problem
@@ -229,7 +229,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight)."""
-        X, y = validate_data(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
         return X, y, self._check_weights(sample_weight, X)
 
     def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[None, LinearJob]:

@@ -18,7 +18,6 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import validate_data
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
@@ -28,6 +27,7 @@ from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
+from dsgd.inputs.frames import in_memory, validated
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoint import Checkpoint, SavedState, describe
 from dsgd.runtime.continuing import goes_on
@@ -332,7 +332,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """Validate arrays of this process; return (X, y, sample_weight)."""
-        X, y = validate_data(
+        X, y = validated(
             self,
             X,
             y,
@@ -342,7 +342,7 @@ class AbstractSGD(AbstractLinearEstimator):
             y_numeric=not self._is_classification,
             reset=first,
         )
-        return X, y, check_sample_weight(sample_weight, X)
+        return X, y, check_sample_weight(in_memory(sample_weight), X)
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""

@@ -3,6 +3,7 @@
 from dsgd.inputs.announcing import announced
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
 from dsgd.inputs.estimator import AbstractClusterEstimator, ClusterBlocks, count_threads
+from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.sources import is_collection, is_distributed
 
@@ -17,5 +18,6 @@ __all__ = [
     "is_collection",
     "is_distributed",
     "make_block",
+    "validated",
     "widen",
 ]

@@ -14,6 +14,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.local.order import count_visits
 from dsgd.types import AnyArray
 
@@ -72,18 +73,23 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     -------
     tuple
         ``(X, y, sample_weight)``.
+
+    Raises
+    ------
+    InvalidDataError
+        A column of a table has missing values.
     """
     if isinstance(X, (tuple, list)) and y is None:
         X, y, sample_weight = (*X, None)[:3]
     if hasattr(X, "tocsr"):
         X = X.tocsr()
     else:
-        X = np.asarray(X)
+        X = table_values(X) if is_table(X) else np.asarray(X)
     if y is not None:
-        y = np.asarray(y)
+        y = column_values(y, "y")
         y = y.ravel() if y.ndim == 2 and y.shape[1] == 1 else y
     if sample_weight is not None:
-        sample_weight = np.asarray(sample_weight).ravel()
+        sample_weight = column_values(sample_weight, "sample_weight").ravel()
     return X, y, sample_weight
 
 

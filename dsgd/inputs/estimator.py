@@ -310,7 +310,15 @@ class AbstractClusterEstimator(BaseEstimator):
                 if not out_of_core:
                     check_room(client, X, self._if_too_large)
                 build = make_spooled_block if out_of_core else make_block
-                futures = client.compute(to_delayed_blocks(X, y, sample_weight, supervised=supervised, build=build))
+                parts = to_delayed_blocks(
+                    X,
+                    y,
+                    sample_weight,
+                    supervised=supervised,
+                    build=build,
+                    compute=lambda values: _gathered(client, client.compute(values)),
+                )
+                futures = client.compute(parts)
             else:
                 rows = check()
                 futures, deal = scatter_rows(
@@ -386,15 +394,13 @@ class AbstractClusterEstimator(BaseEstimator):
 
     def __sklearn_clone__(self) -> Self:
         """Clone with the client carried by reference: a live client cannot be copied."""
-        from sklearn.base import clone
-
-        params = self.get_params(deep=False)
-        client = params.pop("client")
-        fresh = type(self)(**{name: clone(value, safe=False) for name, value in params.items()})
-        fresh.client = client
-        for name in ("_skl_callbacks", "_lost_client"):
-            if hasattr(self, name):
-                setattr(fresh, name, getattr(self, name))
+        without = type(self).__new__(type(self))
+        without.__dict__.update(self.__dict__, client=None)
+        # What else a clone has (metadata requests, callbacks) is scikit-learn's affair.
+        fresh: Self = BaseEstimator.__sklearn_clone__(without)
+        fresh.client = self.client
+        if hasattr(self, "_lost_client"):
+            fresh._lost_client = self._lost_client
         return fresh
 
     def set_params(self, **params: Any) -> Self:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.inputs.blocks import make_block
+from dsgd.inputs.blocks import Block, make_block
+from dsgd.inputs.frames import is_table
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.types import AnyArray
 
@@ -98,19 +99,27 @@ def _added_up(sums_of: Callable[..., AnyArray], model: Any, X: Any, y: Any, samp
 
     shared = dask.delayed(model, pure=False)
     sums = dask.delayed(sums_of, pure=False)
-    parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight)]
+    # Rows go to the model as they are: it knows a table by the names of its columns.
+    parts = [sums(shared, block) for block in to_delayed_blocks(X, y, sample_weight, build=_with_targets)]
     return np.sum(dask.compute(*parts), axis=0)  # type: ignore[no-any-return]
 
 
+def _with_targets(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
+    """Return a block whose rows are left alone where they are a table."""
+    if is_table(X):
+        return X, *make_block(np.empty((len(X), 0)), y, sample_weight)[1:]
+    return make_block(X, y, sample_weight)
+
+
 def _accuracy_sums(model: Any, block: Any) -> AnyArray:
-    X, y, sample_weight = make_block(block)
+    X, y, sample_weight = block
     weights = np.ones(len(y)) if sample_weight is None else sample_weight
     right = model.predict(X) == y if len(y) else np.zeros(0, dtype=bool)
     return np.array([np.sum(weights * right), np.sum(weights)], dtype=np.float64)
 
 
 def _r2_sums(model: Any, block: Any) -> AnyArray:
-    X, y, sample_weight = make_block(block)
+    X, y, sample_weight = block
     weights = np.ones(len(y)) if sample_weight is None else sample_weight
     predicted = model.predict(X) if len(y) else np.zeros(0)
     y = np.asarray(y, dtype=np.float64)

@@ -7,9 +7,10 @@ from typing import Any, Self
 import numpy as np
 import scipy.sparse as sp
 from sklearn.utils.extmath import safe_sparse_dot
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dsgd.inputs.estimator import AbstractClusterEstimator
+from dsgd.inputs.frames import validated
 from dsgd.types import AnyArray
 
 __all__ = ["AbstractLinearEstimator"]
@@ -32,9 +33,13 @@ class AbstractLinearEstimator(AbstractClusterEstimator):
     def _scores(self, X: Any) -> AnyArray:
         """Return X coef' + intercept, shape (n, n_outputs); X is in memory."""
         check_is_fitted(self)
-        X = validate_data(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
+        X = validated(self, X, accept_sparse="csr", dtype=[np.float64, np.float32], reset=False)
         coef = self.coef_ if sp.issparse(self.coef_) else np.atleast_2d(self.coef_)
-        scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        with np.errstate(over="ignore", invalid="ignore"):
+            scores: AnyArray = np.asarray(safe_sparse_dot(X, coef.T, dense_output=True)) + self.intercept_
+        if scores.dtype == np.float32 and not np.isfinite(scores).all():
+            # Products of large rows and weights are in the range of float64.
+            scores = np.asarray(safe_sparse_dot(X.astype(np.float64), coef.T, dense_output=True)) + self.intercept_
         return scores
 
     def __sklearn_tags__(self) -> Any:

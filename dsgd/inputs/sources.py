@@ -18,6 +18,7 @@ import numpy as np
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.blocks import make_block
 from dsgd.inputs.dealing import Deal, deal_rows
+from dsgd.inputs.frames import column_values
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
 
@@ -39,6 +40,13 @@ __all__ = [
 ]
 
 
+def _computed(values: list[Any]) -> Any:
+    """Compute delayed values on the current cluster, or in this process."""
+    import dask
+
+    return list(dask.compute(*values))
+
+
 def is_collection(X: Any) -> bool:
     """Return whether X is a dask collection."""
     return hasattr(X, "__dask_graph__") and (hasattr(X, "dtype") or hasattr(X, "columns"))
@@ -58,7 +66,13 @@ def feature_names(X: Any) -> Any:
 
 
 def to_delayed_blocks(
-    X: Any, y: Any, sample_weight: Any, *, supervised: bool = True, build: Callable[..., Any] = make_block
+    X: Any,
+    y: Any,
+    sample_weight: Any,
+    *,
+    supervised: bool = True,
+    build: Callable[..., Any] = make_block,
+    compute: Callable[[list[Any]], Any] = _computed,
 ) -> list[Any]:
     """Return one delayed (X, y, sample_weight) per row block.
 
@@ -66,13 +80,16 @@ def to_delayed_blocks(
     ----------
     X : dask array, dask dataframe, list of delayed or futures, path or list of paths
         The rows. A delayed block or a future is a tuple (X, y) or (X, y, sample_weight).
-    y, sample_weight : dask array, dask series, array, or None
-        Cut like X; None where the blocks or files carry them.
+    y, sample_weight : dask array, dask series, array, Series, list, or None
+        One entry per row of X; None where the blocks or files carry them. Dask arrays of known rows are cut like X;
+        anything else is cut by the rows of X.
     supervised : bool, default True
         Whether a collection needs `y`.
     build : callable, optional
         Makes the block of ``(X, y, sample_weight)`` where these are computed: `make_block`, or one that keeps it on
         disk.
+    compute : callable, optional
+        Computes a list of delayed numbers: of rows of blocks, where they are not known and must be.
 
     Returns
     -------
@@ -82,7 +99,7 @@ def to_delayed_blocks(
     Raises
     ------
     PartitionMismatchError
-        X, y and sample_weight are cut differently; gives the counts.
+        X, y and sample_weight have different numbers of rows, or are arrays that are cut differently; gives the counts.
     InvalidDataError
         Columns are chunked, or targets are missing or given twice.
     """
@@ -94,11 +111,8 @@ def to_delayed_blocks(
             raise InvalidDataError(
                 "This estimator requires y to be passed, but the target y is None: pass a collection cut like X."
             )
-        parts = _row_parts(X, "X")
-        rows = _known_rows(X)
-        targets = _parts_like(y, "y", len(parts), rows)
-        weights = _parts_like(sample_weight, "sample_weight", len(parts), rows)
-        return [build(*block) for block in zip(parts, targets, weights, strict=True)]
+        rows, *others = _cut_alike(X, {"y": y, "sample_weight": sample_weight}, compute)
+        return [build(*block) for block in zip(rows, *others, strict=True)]
     if y is not None or sample_weight is not None:
         raise InvalidDataError(
             "y and sample_weight must be None when X is a list of blocks or files: "
@@ -258,8 +272,89 @@ def _is_block(item: Any) -> bool:
     )
 
 
-def _row_parts(X: Any, name: str) -> list[Any]:
-    """Return the row blocks of a collection as delayed objects."""
+def _cut_alike(X: Any, others: dict[str, Any], compute: Callable[[list[Any]], Any]) -> list[list[Any]]:
+    """Return the row blocks of a collection, and those of what has an entry for each of its rows, cut like them."""
+    named = {"X": X, **{name: np.asarray(v) if isinstance(v, (list, tuple)) else v for name, v in others.items()}}
+    # Dask reads several partitions at once, the more the fewer columns are asked for: each frame by itself would be cut
+    # in a way of its own.
+    is_alone = sum(map(_is_frame, named.values())) < 2
+    ours = _row_parts(X, "X", optimize=is_alone)
+    rows = _known_rows(X)
+    cut: list[list[Any]] = [ours]
+    for name in others:
+        values = named[name]
+        if values is None:
+            cut.append([None] * len(ours))
+            continue
+        is_lazy = is_collection(values)
+        parts = _row_parts(values, name, optimize=is_alone) if is_lazy else [values]
+        theirs = _known_rows(values) if is_lazy else [len(values)]
+        if is_lazy and len(parts) == len(ours) and (rows is None or theirs is None or rows == theirs):
+            cut.append(parts)
+            continue
+        if is_lazy and rows is not None and theirs is not None:
+            raise PartitionMismatchError(
+                f"X has {len(ours)} blocks of {_short(rows)} rows and {name} has {len(parts)} blocks of "
+                f"{_short(theirs)} rows. Rechunk them alike."
+            )
+        rows = compute([_n_rows(part) for part in ours]) if rows is None else rows
+        theirs = compute([_n_rows(part) for part in parts]) if theirs is None else theirs
+        cut.append(_recut(parts, theirs, rows, name))
+    return cut
+
+
+def _recut(parts: Sequence[Any], theirs: Sequence[int], ours: Sequence[int], name: str) -> list[Any]:
+    """Return `parts`, which have so many rows, put together and cut into blocks of other numbers of rows."""
+    import dask
+
+    if sum(theirs) != sum(ours):
+        raise PartitionMismatchError(f"X has {sum(ours)} rows and {name} has {sum(theirs)}.")
+    joined = dask.delayed(_joined, pure=False)
+    starts = np.cumsum([0, *theirs])
+    blocks, begin = [], 0
+    for n in ours:
+        # At least one part, whose dtype an empty block has.
+        first = max(0, min(int(np.searchsorted(starts, begin, "right")) - 1, len(parts) - 1))
+        last = max(first + 1, int(np.searchsorted(starts, begin + n, "left")))
+        spans = [(max(0, begin - int(start)), max(0, begin + n - int(start))) for start in starts[first:last]]
+        if len(parts) == 1 and not hasattr(parts[0], "__dask_graph__"):
+            blocks.append(_taken(parts[0], *spans[0]))
+        else:
+            blocks.append(joined(list(parts[first:last]), spans))
+        begin += n
+    return blocks
+
+
+def _joined(parts: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
+    """Return some rows of each of some parts, one after the other."""
+    taken = [column_values(_taken(part, *span), "y") for part, span in zip(parts, spans, strict=True)]
+    return taken[0] if len(taken) == 1 else np.concatenate(taken)
+
+
+def _taken(values: Any, start: int, stop: int) -> Any:
+    return values.iloc[start:stop] if hasattr(values, "iloc") else values[start:stop]
+
+
+def _n_rows(part: Any) -> Any:
+    import dask
+
+    return dask.delayed(_length, pure=False)(part)
+
+
+def _length(part: Any) -> int:
+    return int(part.shape[0]) if hasattr(part, "shape") else len(part)
+
+
+def _is_frame(values: Any) -> bool:
+    """Return whether values are a dask dataframe or series."""
+    return is_collection(values) and hasattr(values, "map_partitions") and hasattr(values, "npartitions")
+
+
+def _row_parts(X: Any, name: str, *, optimize: bool = True) -> list[Any]:
+    """Return the row blocks of a collection as delayed objects; of a frame, without `optimize`, its partitions."""
+    if _is_frame(X) and not optimize:
+        # What is not asked for is not read, but partitions stay what they are.
+        return list(X.simplify().to_delayed(optimize_graph=False))
     if hasattr(X, "chunks") and X.ndim >= 2:
         for axis, n_blocks in enumerate(X.numblocks[1:], start=1):
             if n_blocks > 1:
@@ -268,9 +363,7 @@ def _row_parts(X: Any, name: str) -> list[Any]:
                     f"{name} is chunked along its {what} ({n_blocks} column blocks); a rank needs whole rows. "
                     f"Use {name}.rechunk({{{axis}: -1}})."
                 )
-        return list(X.to_delayed(optimize_graph=True).ravel())
-    parts = X.to_delayed(optimize_graph=True)
-    return list(parts.ravel() if hasattr(parts, "ravel") else parts)
+    return list(np.ravel(X.to_delayed(optimize_graph=True)))
 
 
 def _known_rows(X: Any) -> list[int] | None:
@@ -278,29 +371,6 @@ def _known_rows(X: Any) -> list[int] | None:
     if chunks is None or any(np.isnan(n) for n in chunks[0]):
         return None
     return [int(n) for n in chunks[0]]
-
-
-def _parts_like(values: Any, name: str, n_parts: int, rows: Sequence[int] | None) -> list[Any]:
-    """Cut `values` like X: dask collections must already be, arrays are cut where X's row counts are known."""
-    if values is None:
-        return [None] * n_parts
-    if is_collection(values):
-        parts = _row_parts(values, name)
-        theirs = _known_rows(values)
-        if len(parts) != n_parts or (rows is not None and theirs is not None and list(rows) != theirs):
-            ours = f"{n_parts} blocks" + (f" of {_short(rows)} rows" if rows is not None else "")
-            got = f"{len(parts)} blocks" + (f" of {_short(theirs)} rows" if theirs is not None else "")
-            raise PartitionMismatchError(f"X has {ours} and {name} has {got}. Rechunk or repartition them alike.")
-        return parts
-    if rows is None:
-        raise PartitionMismatchError(
-            f"{name} is a {type(values).__name__} but the row counts of X's blocks are unknown. "
-            f"Pass {name} as a dask collection, or call X.compute_chunk_sizes() first."
-        )
-    values = np.asarray(values)
-    if len(values) != sum(rows):
-        raise PartitionMismatchError(f"X has {sum(rows)} rows and {name} has {len(values)}.")
-    return np.split(values, np.cumsum(rows)[:-1])
 
 
 def _short(rows: Sequence[int]) -> str:

@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 import torch
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
@@ -21,6 +21,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParamet
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
+from dsgd.inputs.frames import validated
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -311,7 +312,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             self.n_features_in_ = 0
             return X, None, None
         many = not self._is_classification
-        X, y = validate_data(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
+        X, y = validated(self, X, y, allow_nd=True, multi_output=many, dtype="numeric", y_numeric=many)
         return X, y, None
 
     def _look(self, block: tuple[Any, Any, None], *, supervised: bool) -> BlockSummary:
@@ -348,7 +349,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         """
         check_is_fitted(self)
         if self.n_features_in_:
-            X = validate_data(self, X, allow_nd=True, dtype="numeric", reset=False)
+            X = validated(self, X, allow_nd=True, dtype="numeric", reset=False)
         parameter = next(self.module_.parameters())
         inputs = as_tensor(X, parameter.dtype)
         rows = TensorRows(inputs, torch.zeros(len(inputs)), shuffle=False, seed=0)

@@ -92,10 +92,11 @@ class TensorRows(AbstractRows):
 
 
 def as_tensor(values: Any, dtype: torch.dtype | None = None) -> Any:
-    """Return an array as a tensor that shares its memory where it can; floats of another dtype are converted."""
+    """Return an array as a tensor that shares its memory where it can; bools and other floats are converted."""
     array = np.ascontiguousarray(values)
     if not array.flags.writeable:
         # A view of memory that nobody may write to, such as a block that Dask holds.
         array = array.copy()
     tensor = torch.from_numpy(array)
-    return tensor.to(dtype) if dtype is not None and tensor.is_floating_point() else tensor
+    is_number = tensor.is_floating_point() or tensor.dtype == torch.bool
+    return tensor.to(dtype) if dtype is not None and is_number else tensor

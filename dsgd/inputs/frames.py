@@ -1,0 +1,144 @@
+"""Tables as arrays of numbers: columns of numbers, of bools and of numbers that may be missing.
+
+Problem: numpy knows no missing integer, and no row of a bool and a float; of a table that holds them it makes objects.
+
+Columns become numbers one by one, of the narrowest floats or integers that hold all of them, as scikit-learn does. What
+is missing has no number, and the error names the column.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from sklearn.utils.validation import validate_data
+
+from dsgd.errors import InvalidDataError
+from dsgd.types import AnyArray
+
+__all__ = ["column_values", "in_memory", "is_table", "missing_column", "table_values", "validated"]
+
+
+def is_table(X: object) -> bool:
+    """Return whether X is a table of pandas: columns with names, each with a dtype."""
+    return hasattr(X, "dtypes") and hasattr(X, "columns") and hasattr(X, "iloc") and hasattr(X, "to_numpy")
+
+
+def table_values(X: Any) -> AnyArray:
+    """Return the rows of a table as an array, of numbers where all columns are numbers or bools.
+
+    Parameters
+    ----------
+    X : pandas.DataFrame, shape (n, d)
+        Columns of any dtype.
+
+    Returns
+    -------
+    array, shape (n, d)
+        Of objects where a column holds no numbers.
+
+    Raises
+    ------
+    InvalidDataError
+        A value is missing; names the column.
+    """
+    kinds = [_number_dtype(dtype) for dtype in X.dtypes]
+    known = [kind for kind in kinds if kind is not None]
+    if len(known) < len(kinds) or not known:
+        return np.asarray(X)
+    if len(set(X.dtypes)) == 1 and isinstance(X.dtypes.iloc[0], np.dtype):
+        values = np.asarray(X)
+        if values.dtype.kind == "f" and np.isnan(values).any():
+            raise InvalidDataError(missing_column(X))
+        return values
+    values = np.empty(X.shape, np.result_type(*known))
+    for k, name in enumerate(X.columns):
+        column = X.iloc[:, k]
+        if column.isna().any():
+            raise InvalidDataError(_missing(name))
+        values[:, k] = column.to_numpy(dtype=kinds[k])
+    return values
+
+
+def column_values(y: Any, name: str) -> AnyArray:
+    """Return a column as an array, of numbers or bools where that is what it holds.
+
+    Parameters
+    ----------
+    y : array, Series, table or list
+        One entry, or one row, per row of X.
+    name : str
+        What it is, for the error.
+
+    Raises
+    ------
+    InvalidDataError
+        A number or bool is missing.
+    """
+    if is_table(y):
+        return np.column_stack([column_values(y.iloc[:, k], name) for k in range(y.shape[1])])
+    kind = _number_dtype(getattr(y, "dtype", None))
+    if kind is None or not hasattr(y, "isna"):
+        return np.asarray(y)
+    if y.isna().any():
+        raise InvalidDataError(f"{name} has missing values (NaN or NA). Drop the rows that have none.")
+    return np.asarray(y.to_numpy(dtype=kind))
+
+
+def validated(estimator: Any, X: Any, *y: Any, **options: Any) -> Any:
+    """Return what `sklearn.utils.validation.validate_data` does; of a table whose values are missing, name the column.
+
+    Parameters
+    ----------
+    estimator : estimator
+        Whose features are learned, or compared.
+    X : array, sparse matrix or table, shape (n, d)
+        The rows.
+    *y : array
+        Targets, if there are any.
+    **options
+        As there.
+
+    Raises
+    ------
+    InvalidDataError
+        A value is missing; names the column.
+    ValueError
+        As there.
+    """
+    try:
+        return validate_data(estimator, X, *map(in_memory, y), **options)
+    except ValueError as error:
+        text = missing_column(X) if "contains NaN" in str(error) else ""
+        if text:
+            raise InvalidDataError(text) from error
+        raise
+
+
+def in_memory(values: Any) -> Any:
+    """Return values that are computed, where they are a dask collection."""
+    return values.compute() if hasattr(values, "__dask_graph__") else values
+
+
+def missing_column(X: Any) -> str:
+    """Return what is wrong with the first column of a table that has missing values; empty if there is none."""
+    if is_table(X):
+        for k, name in enumerate(X.columns):
+            if X.iloc[:, k].isna().any():
+                return _missing(name)
+    return ""
+
+
+def _missing(name: object) -> str:
+    return (
+        f"Input X contains NaN: column {name!r} has missing values. Fill them with X.fillna(...), or drop these rows "
+        "with X.dropna()."
+    )
+
+
+def _number_dtype(dtype: Any) -> np.dtype[Any] | None:
+    """Return the numpy dtype of a column of numbers or bools, else None; that of Int64, boolean ... is theirs."""
+    kind = getattr(dtype, "numpy_dtype", dtype)
+    if isinstance(kind, np.dtype) and kind.kind in "fiub":
+        return kind
+    return None

@@ -1,0 +1,219 @@
+"""Tables: what columns may hold, and collections that are cut in different ways."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from itertools import pairwise
+from typing import Any
+
+import dask
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+
+pd = pytest.importorskip("pandas")
+dd = pytest.importorskip("dask.dataframe")
+
+from sklearn.base import clone  # noqa: E402 - what comes below needs pandas
+
+from dsgd import SGDClassifier, SGDRegressor  # noqa: E402
+from dsgd.errors import InvalidDataError, PartitionMismatchError  # noqa: E402
+from dsgd.inputs import make_block  # noqa: E402
+from dsgd.inputs.sources import to_delayed_blocks  # noqa: E402
+from dsgd.svm import SVC, LinearSVC  # noqa: E402
+from gang_cluster import start_cluster  # noqa: E402
+
+N, CUTS = 120, [0, 20, 55, 90, 120]
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Client]:
+    """Two single-threaded worker processes."""
+    with start_cluster(2) as cluster, Client(cluster) as client:
+        yield client
+
+
+def table() -> Any:
+    """Return columns of all kinds of numbers, a class, a target and a weight."""
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal((2, N))
+    return pd.DataFrame(
+        {
+            "a": a,
+            "b": b.astype(np.float32),
+            "whole": rng.integers(0, 9, N),
+            "flag": rng.random(N) < 0.5,
+            "maybe": pd.array(rng.random(N) < 0.5, dtype="boolean"),
+            "count": pd.array(rng.integers(0, 9, N), dtype="Int64"),
+            "part": pd.array(rng.random(N), dtype="Float64"),
+            "y": np.where(a + b > 0, 1, 0),
+            "target": a - b,
+            "w": rng.integers(1, 4, N).astype(float),
+        },
+        index=np.arange(N)[::-1].copy(),
+    )
+
+
+FEATURES = ["a", "b", "whole", "flag", "maybe", "count", "part"]
+
+
+def partitions(frame: Any) -> Any:
+    """Return a dask frame of four uneven partitions whose sizes Dask does not know."""
+    parts = [frame.iloc[start:stop] for start, stop in pairwise(CUTS)]
+    return dd.from_map(lambda part: part, parts, meta=frame.iloc[:0])
+
+
+def expected(frame: Any, columns: list[str]) -> np.ndarray:
+    """Return columns as floats, one by one."""
+    return np.column_stack([np.array(frame[name].tolist(), dtype=float) for name in columns])
+
+
+def rows_of(X: Any, y: Any, w: Any) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return the rows of all blocks, one after the other."""
+    blocks = dask.compute(*to_delayed_blocks(X, y, w))
+    assert all(len(block[0]) == len(block[1]) == len(block[2]) for block in blocks)
+    return tuple(np.concatenate([block[k] for block in blocks]) for k in range(3))
+
+
+ROWS = {
+    "frame": lambda t: partitions(t)[["a", "b"]],
+    "frame-dropped": lambda t: partitions(t).drop(columns=["y", "w", "target"])[["a", "b"]],
+    "array": lambda t: da.from_array(t[["a", "b"]].to_numpy(), chunks=((20, 35, 35, 30), 2)),
+    "array-of-frame": lambda t: partitions(t)[["a", "b"]].to_dask_array(),
+}
+COLUMNS = {
+    "dask-series": lambda t, name: partitions(t)[name],
+    "dask-frame": lambda t, name: partitions(t)[[name]],
+    "dask-array": lambda t, name: da.from_array(t[name].to_numpy(), chunks=((20, 35, 35, 30),)),
+    "array-of-series": lambda t, name: partitions(t)[name].to_dask_array(),
+    "fewer-partitions": lambda t, name: dd.from_pandas(t[name].reset_index(drop=True), npartitions=2),
+    "more-partitions": lambda t, name: dd.from_pandas(t[name].reset_index(drop=True), npartitions=7),
+    "series": lambda t, name: t[name],
+    "frame": lambda t, name: t[[name]],
+    "numpy": lambda t, name: t[name].to_numpy(),
+    "list": lambda t, name: t[name].tolist(),
+}
+
+
+@pytest.mark.parametrize("rows", ROWS)
+@pytest.mark.parametrize("column", COLUMNS)
+def test_rows_keep_their_targets_whatever_holds_them(rows: str, column: str) -> None:
+    """Every kind of rows goes with every kind of targets and of weights, and each row keeps its own."""
+    t = table()
+    for other in (column, "list"):
+        X, y, w = rows_of(ROWS[rows](t), COLUMNS[column](t, "y"), COLUMNS[other](t, "w"))
+        np.testing.assert_array_equal(X, expected(t, ["a", "b"]))
+        np.testing.assert_array_equal(y, t["y"].to_numpy())
+        np.testing.assert_array_equal(w, t["w"].to_numpy())
+
+
+@pytest.mark.parametrize("column", ["series", "numpy", "list", "fewer-partitions", "more-partitions"])
+def test_other_numbers_of_rows_are_refused(column: str) -> None:
+    """Targets that are too few or too many say how many there are, of rows and of them."""
+    t = table()
+    for wrong in (t.iloc[1:], pd.concat([t, t.iloc[:1]])):
+        with pytest.raises(PartitionMismatchError, match=f"X has 120 rows and y has {len(wrong)}"):
+            to_delayed_blocks(partitions(t)[["a", "b"]], COLUMNS[column](wrong, "target"), None)
+
+
+def test_partitions_that_dask_puts_together_fit(tmp_path: Any, client: Client) -> None:
+    """Columns of a file of Parquet, of which Dask reads several parts at once, are trained on and scored together."""
+    pytest.importorskip("pyarrow")
+    t = table()
+    for k, (start, stop) in enumerate(pairwise(CUTS)):
+        t.iloc[start:stop].to_parquet(tmp_path / f"{k}.parquet")
+    read = dd.read_parquet(tmp_path)
+    assert len(read[["a", "b", "part"]].to_delayed()) != len(read.y.to_delayed())  # what has to be dealt with
+    model = SGDClassifier(max_iter=5, tol=None, random_state=0, client=client)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        for X in (read[["a", "b", "part"]], read.drop(columns=["y", "target", "w", "whole", "flag", "maybe", "count"])):
+            for y in (read.y, t.y, t.y.tolist(), read.y.to_dask_array(), read[["y"]]):
+                fitted = clone(model).fit(X, y)
+                assert fitted.score(X, y) > 0.8
+            fitted = clone(model).fit(X, read.y, sample_weight=read.w)
+            assert list(fitted.feature_names_in_) == list(X.columns)
+            assert fitted.score(X, read.y, read.w) == fitted.score(t[list(X.columns)], t.y, t.w)
+            assert list(fitted.predict(X).compute()) == list(fitted.predict(t[list(X.columns)]))
+
+
+# ---- what columns may hold
+
+
+def test_columns_become_numbers() -> None:
+    """Numbers, bools and those of pandas that may be missing become the floats that they are, in any mixture."""
+    t = table()
+    for k in range(1, len(FEATURES) + 1):
+        for columns in (FEATURES[:k], FEATURES[-k:]):
+            X, _, _ = make_block(t[columns])
+            assert X.dtype.kind in "fiub"
+            np.testing.assert_array_equal(X, expected(t, columns))
+    assert make_block(t[["b", "flag"]])[0].dtype == np.float32
+    assert make_block(t[["a"]], t["count"], t["part"])[1].dtype == np.int64
+    assert make_block(t[["a"]], t["maybe"])[1].dtype == bool
+    assert make_block(t.assign(y="up")[["a", "y"]])[0].dtype == object
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **o: SGDClassifier(max_iter=5, tol=None, random_state=0, **o),
+        lambda **o: LinearSVC(**o),
+    ],
+    ids=["sgd", "svm"],
+)
+def test_tables_of_all_kinds_train_on_a_cluster_as_here(make: Any, client: Client) -> None:
+    """A dask frame of bools and of numbers that may be missing gives a model, as the same frame of pandas does."""
+    t = table()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UserWarning)
+        here = make().fit(t[FEATURES], t.y)
+        there = make(client=client).fit(partitions(t)[FEATURES], partitions(t).y)
+        assert here.score(t[FEATURES], t.y) > 0.65
+        assert there.score(partitions(t)[FEATURES], partitions(t).y) > 0.65
+        assert there.score(partitions(t)[FEATURES], t.y) == there.score(t[FEATURES], t.y)
+    assert list(there.feature_names_in_) == FEATURES
+
+
+@pytest.mark.parametrize("column", ["a", "maybe", "count", "part"])
+def test_a_missing_value_names_its_column(column: str, client: Client) -> None:
+    """What is missing, as NaN or as NA, in a frame here or on a cluster, is said to be in that column."""
+    t = table()
+    t.loc[t.index[70], column] = None
+    match = f"column '{column}' has missing values"
+    for make in (SGDClassifier, SVC, LinearSVC, SGDRegressor):
+        with pytest.raises(InvalidDataError, match=match):
+            make().fit(t[FEATURES], t.target if make is SGDRegressor else t.y)
+    whole = SGDClassifier(client=client)
+    with pytest.raises(InvalidDataError, match=match):
+        whole.fit(partitions(t)[FEATURES], t.y)
+    fitted = SGDClassifier(max_iter=2, tol=None).fit(table()[FEATURES], t.y)
+    with pytest.raises(InvalidDataError, match=match):
+        fitted.predict(t[FEATURES])
+
+
+@pytest.mark.parametrize("name", ["maybe", "count"])
+def test_targets_that_may_be_missing(name: str, client: Client) -> None:
+    """Targets of a type that may be missing are targets; where one is missing it is said."""
+    t = table()
+    here = SGDClassifier(max_iter=2, tol=None, random_state=0).fit(t[["a", "b"]], t[name])
+    there = SGDClassifier(max_iter=2, tol=None, random_state=0, client=client)
+    there.fit(partitions(t)[["a", "b"]], partitions(t)[name])
+    np.testing.assert_array_equal(here.classes_, np.unique(t[name].tolist()))
+    np.testing.assert_array_equal(there.classes_, here.classes_)
+    t.loc[t.index[70], name] = pd.NA
+    with pytest.raises(InvalidDataError, match="y has missing values"):
+        there.fit(partitions(t)[["a", "b"]], partitions(t)[name])
+
+
+@pytest.mark.parametrize("column", ["dask-series", "dask-array"])
+def test_targets_of_a_cluster_go_with_rows_of_this_process(column: str) -> None:
+    """A dask series or array is a target, or weights, of rows in this process too."""
+    t = table()
+    y = COLUMNS[column](t, "y")
+    options: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
+    expected_model = SGDClassifier(**options).fit(t[["a", "b"]], t.y, sample_weight=t.w)
+    found = SGDClassifier(**options).fit(t[["a", "b"]], y, sample_weight=COLUMNS["dask-array"](t, "w"))
+    np.testing.assert_array_equal(found.coef_, expected_model.coef_)
