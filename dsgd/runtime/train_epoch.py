@@ -9,7 +9,7 @@ begin.
 from __future__ import annotations
 
 from itertools import accumulate
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from dsgd.sync.base import AbstractUnderWay
 from dsgd.types import FloatVector
 
 __all__ = ["EpochEnd", "settle"]
+
+_ABSURD_LOSS: Final = 1e30
 
 
 class _Sums(NamedTuple):
@@ -119,7 +121,7 @@ class EpochEnd:
         """Return this rank's part of the sums; the score is that of the model that all ranks together have."""
         state = self._at.optimizer
         validation = self._evaluate_validation().as_vector()
-        broken = not is_finite(self._at.params)
+        broken = not is_finite(self._at.params) or self._predicts_beyond_range()
         objectives = state.output_losses
         if not broken:
             objectives = self._job.optimizer.objective_sums(self._at.params, self._run.data.shard, state)
@@ -131,6 +133,15 @@ class EpochEnd:
             self._account.message(),
             self._keeping.wishes() if self._keeping.is_on else np.zeros(0),
         )
+
+    def _predicts_beyond_range(self) -> bool:
+        """Return whether a finite model of float32 has predictions, on the rows of this rank, that are not."""
+        at, job = self._at, self._job
+        # Losses say when to look: those of such predictions are far beyond any that mean something.
+        if job.scoring != "r2" or at.params.dtype != np.float32 or at.optimizer.loss_sum < _ABSURD_LOSS:
+            return False
+        found = job.optimizer.evaluate(at.params, self._run.data.shard, at.optimizer)
+        return not found.sq_error_sum < float(np.finfo(np.float32).max) ** 2
 
     def _sum_over_ranks(self, parts: _Sums) -> _Sums:
         message, ledger = np.concatenate(parts), self._rank.ledger

@@ -97,7 +97,8 @@ class Rounds:
         """Return that of this rank's model before the last synchronisation; to be asked once after it."""
         # Nothing of the size of a model is allocated.
         self._before_sync -= self._at.params
-        np.square(self._before_sync, out=self._before_sync)
+        with np.errstate(over="ignore"):  # models that are this far apart are told of elsewhere
+            np.square(self._before_sync, out=self._before_sync)
         return float(np.sum(self._before_sync, dtype=np.float64))
 
     def _run_fused(self, number: int, stop: int) -> int:
