@@ -139,6 +139,18 @@ def test_partitions_that_dask_puts_together_fit(tmp_path: Any, client: Client) -
             assert list(fitted.predict(X).compute()) == list(fitted.predict(t[list(X.columns)]))
 
 
+def test_a_score_knows_columns_by_their_names() -> None:
+    """Scoring a dask frame warns of nothing, and a frame whose columns have changed places is refused."""
+    t = table()
+    model = SGDClassifier(max_iter=2, tol=None, random_state=0).fit(t[["a", "b"]], t.y)
+    reference = model.score(t[["a", "b"]], t.y)
+    with dask.config.set(scheduler="synchronous"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert model.score(partitions(t)[["a", "b"]], partitions(t).y) == reference
+        with pytest.raises(ValueError, match="feature names"):
+            model.score(partitions(t)[["b", "a"]], partitions(t).y)
+
+
 # ---- what columns may hold
 
 

@@ -320,14 +320,14 @@ def _recut(parts: Sequence[Any], theirs: Sequence[int], ours: Sequence[int], nam
         if len(parts) == 1 and not hasattr(parts[0], "__dask_graph__"):
             blocks.append(_taken(parts[0], *spans[0]))
         else:
-            blocks.append(joined(list(parts[first:last]), spans))
+            blocks.append(joined(list(parts[first:last]), spans, name))
         begin += n
     return blocks
 
 
-def _joined(parts: Sequence[Any], spans: Sequence[tuple[int, int]]) -> Any:
+def _joined(parts: Sequence[Any], spans: Sequence[tuple[int, int]], name: str) -> Any:
     """Return some rows of each of some parts, one after the other."""
-    taken = [column_values(_taken(part, *span), "y") for part, span in zip(parts, spans, strict=True)]
+    taken = [column_values(_taken(part, *span), name) for part, span in zip(parts, spans, strict=True)]
     return taken[0] if len(taken) == 1 else np.concatenate(taken)
 
 
