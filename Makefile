@@ -25,7 +25,7 @@ SOAK_FIRST ?= 0
 SOAK_PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak soak-svm lint types docs bench report-screenshots wheel clean
+.PHONY: help demo test golden soak soak-svm lint types docs bench report-screenshots wheel clean
 
 help: ## show this list
 	@echo "make targets:"
@@ -37,6 +37,9 @@ demo: $(STAMPS)/demo ## run the study on worker processes: a table, and a report
 # Two processes: one runs the tests that start clusters, the other all the rest.
 test: $(STAMPS)/test ## run the whole test suite (PYTEST_ARGS="-k ledger" narrows it)
 	$(BIN)/python -m pytest -n 2 --dist loadgroup $(PYTEST_ARGS)
+
+golden: $(STAMPS)/test ## write the golden trajectories anew, from their twins in plain numpy, into tests/golden/
+	cd tests && $(abspath $(BIN))/python golden_members.py
 
 soak: $(STAMPS)/test ## hurt fits at random (SOAK_RUNS=200 SOAK_SEED=0 SOAK_FIRST=0); rows go to build/soak.jsonl
 	CHAOS_ROWS=build/soak.jsonl SOAK_RUNS=$(SOAK_RUNS) SOAK_SEED=$(SOAK_SEED) SOAK_FIRST=$(SOAK_FIRST) \

@@ -63,8 +63,8 @@ class StateKeeping:
         self._began = self._looked = self._copied = self._written = self._clock()
         self._stride = 1
         # Threads that share a model have one, and would take the mean of it in each other's way.
-        is_shared = isinstance(job.strategy, Hogwild)
-        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not is_shared
+        self._is_shared = isinstance(job.strategy, Hogwild)
+        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not self._is_shared
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
         if job.checkpoint is not None or job.resume_from is not None:
@@ -125,6 +125,9 @@ class StateKeeping:
             arrays, per_rank = adapted(arrays, self._rows, at.handovers())
         shared = share(group, arrays, root, per_rank)
         at.take_up(shared, group.rank, self._rows)
+        if self._is_shared:
+            # Nobody may step on the model that another has yet to write.
+            group.barrier()
         if shared["n_ranks"][0] == 1 and self._keeper is not None:
             epoch, number = (int(value) for value in shared["position"][:2])
             self._unite(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
@@ -226,8 +229,13 @@ class StateKeeping:
             n_rows = self._rows[self._rank.number]
             self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, n_rows)
             self._copied = self._clock()
+        vectors: dict[str, AnyArray] = {}
         if agreed[_WRITE] and self._target is not None:
             vectors = at.gathered(self._rank.group, same_model=same_model)
+        if self._is_shared:
+            # The others would step on while the model is copied.
+            self._rank.group.barrier()
+        if agreed[_WRITE] and self._target is not None:
             if self._rank.number == 0:
                 arrays = {**common, **vectors, "digests": self._digests}
                 job_id = self._rank.job_id

@@ -96,4 +96,5 @@ class _Desk(AbstractDesk):
         out[:] = self._given[worker] = self._model.params
 
     def settle(self) -> None:
-        """Do nothing: nothing is left."""
+        """Take note that all workers get the model."""
+        self._given[:] = self._model.params

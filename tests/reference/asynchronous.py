@@ -20,13 +20,19 @@ class Server:
         self.versions = [0] * n_workers
         self.sent = [0] * n_workers
         self.parked: list[int] = []
-        self.pool: list[np.ndarray] = []
+        self.pool: list[tuple[np.ndarray, float]] = []
         self.mean_square = np.zeros_like(x)
 
-    def step(self, g: np.ndarray) -> None:
-        """Take a step."""
+    def step(self, g: np.ndarray, share: float = 1.0) -> None:
+        """Take a step; `share` is that of the rate at which other things than gradients are to be stepped along."""
         self.x = self.x - self.rate * g
         self.version += 1
+
+    def settle(self) -> None:
+        """Take a step with what has come for one that is not full."""
+        if self.pool:
+            self.step(np.mean([g for g, _ in self.pool], axis=0), float(np.mean([share for _, share in self.pool])))
+            self.pool = []
 
     def hand_out(self, worker: int) -> None:
         """Give a worker the model."""
@@ -41,10 +47,9 @@ class Server:
             self.step(g)
             self.hand_out(worker)
         elif method == "aware":
-            self.pool.append(g / max(delay, 1))
+            self.pool.append((g / max(delay, 1), 1 / max(delay, 1)))
             if len(self.pool) == options["arrivals"]:
-                self.step(np.mean(self.pool, axis=0))
-                self.pool = []
+                self.settle()
             self.hand_out(worker)
         elif method == "compensated":
             scale = np.ones_like(g)
@@ -64,13 +69,13 @@ class Server:
             if delay:
                 self.hand_out(worker)
                 return
-            self.pool.append(g)
+            self.pool.append((g, 1.0))
             self.parked.append(worker)
             if len(self.pool) == options["wanted"]:
-                self.step(np.mean(self.pool, axis=0))
+                self.settle()
                 for w in self.parked:
                     self.hand_out(w)
-                self.pool, self.parked = [], []
+                self.parked = []
 
 
 def run(server: Server, order: Sequence[int], method: str, **options: Any) -> list[int]:
