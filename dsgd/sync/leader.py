@@ -11,7 +11,8 @@ With z the model of a leader::
     x <- x + global_pull (z_global - x)        every `global_every` exchanges
 
 and between exchanges proximal pulls to the copies of the leaders that the rank has, which add up
-to `proximal` and `global_proximal` over the time until the next one. With one group there are only the global pulls.
+to `proximal` and `global_proximal` over the time until the next one; not of a leader to its own copy, from which its
+distance is zero in the source's equation. With one group there are only the global pulls.
 The model that is returned is the mean of all, which the source evaluates too; or that of the global leader, whose score
 is a noisy one: on a convex loss the mean is better, and where ranks may still be in different valleys the leader is.
 
@@ -37,7 +38,7 @@ import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.comm.topology import Groups
-from dsgd.handover import ALIKE
+from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
@@ -63,6 +64,8 @@ class LeaderState:
         Exchanges so far.
     leader : array of int64, shape (1,)
         The rank that led all others at the last exchange.
+    leads : array of int64, shape (2,)
+        Whether the copies of the leaders, of the group and of all, are of this rank; also while there are no leaders.
     """
 
     group_leader: FloatVector
@@ -70,6 +73,7 @@ class LeaderState:
     losses: FloatVector
     exchanges: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
     leader: np.ndarray[tuple[int, ...], np.dtype[np.int64]]
+    leads: np.ndarray[tuple[int, ...], np.dtype[np.int64]] = field(metadata=OWN)
 
     def __post_init__(self) -> None:
         self.subgroup: Group | None = None
@@ -141,6 +145,7 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
             losses=np.zeros(2),
             exchanges=np.zeros(1, np.int64),
             leader=np.zeros(1, np.int64),
+            leads=np.ones(2, np.int64),
         )
         if has_groups:
             # Here and not where it is used first: where ranks cannot talk in groups, they hear of it before they work.
@@ -152,9 +157,9 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         state.losses += (steps.loss_sum, steps.n_rows)
         # As many as add up to the whole pull until the leader is heard of again.
         part = steps.n_rows / self.every
-        if self.proximal > 0.0 and state.group_leader.size:
+        if self.proximal > 0.0 and state.group_leader.size and not state.leads[0]:
             _pull(params, state.group_leader, min(1.0, self.proximal * part))
-        if self.global_proximal > 0.0:
+        if self.global_proximal > 0.0 and not state.leads[1]:
             among = self.global_every if state.group_leader.size else 1
             _pull(params, state.global_leader, min(1.0, self.global_proximal * part / among))
 
@@ -167,10 +172,13 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         if state.subgroup is not None:
             members = Groups(self.n_groups).members(group.rank, group.size)
             state.group_leader[:] = vector
-            state.subgroup.broadcast(state.group_leader, int(scores[members.start : members.stop].argmin()))
+            first = int(scores[members.start : members.stop].argmin())
+            state.leads[0] = members[first] == group.rank
+            state.subgroup.broadcast(state.group_leader, first)
             _pull(vector, state.group_leader, self.pull)
         state.exchanges += 1
         if not state.group_leader.size or state.exchanges[0] % self.global_every == 0:
+            state.leads[1] = state.leader[0] == group.rank
             state.global_leader[:] = vector
             group.broadcast(state.global_leader, int(state.leader[0]))
             _pull(vector, state.global_leader, self.global_pull)
