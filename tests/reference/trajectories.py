@@ -106,8 +106,10 @@ class Averaging:
             rule.own = np.tile(rule.own.mean(axis=0), (size, 1))
         if hasattr(rule, "public"):
             rule.public = np.tile(rule.public.mean(axis=0), (size, 1))
-        if hasattr(rule, "weight"):
-            rule.weight = np.ones(size)
+        if hasattr(rule, "under_way"):
+            rule.k = 0
+        if hasattr(rule, "z"):
+            rule.start(self.models[0])
 
     def returned(self):
         """Return the model of training."""
