@@ -16,6 +16,7 @@ from torch import nn  # noqa: E402 - what comes below needs torch
 
 from dsgd.collectives import Group  # noqa: E402
 from dsgd.comm import AbortFlag, inproc  # noqa: E402
+from dsgd.comm.topology import Complete  # noqa: E402
 from dsgd.compress import DGC, ErrorFeedback, Half, RandomK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
 from dsgd.ledger import COMPUTE  # noqa: E402
@@ -23,7 +24,9 @@ from dsgd.local import Momentum  # noqa: E402
 from dsgd.runtime.rank import Rank  # noqa: E402
 from dsgd.sim import SimulatedCluster  # noqa: E402
 from dsgd.sync import (  # noqa: E402
+    DPSGD,
     SCAFFOLD,
+    SGP,
     AbstractStrategy,
     AnytimeSGD,
     AutoSync,
@@ -170,6 +173,32 @@ def test_finish_averages_what_has_moved_and_nothing_else() -> None:
         )
     mean = np.mean([sync.flat.params for sync in apart], axis=0)
     np.testing.assert_allclose(once[1][0].flat.params, mean, rtol=1e-12)
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [None, LocalSGD(1), DPSGD(1, Complete()), SGP(1, Complete()), SlowMo(1, 0.0)],
+    ids=repr,
+)
+def test_shares_weigh_gradients_and_models_alike(strategy: Any) -> None:
+    """Ranks with unlike shares, an exchange after every step: all end at the minimum of the weighted loss."""
+    shares, goals = (0.75, 0.25), (1.0, -3.0)
+
+    def program(rank: Rank) -> float:
+        module = nn.Linear(1, 1, bias=False).double()
+        made = torch.optim.SGD(module.parameters(), lr=0.1)
+        sync = Synchronizer(module, made, sync=strategy, weight=shares[rank.number], rank=rank)
+        for _ in range(200):
+            made.zero_grad()
+            (module(torch.ones(1, 1, dtype=torch.float64)) - goals[rank.number]).square().sum().backward()
+            made.step()
+            sync.step()
+        sync.finish()
+        return float(sync.flat.params[0])
+
+    found = on_threads([program, program])
+    assert found[0] == found[1]
+    assert found[0] == pytest.approx(0.75 * 1.0 + 0.25 * -3.0, abs=1e-6)
 
 
 # ---- steps that are left out

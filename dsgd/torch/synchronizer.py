@@ -52,7 +52,6 @@ from dsgd.sync import (
 )
 from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
 from dsgd.torch.current import current_rank, finish_with
@@ -67,6 +66,7 @@ from dsgd.validation import check_number
 __all__ = ["Synchronizer"]
 
 _NO_STEPS: Final = LocalSteps(0.0, 0.0, 0)
+_ROUNDING: Final = 1e-12
 
 
 class Synchronizer:
@@ -171,6 +171,10 @@ class Synchronizer:
         self._gradient: FloatVector = np.zeros_like(params)
         self._buckets = buckets_for(group, strategy)
         overlaps = strategy.overlap and strategy.exchanges == "model"
+        # All ranks take as many steps, at the same rates: where ranks count alike, what their steps change is scaled.
+        scale = self._weight * self.rank.size if strategy.weighs == "alike" else 1.0
+        self._scale = scale if abs(scale - 1.0) > _ROUNDING else 1.0
+        self._start = params.copy() if self._scale != 1.0 else params[:0]
         self._delayed = DelayedMean(group, params) if overlaps else None
         self._adaptation: Adaptation | None = None
         if isinstance(strategy, AbstractAdaptation) and self.rank.size > 1:
@@ -267,7 +271,6 @@ class Synchronizer:
             self._correct(strategy)
         if has_moved and strategy.exchanges == "model":
             self._exchange_models(ends_epoch=True, decides=False)
-        self._settle()
         self._ledger.begin_round("collect")
         if not strategy.ends_equal:
             strategy.collect(self._group, self.flat.params, weight, at.strategy)
@@ -317,8 +320,6 @@ class Synchronizer:
             self._end_epoch()
 
     def _end_epoch(self) -> None:
-        if self._has_epochs:
-            self._settle()
         self._place, self._at.epoch, self._at.round = 0, self._at.epoch + 1, 0
         self._state.start_epoch()
         if self._adaptation is not None:
@@ -339,19 +340,22 @@ class Synchronizer:
         else:
             if decides and self._adaptation is not None:
                 self._adaptation.observe(at)
+            if self._scale != 1.0:
+                self._scale_changes()
             strategy.sync(self._group, self.flat.params, self._weight, at.strategy)
             carry_over(strategy.momentum, self._group, self._state.memory().values(), self._weight)
+            if self._scale != 1.0:
+                self._start[:] = self.flat.params
         self._has_moved = False
         self._end_exchange()
         self.flat.to_device()
 
-    def _settle(self) -> None:
-        """End what is under way between ranks."""
-        if isinstance(self._strategy, AbstractUnderWay):
-            self._ledger.begin_round("settle")
-            self._strategy.settle(self._group, self.flat.params, self._at.strategy)
-            self._ledger.end_round()
-            self.flat.to_device()
+    def _scale_changes(self) -> None:
+        """Multiply what the steps since the last exchange have changed."""
+        params = self.flat.params
+        params -= self._start
+        params *= params.dtype.type(self._scale)
+        params += self._start
 
     # -- gradients -----------------------------------------------------------------------------------------------
 
