@@ -15,7 +15,7 @@ from sklearn import linear_model
 from sklearn.datasets import load_digits, load_wine
 from sklearn.model_selection import train_test_split
 
-from dsgd import SGDClassifier
+from dsgd import SGDClassifier, SGDRegressor
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
@@ -154,3 +154,54 @@ def test_defaults_are_as_good_as_scikit_learns(load: Any, margin: float) -> None
         for make in (SGDClassifier, linear_model.SGDClassifier)
     )
     assert ours > theirs - margin
+
+
+def slow_rows(length: float = 1.0) -> Shard:
+    """Return rows of 12 features whose mean length is `length`, and values to be regressed on them."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((4000, 12)) * length / 12**0.5
+    return make_shard(X, X @ rng.standard_normal(12) / length + 0.1 * rng.standard_normal(4000), shuffle=False)
+
+
+@pytest.mark.parametrize("sizes", [[2000, 2000], [1000] * 4, [3000, 1000], [4000, 0]])
+@pytest.mark.parametrize(("schedule", "power"), [("constant", 0.0), ("invscaling", 0.25), ("adaptive", 0.0)])
+def test_ranks_get_as_far_as_one_with_pooled_rates(schedule: str, power: float, sizes: list[int]) -> None:
+    """Where a step hardly changes the next one, pooled ranks get as far as one; at their own rates, a part of it."""
+    shard, n_ranks = slow_rows(), np.count_nonzero(sizes)
+    optimizer = SGD(Objective("squared_error", None, fit_intercept=False), schedule, eta0=1e-6, power_t=power)
+    edges = np.cumsum([0, *sizes])
+
+    def moved(*strategy: Any, edges: Any = edges) -> np.ndarray:
+        job = TrainJob(optimizer, LocalSGD(100, *strategy), np.zeros(13), 2, None, 5)
+        return run_on_threads(train, [TrainData(shard.rows(*edge)) for edge in pairwise(edges)], (job,)).value.params
+
+    alone = moved(edges=[0, 4000])
+    pooled, own = moved(False, "keep", None, "pooled"), moved()
+    # Rows of the ranks differ, and the rates of short and of long shards do not fall alike.
+    np.testing.assert_allclose(pooled, alone, atol=0.15 * np.abs(alone).max())
+    assert np.linalg.norm(own) / np.linalg.norm(alone) == pytest.approx(n_ranks ** (power - 1.0), rel=0.15)
+
+
+@pytest.mark.parametrize(("loss", "curvature"), [("squared_error", 1.0), ("squared_epsilon_insensitive", 2.0)])
+def test_pooled_rates_end_where_steps_would_diverge(loss: str, curvature: float) -> None:
+    """The factor of rates leaves the first step on a row of mean length half of the way to its target, never less."""
+    for eta0, length in ((0.01, 1.0), (0.01, 5.0), (0.01, 20.0), (1.0, 3.0)):
+        square = slow_rows(length).mean_square()
+        assert square == pytest.approx(length**2, rel=0.1)
+        factor = SGD(Objective(loss), "constant", eta0=eta0).pooled_factor(8, square)
+        assert 1.0 <= factor <= 8.0
+        assert factor in (1.0, 8.0) or factor * eta0 * curvature * (square + 1.0) == pytest.approx(0.5)
+    assert SGD(Objective(loss), "optimal").pooled_factor(8, 1.0) == 1.0
+
+
+@pytest.mark.parametrize("n_jobs", [2, 4, 8])
+def test_more_ranks_are_no_worse_by_default(n_jobs: int) -> None:
+    """With the default sync the score of a slow regression stays within 0.3 points of one rank's."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((6000, 8))
+    y = X @ rng.standard_normal(8) / 3 + 0.3 * rng.standard_normal(6000)
+    one, more = (
+        SGDRegressor(loss="huber", random_state=0, n_jobs=n).fit(X[:4000], y[:4000]).score(X[4000:], y[4000:])
+        for n in (1, n_jobs)
+    )
+    assert abs(more - one) < 0.003

@@ -134,7 +134,7 @@ def test_periods_and_batches_are_positive_integers(bad: Any) -> None:
 def test_sync_may_be_written_short() -> None:
     """Integers, names and None mean the strategies they are documented to mean."""
     assert resolve(256) == resolve(np.int64(256)) == LocalSGD(every=256)
-    assert resolve(None) == LocalSGD(every=1024)
+    assert resolve(None) == LocalSGD(every=1024, rates="pooled")
     assert resolve("epoch") == EpochAveraging()
     assert resolve("one-shot") == OneShotAveraging()
     minibatch = MinibatchSGD(batch=8)

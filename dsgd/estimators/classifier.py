@@ -75,7 +75,10 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Threshold of the huber and epsilon-insensitive losses.
     n_jobs : int or None, default None
         Ranks in all: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster,
-        threads of its workers (None or -1: all; fewer are spread over the workers).
+        threads of its workers (None or -1: all; fewer are spread over the workers). Another number of ranks is another
+        model, the mean of models that have seen a part of the rows each, and no worse a one with the default `sync`.
+        With other ones ranks step at the rates of their own schedules: unless these fall like 1/t, P ranks get less far
+        in an epoch, at constant rates a P-th of the way, and may stop there.
     random_state : int, RandomState or None, default None
         Seeds the order of rows and the validation split.
     learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"
@@ -101,7 +104,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     sync : int, str, strategy or None, default None
         When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. A text is
         a short name in `dsgd.sync.STRATEGIES`, such as ``"epoch"``, ``"easgd"`` or ``"slowmo"``. None
-        averages every 1024 samples. Of no effect on a single rank.
+        averages every 1024 samples, and raises rates that do not fall like 1/t such that ranks get as far in an epoch
+        as one rank. Of no effect on a single rank.
     optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
         How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
         `learning_rate`, with t counted in steps; most of these rules want ``learning_rate="constant"`` or
@@ -242,7 +246,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Train.
+        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
 
         Parameters
         ----------

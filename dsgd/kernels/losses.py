@@ -58,12 +58,15 @@ class Loss:
         Whether targets are +1 and -1, or numbers. A regression loss can classify, on targets +1 and -1.
     source : str
         Where the loss comes from.
+    curvature : float, default 1
+        Most by which the slope changes over a unit of the prediction; of losses with a corner, the largest slope.
     """
 
     name: str
     code: int
     task: Literal["classification", "regression"]
     source: str
+    curvature: float = 1.0
 
 
 LOSSES: Mapping[str, Loss] = MappingProxyType(
@@ -71,14 +74,14 @@ LOSSES: Mapping[str, Loss] = MappingProxyType(
         row.name: row
         for row in (
             Loss("hinge", HINGE, "classification", "Cortes and Vapnik 1995"),
-            Loss("squared_hinge", SQUARED_HINGE, "classification", "Fan et al. 2008, LIBLINEAR"),
-            Loss("log_loss", LOG_LOSS, "classification", "Cox 1958"),
-            Loss("modified_huber", MODIFIED_HUBER, "classification", "Zhang 2004, eq. 8"),
+            Loss("squared_hinge", SQUARED_HINGE, "classification", "Fan et al. 2008, LIBLINEAR", 2.0),
+            Loss("log_loss", LOG_LOSS, "classification", "Cox 1958", 0.25),
+            Loss("modified_huber", MODIFIED_HUBER, "classification", "Zhang 2004, eq. 8", 2.0),
             Loss("perceptron", PERCEPTRON, "classification", "Rosenblatt 1958"),
             Loss("squared_error", SQUARED_ERROR, "regression", "Gauss 1809"),
             Loss("huber", HUBER, "regression", "Huber 1964"),
             Loss("epsilon_insensitive", EPSILON_INSENSITIVE, "regression", "Drucker et al. 1997"),
-            Loss("squared_epsilon_insensitive", SQUARED_EPSILON_INSENSITIVE, "regression", "Ho and Lin 2012"),
+            Loss("squared_epsilon_insensitive", SQUARED_EPSILON_INSENSITIVE, "regression", "Ho and Lin 2012", 2.0),
         )
     }
 )

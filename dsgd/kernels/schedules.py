@@ -61,6 +61,12 @@ class Schedule:
     needs_alpha: bool
     source: str
 
+    def power(self, power_t: float) -> float:
+        """Return p where rates fall like 1 / t^p in the long run, at most 1; `power_t` is that of invscaling."""
+        if self.code == INVSCALING:
+            return min(max(power_t, 0.0), 1.0)
+        return 1.0 if self.code in (OPTIMAL, PEGASOS) else 0.0
+
 
 SCHEDULES: Mapping[str, Schedule] = MappingProxyType(
     {

@@ -13,7 +13,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
-from dsgd.kernels.schedules import SCHEDULES, optimal_t0, relative_sums
+from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.objective import Objective, n_params
@@ -26,6 +26,9 @@ __all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
 SPARSE_INTERCEPT_DECAY = 0.01
+
+#: Of the distance to the target of a row of mean length, what a first step closes at most where rates are raised.
+MOST_OF_A_ROW = 0.5
 
 
 @dataclass
@@ -338,6 +341,36 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
                 penalty += objective.l1_share * np.abs(by_output).sum(axis=1, dtype=np.float64)
             sums += state.n_seen * objective.strength * penalty
         return sums
+
+    def pooled_factor(self, n_ranks: int, mean_square: float) -> float:
+        """Return how much higher rates get ranks that average their models as far in an epoch as one rank.
+
+        The mean of P models moves by the mean of what P ranks move by, each on a P-th of the rows. At rates c / t^p a
+        rank has after its rows a rate P^p times that of one rank after all of them, so a factor of P^(1 - p) is
+        missing: none at rates c / t, and P at constant ones, the linear scaling rule (Goyal et al. 2017, section 2.1).
+        The mean also takes away what the noise of a step gains by the factor. Steps that close more than the distance
+        to the target of their row diverge, so the factor ends where the first of them closes `MOST_OF_A_ROW` of it.
+
+        Parameters
+        ----------
+        n_ranks : int
+            P, the ranks that have rows.
+        mean_square : float
+            Mean squared length of a row.
+
+        Returns
+        -------
+        float
+            1 or more; 1 for steps along a rule, of which most are not as long as their gradient.
+        """
+        row, objective = SCHEDULES[self.schedule], self.objective
+        if self.rule is not None or n_ranks < 1:
+            return 1.0
+        wanted = n_ranks ** (1.0 - row.power(self.power_t))
+        t0 = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
+        first = learning_rate.py_func(row.code, 1.0, 1.0, objective.alpha, self.eta0, self.power_t, t0)
+        closed = first * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
+        return float(min(wanted, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else wanted)))
 
     def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> None:
         """Return nothing: a linear model is its parameters."""

@@ -108,6 +108,14 @@ class Shard(AbstractRows):
             code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
         return code
 
+    def mean_square(self, n_most: int = 4096) -> float:
+        """Return the mean squared length of the first rows, so many at most; zero if there are none."""
+        n_rows = min(n_most, self.n_rows)
+        rows = self.rows(0, n_rows)
+        part = rows.values if rows.indptr is None else rows.values[int(rows.indptr[0]) : int(rows.indptr[-1])]
+        entries = part.reshape(-1).astype(np.float64)
+        return float(entries @ entries) / max(1, n_rows)
+
     def release(self, start: int, stop: int) -> None:
         """Let rows start..stop of a mapped shard take no memory; they stay where they are, on disk."""
         if self.mapping is not None:

@@ -12,7 +12,10 @@ from __future__ import annotations
 
 import sys
 
+import numpy as np
+
 from dsgd.errors import GangTimeoutError
+from dsgd.local import SGD, Shard
 from dsgd.runtime.continuing import leave, take_over
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
@@ -109,11 +112,26 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
         take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
         begin_servers(rank, strategy, at, run.data.shard, run.rows, run.job.epochs_before)
+    _pool_rates(run)
     if run.adaptation is not None:
         run.adaptation.begin(at, keeping)
     run.weights.begin(at, resumed=note is not None or run.job.epochs_before > 0)
     rank.ledger.end_round()
     return keeping, note
+
+
+def _pool_rates(run: Run) -> None:
+    """Raise the rates of all ranks by what their mean would fall behind one rank, where the strategy says so."""
+    shard, optimizer, strategy = run.data.shard, run.job.optimizer, run.job.strategy
+    if strategy.rates == "own" or run.rank.size == 1 or not (isinstance(optimizer, SGD) and isinstance(shard, Shard)):
+        return
+    factor, n_ranks = 1.0, int(np.count_nonzero(run.rows))
+    # Where there is nothing to raise, ranks need not ask each other how long rows are.
+    if optimizer.pooled_factor(n_ranks, 0.0) > 1.0:
+        square = np.array([run.weights.share * shard.mean_square()])
+        run.rank.group.allreduce(square)
+        factor = optimizer.pooled_factor(n_ranks, float(square[0]))
+    run.at.optimizer.rate_factor = factor
 
 
 def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool) -> int:

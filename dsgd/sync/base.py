@@ -75,6 +75,9 @@ class AbstractStrategy(ABC, Generic[StateT]):
         What ranks count by where models are exchanged. ``"rates"``: by their rows over the sums of their rates
         (`dsgd.sync.weighing`). ``"rows"``: by their rows. ``"alike"``: all alike, and what the steps of a rank have
         changed in a round is scaled before `sync` instead. Gradients are weighted by rows in any case.
+    rates : {"own", "pooled"}
+        Whether a rank steps at the rate of its own schedule, or as much further as it takes the mean of all models to
+        get as far in an epoch as one rank (`dsgd.local.SGD.pooled_factor`).
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
@@ -88,6 +91,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     overlap: bool = False
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
     momentum: MomentumPolicy = "keep"
+    rates: Literal["own", "pooled"] = "own"
 
     @property
     @abstractmethod

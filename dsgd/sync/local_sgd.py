@@ -17,7 +17,7 @@ Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and K
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -29,6 +29,7 @@ from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
 from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
+from dsgd.validation import check_choice
 
 __all__ = ["LocalSGD"]
 
@@ -50,11 +51,17 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
     compressor : AbstractCompressor, "auto" or None, default None
         How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
         sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
+    rates : {"own", "pooled"}, default "own"
+        ``"own"``: a rank steps at the rates of its own schedule, as in the papers. Where they do not fall like 1 / t, P
+        ranks then get less far in an epoch than one, at constant rates a P-th of the way. ``"pooled"``: rates of plain
+        steps by row are higher by what is missing, as far as rows of that length bear it; see
+        `dsgd.local.SGD.pooled_factor`.
 
     Raises
     ------
     InvalidParameterError
-        `every` is not a positive integer, `overlap` is not a bool, or momentum is carried over while averages overlap.
+        `every` is not a positive integer, `overlap` is not a bool, there are no such rates, or momentum is carried over
+        while averages overlap.
     IncompatiblePartsError
         The compressor does not go with what is exchanged, or with `overlap`.
     """
@@ -63,6 +70,7 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
     overlap: bool = False
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
+    rates: Literal["own", "pooled"] = "own"
     exchanges: ClassVar[Exchange] = "model"
     weighs: ClassVar[Weighing] = "rates"
     fuses: ClassVar[bool] = True
@@ -80,6 +88,7 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
             raise InvalidParameterError(
                 f"LocalSGD(overlap=True) goes with momentum='keep' only: an average is late. Got {self.momentum!r}."
             )
+        check_choice("LocalSGD(rates=...)", self.rates, ("own", "pooled"))
         check_compressor(self)
 
     @property

@@ -79,8 +79,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     Parameters
     ----------
     sync : AbstractStrategy, int, str or None
-        An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD()``; a short name in `STRATEGIES` is that strategy
-        with its defaults.
+        An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD(rates="pooled")``, with which several ranks get as
+        far in an epoch as one; a short name in `STRATEGIES` is that strategy with its defaults.
 
     Returns
     -------
@@ -95,14 +95,14 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     Examples
     --------
     >>> resolve(256)
-    LocalSGD(every=256, overlap=False, momentum='keep', compressor=None)
+    LocalSGD(every=256, overlap=False, momentum='keep', compressor=None, rates='own')
     >>> resolve("easgd")
     EASGD(every=256, beta=0.9)
     """
     if isinstance(sync, AbstractStrategy):
         return sync
     if sync is None:
-        return LocalSGD()
+        return LocalSGD(rates="pooled")
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
     if isinstance(sync, str) and sync in STRATEGIES:
