@@ -138,12 +138,10 @@ class Settles:
         Takes the rows of the ranks, alpha, the rate and the epochs of a call, and returns the points that it may be.
     in_calls : callable or None
         The same for many calls, where that differs.
-    within_in_calls : float or None
-        And how far from there, where that differs.
-    resumes : bool
-        Whether it settles there too after ranks were lost and have joined.
     ranks : int
         How many there are.
+    rate : float
+        The rate of its steps.
     speed : float
         How fast it goes there, beside one rank.
     """
@@ -152,19 +150,18 @@ class Settles:
     within: float = 3.0
     at: Callable[..., list[np.ndarray]] = pooled
     in_calls: Callable[..., list[np.ndarray]] | None = None
-    within_in_calls: float | None = None
-    resumes: bool = True
     ranks: int = 4
+    rate: float = 0.02
     speed: float = 1.0
 
     def __repr__(self) -> str:
         return repr(self.strategy)
 
 
-def on_graphs(strategy: Any, *regular: Any, within: float = 8.0) -> list[Settles]:
+def on_graphs(strategy: Any, *regular: Any, within: float = 6.0) -> list[Settles]:
     """Return a strategy on regular graphs, on a star and on a grid of two by three."""
     own = [replace(strategy, topology=topology) for topology in (*regular, Star())]
-    return [*(Settles(s, within) for s in own), Settles(replace(strategy, topology=Grid()), 1.5 * within, ranks=6)]
+    return [*(Settles(s, within) for s in own), Settles(replace(strategy, topology=Grid()), within, ranks=6)]
 
 
 #: Every strategy; the graphs of those that have one.
@@ -172,8 +169,7 @@ MINIMISERS = [
     Settles(LocalSGD(12)),
     Settles(LocalSGD(12, overlap=True)),
     Settles(LocalSGD(12, compressor="auto")),
-    # What is left out is forgotten between calls.
-    Settles(LocalSGD(12, compressor=ErrorFeedback(TopK(0.5))), within_in_calls=15.0),
+    Settles(LocalSGD(12, compressor=ErrorFeedback(TopK(0.5)))),
     Settles(AutoSync(rule=FixedPeriod(12))),
     Settles(PostLocalSGD(24, 6)),
     Settles(EpochAveraging()),
@@ -181,26 +177,26 @@ MINIMISERS = [
     Settles(DiLoCo(12)),
     Settles(FedProx(12, stretch=6)),
     Settles(SCAFFOLD(12, stretch=6)),
-    Settles(MinibatchSGD(4), speed=0.75),
+    Settles(MinibatchSGD(8), rate=0.06),
     Settles(OneShotAveraging(), at=stretches),
     Settles(AnytimeSGD(1e9), at=partial(stretches, at_a_time=1)),
-    Settles(EASGD(12), 10.0),
-    Settles(LeaderSGD(12, global_pull=0.3), 10.0, partial(led, 0.3, 12), shared_optimum),
+    Settles(EASGD(12), 8.0),
+    Settles(LeaderSGD(12, global_pull=0.3), 5.0, partial(led, 0.3, 12), shared_optimum),
     *on_graphs(DPSGD(12), Ring()),
     *on_graphs(SGP(12), Exponential()),
     *on_graphs(OverlapSGP(12), Exponential(), Ring()),
     *on_graphs(OverlapSGP(6, 3), Exponential()),
     *on_graphs(ChocoSGD(6, TopK(0.5), 0.5), Ring()),
-    Settles(ADPSGD(6), 10.0),
-    Settles(AsyncEASGD(6), 12.0, speed=0.7),
+    Settles(ADPSGD(6), 6.0),
+    Settles(AsyncEASGD(6), 8.0, speed=0.7),
     Settles(Downpour(6), speed=0.5),
-    Settles(ASGD(3)),
+    Settles(ASGD(6)),
     # The first gradients of an epoch are of another age on every rank.
-    Settles(StalenessAware(3), at=shared_optimum, speed=0.3),
-    Settles(DelayCompensatedASGD(3)),
-    Settles(StaleSynchronous(3)),
-    Settles(BackupWorkers(2, backups=0), speed=0.4),
-    Settles(BackupWorkers(2, backups=1), at=shared_optimum, speed=0.4),
+    Settles(StalenessAware(3), at=shared_optimum, rate=0.06),
+    Settles(DelayCompensatedASGD(6)),
+    Settles(StaleSynchronous(6)),
+    Settles(BackupWorkers(3, backups=0), rate=0.06),
+    Settles(BackupWorkers(3, backups=1), at=shared_optimum, rate=0.06),
     Settles(AsyncLeaderSGD(12), at=shared_optimum),
-    Settles(Hogwild(), 15.0),
+    Settles(Hogwild(), 6.0),
 ]
