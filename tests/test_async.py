@@ -93,9 +93,9 @@ def test_servers_converge_and_count_their_letters(strategy: Any, n_ranks: int) -
     assert server["bytes_sent"] == n_letters * letter
     assert server["rounds"] == 0
     if n_ranks == 1:
-        # All else that a worker sends is the model to start from, seven numbers about the rows and the start, and that
-        # there is no more.
-        begun = 2 * HEADER_BYTES + 7 * 8 + 6 * 8 + letter
+        # All else that a worker sends is the model to start from, seven numbers about the rows and the start, how many
+        # rows each worker has, and that there is no more.
+        begun = 3 * HEADER_BYTES + 7 * 8 + 6 * 8 + 8 + letter
         assert result.ledger.per_rank()[0]["bytes_sent"] == n_letters * letter + begun
     assert len(result.stats) == n_ranks
 
