@@ -151,6 +151,15 @@ def test_a_score_knows_columns_by_their_names() -> None:
             model.score(partitions(t)[["b", "a"]], partitions(t).y)
 
 
+def test_a_later_part_has_the_same_columns(client: Client) -> None:
+    """A part of a fit on a dask frame whose columns have changed places is refused, as it is in this process."""
+    t = table()
+    for frame, more in ((t, {}), (partitions(t), {"client": client})):
+        model = SGDClassifier(random_state=0, **more).partial_fit(frame[["a", "b"]], frame.y, classes=[0, 1])
+        with pytest.raises(ValueError, match="feature names should match"):
+            model.partial_fit(frame[["b", "a"]], frame.y)
+
+
 # ---- what columns may hold
 
 

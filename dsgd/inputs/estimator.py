@@ -370,6 +370,11 @@ class AbstractClusterEstimator(BaseEstimator):
                 f"X has {width} features, but {type(self).__name__} is expecting {self.n_features_in_} features "
                 "as input"
             )
+        elif names is not None and list(names) != list(getattr(self, "feature_names_in_", names)):
+            raise InvalidDataError(
+                "The feature names should match those that were passed during fit, in their order. Got "
+                f"{', '.join(names)}, expected {', '.join(self.feature_names_in_)}."
+            )
 
     # -- prediction ----------------------------------------------------------------------------------------------
 
