@@ -21,6 +21,7 @@ from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AbstractStrategy, AnytimeSGD, EpochAveraging
 from gangs import raise_first, run_gang, run_ranks
 from reference.anytime import anytime
@@ -52,13 +53,14 @@ def run_timed(
         params, before = np.zeros(n_params(N_FEATURES, 1)), np.zeros(n_params(N_FEATURES, 1))
         state = states[number] = OPTIMIZER.init(shard)
         walk, slices = OPTIMIZER.bind(params, shard, state), []
+        at = TrainState(params, state, Cut((0,) * len(n_rows), 1))
 
         def walk_noting(start: int, stop: int) -> None:
             slices.append((start, stop))
             walk(start, stop)
 
         rank = Rank(Group(transports[number]), transports[number]._abort)
-        rounds = AnytimeRounds(rank, AnytimeSGD(seconds), walk_noting, params, shard, state, 1.0, 10**6)
+        rounds = AnytimeRounds(rank, AnytimeSGD(seconds), walk_noting, at, shard, 1.0, 10**6)
         n_rounds = []
         for _ in range(n_epochs):
             state.start_epoch()

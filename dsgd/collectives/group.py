@@ -69,6 +69,8 @@ class Group:
         The ledger of this rank.
     seed : int
         Where random numbers begin that compressors draw, the same on all ranks; 0 until whoever trains sets it.
+    n_whole : int
+        Entries at the end of models that are exchanged whole, whatever the compressor; 0 until whoever trains sets it.
 
     Raises
     ------
@@ -107,6 +109,7 @@ class Group:
             )
         self.transport = transport
         self.seed = 0
+        self.n_whole = 0
         self.algorithm = algorithm
         self.link = link
         self._chosen: dict[int, Algorithm] = {}

@@ -28,6 +28,7 @@ import numpy as np
 from numba import carray, types
 
 from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_if_asleep, store
+from dsgd.kernels.dual import to_dual, to_primal
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
@@ -213,6 +214,7 @@ def run_rounds(
     constants: FloatVector,
     codes: IntVector,
     order: IntMatrix,
+    vector: FloatVector,
     n_rounds: int,
     weight: float,
     boxes_out: IntVector,
@@ -231,6 +233,9 @@ def run_rounds(
     values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters, \
 constants, codes, order
         As in `dsgd.kernels.sgd.run_rows`.
+    vector : array, shape (n_params,) or (n_params + 1,)
+        What is averaged: the model itself; or, with an L1 penalty, the memory of the model and one entry more, where
+        its dual is made (`dsgd.kernels.dual`).
     n_rounds : int
         Rounds of the epoch; round k is for rows ``a + (n - a) k // n_rounds`` to ``a + (n - a) (k + 1) // n_rounds``
         with ``a = places[BEGIN]``.
@@ -248,7 +253,7 @@ constants, codes, order
         Where this rank is; updated in place.
     stamps : array of float64, shape (N_STAMPS + 2,)
         Scratch kept from call to call.
-    parts : array, shape (2**q, n_params), with 2**q the largest power of two up to the world size
+    parts : array, shape (2**q, len(vector)), with 2**q the largest power of two up to the world size
         Scratch.
     samples : array of float64, shape (n_samples, 4)
         Filled with the seconds of every timed round: compute, encode, wire, wait, as `dsgd.ledger` numbers them.
@@ -261,6 +266,7 @@ constants, codes, order
     """
     begin = places[BEGIN]
     n_rows = targets.shape[0] - begin
+    has_dual = vector.shape[0] > params.shape[0]
     while places[NUMBER] < places[STOP]:
         number = places[NUMBER]
         timed = number == places[NEXT_TIMED]
@@ -295,7 +301,9 @@ constants, codes, order
                 )
             if timed:
                 stamps[1] = _now(stamps)
-            _publish(boxes_out, boxes_in, bells, places, params, weight, number + 1 >= places[LAST])
+            if has_dual:
+                to_dual(vector, received, counters)
+            _publish(boxes_out, boxes_in, bells, places, vector, weight, number + 1 >= places[LAST])
             if timed:
                 stamps[2] = _now(stamps)
             places[WAITS] = 1
@@ -305,7 +313,9 @@ constants, codes, order
         if timed:
             stamps[3] = _now(stamps)
         slot = places[PUBLISHED] - 1
-        _add_up(boxes_in, slot, params, parts)
+        _add_up(boxes_in, slot, vector, parts)
+        if has_dual:
+            to_primal(vector, received, counters)
         leaves = load(boxes_in[0] + LEAVE_AT + 8 * (slot & 1))
         if timed:
             sample = samples[places[N_SAMPLES]]

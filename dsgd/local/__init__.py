@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsgd.local.base import AbstractLocalOptimizer, AbstractRows, AbstractState, Steps, new_counters
+from dsgd.local.dual import Dual
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
@@ -19,6 +20,7 @@ __all__ = [
     "AbstractState",
     "Adagrad",
     "Adam",
+    "Dual",
     "Evaluation",
     "Momentum",
     "Objective",

@@ -18,9 +18,10 @@ from typing import Final
 import numpy as np
 
 from dsgd.ledger import COMPUTE
-from dsgd.local import AbstractRows, AbstractState
+from dsgd.local import AbstractRows
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
+from dsgd.runtime.train_state import TrainState
 from dsgd.sync import AnytimeSGD, NoState
 from dsgd.types import FloatVector
 
@@ -41,12 +42,10 @@ class AnytimeRounds:
         How long a round lasts.
     walk : callable
         Takes the steps on rows start..stop.
-    params : array, shape (n_params,)
-        The model that `walk` updates in place.
+    at : TrainState
+        With the model that `walk` updates in place, and the counters of its steps.
     shard : AbstractRows
         The rows of this rank.
-    state : AbstractState
-        What `walk` counts its steps in.
     t_start : float
         What the step counter showed at row 0.
     rows_per_call : int
@@ -58,14 +57,13 @@ class AnytimeRounds:
         rank: Rank,
         strategy: AnytimeSGD,
         walk: Callable[[int, int], object],
-        params: FloatVector,
+        at: TrainState,
         shard: AbstractRows,
-        state: AbstractState,
         t_start: float,
         rows_per_call: int,
     ) -> None:
         self._rank, self._strategy, self._walk = rank, strategy, walk
-        self._params, self._shard, self._state, self._t_start = params, shard, state, t_start
+        self._at, self._shard, self._t_start = at, shard, t_start
         self._rows_per_call = rows_per_call
         self._visited = np.zeros(1)
 
@@ -99,8 +97,10 @@ class AnytimeRounds:
             n_round = float(self._visited[0])
             n_visited += n_round
             if n_visited >= n_total:
-                before_last[:] = self._params
-            self._strategy.sync(group, self._params, n_own / n_round if n_round else 1.0 / group.size, NoState())
+                before_last[:] = self._at.params
+            weight = n_own / n_round if n_round else 1.0 / group.size
+            self._strategy.sync(group, self._at.mixing(), weight, NoState())
+            self._at.mixed()
             deadlines.add(ledger.clock() - begin)
             deadlines.expect("round")
             ledger.end_round()
@@ -113,7 +113,7 @@ class AnytimeRounds:
         # Without a limit nothing is looked at, and the kernel walks all rows in one go.
         begin, done, size = clock(), 0, n_rows if seconds == math.inf else 1
         while done < n_rows:
-            start = round(self._state.t - self._t_start) % n_rows
+            start = round(self._at.optimizer.t - self._t_start) % n_rows
             stop = min(start + min(size, n_rows - done, self._rows_per_call), n_rows)
             self._walk(start, stop)
             self._rank.check()

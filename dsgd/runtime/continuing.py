@@ -71,8 +71,7 @@ def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> Sav
         "counters": np.ascontiguousarray(all_counters).view(np.float64),
     }
     for (name, vector), column in zip(own.items(), all_digests.T, strict=True):
-        is_common = bool((column == column[0]).all()) and name != "received"
-        table = [vector.reshape(-1)] if is_common else group.gather(vector)
+        table = [vector.reshape(-1)] if (column == column[0]).all() else group.gather(vector)
         if rank.number == 0 and table is not None:
             arrays[name] = np.stack(table)
     rank.ledger.end_round()
@@ -118,7 +117,8 @@ def _is_left(name: str, rank: Rank, job: TrainJob) -> bool:
         return apart and not strategy.n_servers and rank.size > 1
     if name == "averaged":
         return False  # the next training has it already, as a mean over ranks
-    return not (strategy.n_servers and name.startswith(STRATEGY))
+    # The account of the penalty goes with the model of a worker.
+    return not (strategy.n_servers and (name == "received" or name.startswith(STRATEGY)))
 
 
 def _digest(vector: AnyArray) -> int:

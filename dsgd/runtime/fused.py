@@ -38,14 +38,14 @@ _TIMING_SHARE: Final = 0.01
 _MAX_STRIDE: Final = 64
 
 
-def window_for(rank: Rank, strategy: AbstractStrategy[Any], params: FloatVector) -> Window | None:
+def window_for(rank: Rank, strategy: AbstractStrategy[Any], vector: FloatVector) -> Window | None:
     """Return the memory through which rounds of a strategy can be fused, or None; the same on every rank."""
     window = rank.group.transport.window
     plain = strategy.fuses and not strategy.overlap and strategy.compressor is None
-    if window is None or not plain or params.nbytes > window.slot_bytes:
+    if window is None or not plain or vector.nbytes > window.slot_bytes:
         return None
     # Other algorithms add in another order.
-    by_doubling = rank.group.algorithm_for(params.shape[0], params.itemsize) == "recursive_doubling"
+    by_doubling = rank.group.algorithm_for(vector.shape[0], vector.itemsize) == "recursive_doubling"
     return window if by_doubling else None
 
 
@@ -62,6 +62,8 @@ class FusedRounds:
         Takes the local steps.
     params : array, shape (n_params,)
         The model, updated in place.
+    vector : array, shape (n_params,) or (n_params + 1,)
+        What is averaged, in the memory of the model; see `TrainState.vector`.
     shard : Shard
         The rows of this rank.
     state : SGDState
@@ -76,6 +78,7 @@ class FusedRounds:
         window: Window,
         optimizer: SGD,
         params: FloatVector,
+        vector: FloatVector,
         shard: Shard,
         state: SGDState,
         rows_per_call: int,
@@ -89,7 +92,7 @@ class FusedRounds:
         self._places[kernels.STRETCH] = rows_per_call
         self._samples = np.zeros((_N_SAMPLES, 4))
         core = 1 << (rank.size.bit_length() - 1)
-        self._steps = optimizer.arguments(params, shard, state)
+        self._steps = (*optimizer.arguments(params, shard, state), vector)
         self._sums = (
             window.outgoing,
             window.incoming,
@@ -97,10 +100,10 @@ class FusedRounds:
             window.abort_word,
             self._places,
             np.zeros(kernels.N_STAMPS + 2),
-            np.zeros((core if rank.size > 2 else 1, params.shape[0]), params.dtype),
+            np.zeros((core if rank.size > 2 else 1, vector.shape[0]), vector.dtype),
             self._samples,
         )
-        self._cost = allreduce_cost(rank.number, rank.size, params.shape[0], params.itemsize, "recursive_doubling")
+        self._cost = allreduce_cost(rank.number, rank.size, vector.shape[0], vector.itemsize, "recursive_doubling")
         # No rounds: the kernel is loaded or compiled now, and not while a peer waits.
         kernels.run_rounds(*self._steps, 1, 0.0, *self._sums)
 

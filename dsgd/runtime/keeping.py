@@ -19,6 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.errors import CheckpointError, PausedError
+from dsgd.kernels import sgd as kernels
 from dsgd.local import AbstractRows
 from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
 from dsgd.runtime.rank import Rank
@@ -140,7 +141,8 @@ class StateKeeping:
         One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
         those of the others, which would be lost though their ranks live.
         """
-        names = [name for name in at.own() if name.startswith(OWN_MEMORY) or (name == "params" and self._differ)]
+        of_model = ("params", "received") if self._differ else ()
+        names = [name for name in at.own() if name.startswith(OWN_MEMORY) or name in of_model]
         if not names:
             return
         has_copy = mine is not None and mine.position == position and mine.preferred
@@ -163,6 +165,9 @@ class StateKeeping:
                     vector.fill(0.0)
                 self._rank.group.allreduce(vector.reshape(-1))
                 vector *= share
+        if "received" in names:
+            # With what weights have received goes what has been due.
+            weighted_mean(self._rank.group, at.optimizer.counters[kernels.L1_TOTAL :][:1], n_rows / copies[1])
         if isinstance(at.strategy, AbstractRejoining):
             at.strategy.rejoin()
 

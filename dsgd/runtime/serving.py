@@ -94,7 +94,8 @@ def begin_servers(
         Epochs of the trainings that this one goes on from.
     """
     mailbox = rank.group.mailbox
-    params, version = strategy.served(at.params, at.strategy)
+    params, version = strategy.served(at.mixing().copy(), at.strategy)
+    at.mixed()
     epoch = epochs_before + at.epoch
     n_params = params.shape[0]
     n_features, is_sparse = (shard.n_features, shard.is_sparse) if isinstance(shard, Shard) else (0, False)

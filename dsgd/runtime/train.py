@@ -81,7 +81,7 @@ def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
     averaged, n_averaged = bring_together(run, at.params)
     if isinstance(job.strategy, AbstractUnderWay):
         run.rank.ledger.begin_round("collect")
-        job.strategy.leave(run.rank.group, at.params, at.strategy)
+        job.strategy.leave(run.rank.group, at.vector, at.strategy)
         run.rank.ledger.end_round()
     settle(run, is_last=True)
     return TrainResult(
@@ -105,7 +105,7 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
     """Begin, or go on where training stood; return what keeps the state, and what `StateKeeping.recall` says."""
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
-    at.strategy = strategy.init(rank.group, at.params, run.weights.share)
+    at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
     keeping = StateKeeping(rank, run.job, run.data.shard, run.rows)
     note = keeping.recall(at)
     if note is None and run.job.epochs_before:

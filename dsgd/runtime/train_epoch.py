@@ -184,7 +184,8 @@ class EpochEnd:
         strategy = self._job.strategy
         if isinstance(strategy, AbstractUnderWay):
             self._rank.ledger.begin_round("settle")
-            strategy.settle(self._rank.group, self._at.params, self._at.strategy)
+            strategy.settle(self._rank.group, self._at.mixing(), self._at.strategy)
+            self._at.mixed()
             self._rank.ledger.end_round()
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:

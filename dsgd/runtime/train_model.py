@@ -36,17 +36,25 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
         Steps of a rank that it is the mean of; the largest over ranks.
     """
     at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
+    dual, vector = None, params
+    if at.dual is not None:
+        dual = at.dual.of(params)
+        dual.enter()
+        vector = dual.vector
     ended_early = at.epoch < run.job.max_iter
     last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
     if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
         # A strategy that waits for the last round that was planned has yet to average.
         ledger.begin_round("sync")
-        strategy.sync(group, params, run.weights.share, at.strategy)
+        strategy.sync(group, vector, run.weights.share, at.strategy)
         ledger.end_round()
     if not strategy.ends_equal:
         ledger.begin_round("collect")
-        strategy.collect(group, params, run.weights.share, at.strategy)
+        strategy.collect(group, vector, run.weights.share, at.strategy)
         ledger.end_round()
+    if dual is not None:
+        dual.leave()
+        params[:] = dual.params
     own = at.optimizer.averaged
     if own is None:
         return None, 0

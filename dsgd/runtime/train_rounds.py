@@ -39,14 +39,14 @@ class Rounds:
         self._before_sync = np.zeros_like(run.at.params)
         self._is_even = len(set(run.rows)) == 1
         # Of the round; takes no memory until it is written to.
-        self._start = np.empty_like(run.at.params)
+        self._start = np.empty_like(run.at.vector)
         strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
         self._anytime: AnytimeRounds | None = None
         if isinstance(strategy, AnytimeSGD) and run.rank.size > 1:
-            parts = run.walk.call, run.at.params, run.data.shard, run.at.optimizer
+            parts = run.walk.call, run.at, run.data.shard
             self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.walk.rows_per_call)
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
-        self._delayed = DelayedMean(group, run.at.params) if overlaps else None
+        self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
         # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
@@ -145,29 +145,35 @@ class Rounds:
         if self._ledger.timing:
             self._ledger.charge(COMPUTE, self._ledger.clock() - begin)
         if self._delayed is not None:
-            self._delayed.finish(self._at.params)
+            self._delayed.finish(self._at.mixing())
+            self._at.mixed()
 
     def _walk_scaled(self, start: int, stop: int) -> None:
         """Take local steps, and multiply what they change: of ranks that count alike the rates may differ."""
-        params, before = self._at.params, self._start
-        before[:] = params
+        at, before = self._at, self._start
+        before[:] = at.mixing()
+        at.mixed()
         self._run.walk.over(start, stop)
-        self._rank.worked(params=params.size)
-        params -= before
-        params *= params.dtype.type(self._weights.scale)
-        params += before
+        self._rank.worked(params=at.params.size)
+        vector = at.mixing()
+        vector -= before
+        vector *= vector.dtype.type(self._weights.scale)
+        vector += before
+        at.mixed()
 
     def _exchange_models(self, clock: RoundClock, *, due: bool, decides: bool) -> None:
         at, strategy = self._at, self._job.strategy
         if clock.ends_epoch and due:
             self._before_sync[:] = at.params
         if self._delayed is not None and not clock.ends_epoch:
-            self._delayed.hold(at.params)
+            self._delayed.hold(at.mixing())
+            at.mixed()
         elif due:
             if decides and self._run.adaptation is not None:
                 self._run.adaptation.observe(at)
             weight = self._weights.weight
-            strategy.sync(self._rank.group, at.params, weight, at.strategy)
+            strategy.sync(self._rank.group, at.mixing(), weight, at.strategy)
+            at.mixed()
             carry_over(strategy.momentum, self._rank.group, at.optimizer.memory().values(), weight)
 
     def _exchange_gradients(self, clock: RoundClock, start: int, stop: int, begin: float) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.local import SGD, AbstractRows, AbstractState, SGDState, Shard
+from dsgd.local import SGD, AbstractRows, AbstractState, Dual, SGDState, Shard
 from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
@@ -90,15 +90,18 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     rank.group.seed = job.seed
     deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
     deadlines.begin_edge(rank.ledger.clock())
-    params: FloatVector = np.array(job.initial)
+    state = _first_state(job, data.shard)
+    dual = _dual_of(rank, job, state)
+    rank.group.n_whole = 0 if dual is None else dual.n_whole
+    params: FloatVector = np.array(job.initial) if dual is None else dual.params
     if isinstance(job.strategy, Hogwild):
         params = rank.group.share(params)
-    state = _first_state(job, data.shard)
     walk = Walk(rank, job, data.shard, params, state)
     gradient = np.zeros_like(params)
 
     rank.ledger.begin_round("setup")
-    fused = _load_kernels(rank, job, data.shard, walk, params, state, gradient)
+    vector = params if dual is None else dual.vector
+    fused = _load_kernels(rank, job, data.shard, walk, params, vector, state, gradient)
     rows = _count_rows(rank, data, job)
     rank.ledger.end_round()
 
@@ -106,7 +109,7 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     # A rank that is alone has nobody to average with: it walks each epoch in one go, unless a compressor is between.
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
     cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
-    at = TrainState(params, state, cut, stop_rule=StopRule.begin(job))
+    at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         walk.add_term(strategy, at)
     adaptation: Adaptation | None = None
@@ -132,6 +135,20 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
     return rows
 
 
+def _dual_of(rank: Rank, job: TrainJob, state: AbstractState) -> Dual | None:
+    """Return what ranks mix in the place of models where there is an L1 penalty, or None."""
+    received, strategy = state.vectors().get("received"), job.strategy
+    mixes = strategy.exchanges == "model" and not isinstance(strategy, Hogwild)
+    has_others = rank.size > 1 or strategy.n_servers or acts_alone(strategy)
+    if received is None or not received.size or not mixes or not has_others:
+        return None
+    dual = Dual(job.initial, received, state.counters)
+    # Kernels are compiled or loaded now, and not while a peer waits.
+    dual.enter()
+    dual.leave()
+    return dual
+
+
 def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
     """Return the state of the optimiser before the first step, or after those of ``partial_fit`` so far."""
     state: AbstractState = job.optimizer.init(shard)
@@ -149,6 +166,7 @@ def _load_kernels(
     shard: AbstractRows,
     walk: Walk,
     params: FloatVector,
+    vector: FloatVector,
     state: AbstractState,
     gradient: FloatVector,
 ) -> FusedRounds | None:
@@ -158,9 +176,9 @@ def _load_kernels(
     if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
         # Of a subclass the kernel would not take the steps.
         plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
-        window = window_for(rank, job.strategy, params) if plain else None
+        window = window_for(rank, job.strategy, vector) if plain else None
         if window is not None:
-            fused = FusedRounds(rank, window, optimizer, params, shard, state, walk.rows_per_call)
+            fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, walk.rows_per_call)
     if job.strategy.exchanges == "model":
         walk.call(0, 0)
     else:

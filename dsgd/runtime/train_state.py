@@ -15,8 +15,8 @@ happened. Otherwise (another number of ranks, or rows dealt anew):
 - the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before, which
   is cut as a whole one.
 
-The L1 penalty that weights have received is then forgotten, on both sides of the account: it only says how much of the
-next truncation is due already.
+Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
+(`dsgd.local.dual`), of which strategies may remember something too.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.handover import Handover
 from dsgd.kernels import sgd as kernels
-from dsgd.local import AbstractState
+from dsgd.local import AbstractState, Dual
 from dsgd.runtime.stop_rule import StopRule
 from dsgd.runtime.train_job import EpochRecord
 from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_handovers
@@ -78,6 +78,8 @@ class TrainState:
         One record per complete epoch.
     strategy : dataclass of arrays
         What the strategy remembers; see `dsgd.sync.AbstractStrategy.init`.
+    dual : Dual or None
+        Turns the model into what strategies mix where that is not the model itself.
     """
 
     params: FloatVector
@@ -92,6 +94,24 @@ class TrainState:
     stop_rule: StopRule = field(default_factory=StopRule)
     history: list[EpochRecord] = field(default_factory=list)
     strategy: Any = field(default_factory=NoState)
+    dual: Dual | None = None
+
+    @property
+    def vector(self) -> FloatVector:
+        """What strategies mix, between `mixing` and `mixed`; the memory of the model, or begins with it."""
+        return self.params if self.dual is None else self.dual.vector
+
+    def mixing(self) -> FloatVector:
+        """Return what a strategy may mix now, in place; the model is not to be looked at until `mixed`."""
+        if self.dual is None:
+            return self.params
+        self.dual.enter()
+        return self.dual.vector
+
+    def mixed(self) -> None:
+        """Make the model again from what was mixed."""
+        if self.dual is not None:
+            self.dual.leave()
 
     @property
     def begins_epoch(self) -> bool:
@@ -240,10 +260,7 @@ def adapted(
     arrays["n_ranks"] = np.array([max((len(saved[name]) for name in handovers if name in saved), default=n_before)])
     for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(OWN_MEMORY)]:
         table = saved[name]
-        if name == "received" and not (exact and len(table) == n_before):
-            # One rank's account of the penalty is no other's: without everybody's, all of them start a new one.
-            del arrays[name]
-        elif len(table) > 1 and exact:
+        if len(table) > 1 and exact:
             per_rank.append(name)
         elif len(table) > 1 and handovers.get(name) == "sum":
             arrays[name] = table.sum(axis=0, keepdims=True)

@@ -133,6 +133,8 @@ class Walk:
             call(start, stop)
             if stop > start:
                 rate_sum = optimizer.rate_sum(t_start, state)
-                term.correct(self._params, LocalSteps(rate_sum, state.loss_sum - loss_sum, stop - start), at.strategy)
+                steps = LocalSteps(rate_sum, state.loss_sum - loss_sum, stop - start)
+                term.correct(at.mixing(), steps, at.strategy)
+                at.mixed()
 
         return call_and_correct

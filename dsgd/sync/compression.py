@@ -159,9 +159,12 @@ def start_compression(
         return NoState()
     compressor = (_of_differences if keeps_model else _of_gradients)(strategy.compressor)
     load_kernels(compressor, params.dtype)
-    if keeps_model and isinstance(compressor, NonZero):
-        common_factor(params[:1], params[:1])
-    n = params.shape[0] + (keeps_model and isinstance(compressor, NonZero))
+    n = params.shape[0]
+    if keeps_model:
+        n -= group.n_whole
+        if isinstance(compressor, NonZero):
+            common_factor(params[:1], params[:1])
+            n += 1
     memory = compressor.init(n, params.dtype, group.seed, group.rank, group.size)
     return CompressionState(params.copy() if keeps_model else params[:0].copy(), memory)
 
@@ -203,7 +206,11 @@ def delta_mean(
         # Not x = z + (x - z), which rounds: training on one rank is plain SGD.
         reference[:] = params
         return
-    n = params.shape[0]
+    n = params.shape[0] - group.n_whole
+    if group.n_whole:
+        weighted_mean(group, params[n:], weight)
+        reference[n:] = params[n:]
+        params, reference = params[:n], reference[:n]
     start = ledger.clock() if ledger.timing else 0.0
     finds_factor = isinstance(meant, NonZero)
     delta = state.memory.scratch.take("delta", n + finds_factor, params.dtype)

@@ -1,0 +1,71 @@
+"""What ranks mix where an L1 penalty is: not their models, but what these are before it.
+
+Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight pays
+its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a feature
+which few ranks see pays a share of its penalty.
+
+Method: with the cumulative penalty a weight w is what is left of z, the sum of its steps without penalty, once u is
+taken off, the penalty that is due so far (`dsgd.kernels.dual`). Ranks mix z and u, each as the strategy says, and make
+the model again from what comes out: with means of both that is one soft threshold after the mean, by the mean of the
+sums of their rates. Whatever a strategy remembers (an anchor, a centre, a velocity, a residual) is then of z and u as
+well. All that strategies do is linear, so a model that has come to rest under one rank's steps stays at rest.
+
+Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1 penalty.
+
+Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs is
+for local SGD with rates of rounds, here the mean of what ranks have added up takes their place.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.kernels.dual import to_dual, to_primal
+from dsgd.types import FloatVector
+
+__all__ = ["Dual"]
+
+
+class Dual:
+    """A model of one rank that turns into its dual and back, in the same memory.
+
+    Parameters
+    ----------
+    initial : array, shape (n_params,)
+        The model to start from; copied.
+    received : array, shape (n_weights,)
+        What weights have received of the penalty so far; updated in place.
+    counters : array of float64, shape (COUNTERS,)
+        With what has been due; updated in place.
+
+    Attributes
+    ----------
+    vector : array, shape (n_params + 1,)
+        The model and, behind it, a place for u.
+    params : array, shape (n_params,)
+        The model: a view of `vector`.
+    n_whole : int
+        Entries at the end of `vector` that no compressor may leave out: all weights are made with u.
+    """
+
+    n_whole: ClassVar[int] = 1
+
+    def __init__(self, initial: FloatVector, received: FloatVector, counters: FloatVector) -> None:
+        self.vector: FloatVector = np.append(initial, initial.dtype.type(0))
+        self.params: FloatVector = self.vector[:-1]
+        self._account = received, counters
+
+    def of(self, params: FloatVector) -> Dual:
+        """Return the same for a copy of a model, with a copy of the account."""
+        received, counters = self._account
+        return Dual(params, received.copy(), counters.copy())
+
+    def enter(self) -> None:
+        """Make `vector` the dual, to be mixed."""
+        to_dual(self.vector, *self._account)
+
+    def leave(self) -> None:
+        """Make the model again from the dual, and its account."""
+        to_primal(self.vector, *self._account)
