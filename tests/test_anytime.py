@@ -22,7 +22,7 @@ from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import AbstractStrategy, AnytimeSGD, EpochAveraging
+from dsgd.sync import AbstractStrategy, AnytimeSGD, Cut, EpochAveraging
 from gangs import raise_first, run_gang, run_ranks
 from reference.anytime import anytime
 

@@ -317,7 +317,7 @@ def test_any_box_of_a_window_ends_in_a_result_or_an_error(victim: int, shown: li
     optimizer = SGD(Objective("hinge", "l2", 1e-3))
     params = np.zeros(4)
     rank = Rank(Group(transports[victim]), AbortFlag())
-    loop = FusedRounds(rank, window, optimizer, params, SHARD, optimizer.init(SHARD), 100)
+    loop = FusedRounds(rank, window, optimizer, params, params, SHARD, optimizer.init(SHARD), 100)
     result: Any = None
     try:
         result = loop.run(0, N_ROUNDS, Cut((0, 0), N_ROUNDS), 0.5)

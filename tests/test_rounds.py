@@ -210,7 +210,7 @@ def waiting_rank(transport: Any, abort: AbortFlag) -> Any:
     params = np.zeros(N_FEATURES + 1)
     optimizer = SGD(Objective("hinge"))
     rank = Rank(Group(transport), abort)
-    rounds = FusedRounds(rank, transport.window, optimizer, params, shard, optimizer.init(shard), 100)
+    rounds = FusedRounds(rank, transport.window, optimizer, params, params, shard, optimizer.init(shard), 100)
     return rounds.run(0, 4, Cut((0,) * rank.size, 8), 0.5)
 
 

@@ -9,13 +9,22 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from dsgd import SGDRegressor
+from dsgd import SGDClassifier, SGDRegressor
 from dsgd.compress import QSGD, ErrorFeedback, TopK
+from dsgd.kernels.dual import to_dual, to_primal
+from dsgd.kernels.sgd import COUNTERS, L1_TOTAL
 from dsgd.local import Momentum
+from dsgd.sim import SimulatedCluster
 from dsgd.sync import (
     ADPSGD,
+    DPSGD,
+    EASGD,
+    SCAFFOLD,
     AnytimeSGD,
+    ChocoSGD,
     Downpour,
+    EpochAveraging,
+    LeaderSGD,
     LocalSGD,
     PostLocalSGD,
     SlowMo,
@@ -41,13 +50,13 @@ AVERAGING = [
     LocalSGD(32, compressor=QSGD(127)),
     SlowMo(32, 0.5, compressor=ErrorFeedback(TopK(0.2))),
     AnytimeSGD(np.inf),
-    Downpour(32),
+    Downpour(32, share=0.25),
     ADPSGD(32),
 ]
 
 
 def problem(kind: str) -> tuple[Any, np.ndarray]:
-    """Return rows of which a quarter of the features count; of sparse rows each odd one is on a quarter of the ranks."""
+    """Return rows of which a quarter of the features count; of sparse ones every other one is on few ranks."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((N_ROWS, N_FEATURES))
     truth = np.where(rng.random(N_FEATURES) < 0.25, rng.standard_normal(N_FEATURES), 0.0)
@@ -75,15 +84,81 @@ def objective(model: Any, X: Any, y: np.ndarray, penalty: str) -> float:
     return float(np.mean((X @ w - y) ** 2) / 2.0 + ALPHA * penalties)
 
 
+#: What a strategy gives up beside the penalty: where it ends later than others, as replicas or controls lag behind.
+LAGS = {EASGD: 0.06, LeaderSGD: 0.06, SCAFFOLD: 0.02}
+WITH_MANY = [LocalSGD(32), EpochAveraging(), SlowMo(32, 0.5), DPSGD(32)]
+
+
 @pytest.mark.parametrize(("kind", "penalty"), [("csr", "l1"), ("dense", "elasticnet")])
-@pytest.mark.parametrize("strategy", AVERAGING, ids=repr)
-def test_ranks_find_the_model_of_one(strategy: Strategy, kind: str, penalty: str) -> None:
-    """On 4 and 16 ranks the objective is that of one rank within 2 %, and so is the number of non-zeros."""
+@pytest.mark.parametrize(
+    ("strategy", "n_ranks"), [*((s, 4) for s in AVERAGING), *((s, 16) for s in WITH_MANY)], ids=repr
+)
+def test_ranks_find_the_model_of_one(strategy: Strategy, n_ranks: int, kind: str, penalty: str) -> None:
+    """The objective is that of one rank within 2 %, and so is the number of non-zeros, up to one."""
     X, y = problem(kind)
     one = trained(LocalSGD(momentum=strategy.momentum), 1, X, y, penalty, 10)
-    for n in (4, 16):
-        many = trained(strategy, n, X, y, penalty, 10 * n)
-        print(
-            f"RES {n:2d} {kind} {strategy!r:.70} {objective(many, X, y, penalty) / objective(one, X, y, penalty):.4f} {np.count_nonzero(many.coef_)} {np.count_nonzero(one.coef_)}",
-            flush=True,
-        )
+    many = trained(strategy, n_ranks, X, y, penalty, 10 * n_ranks)
+    assert objective(many, X, y, penalty) < (1.02 + LAGS.get(type(strategy), 0.0)) * objective(one, X, y, penalty)
+    assert abs(np.count_nonzero(many.coef_) - np.count_nonzero(one.coef_)) <= 1 + 0.02 * N_FEATURES
+
+
+def test_the_dual_is_the_model_without_its_penalty() -> None:
+    """A weight that pays late and in part is, at every time, the soft threshold of its steps by all that was due."""
+    rng = np.random.default_rng(0)
+    w, q, z, u = 0.0, 0.0, 0.0, 0.0
+    for _ in range(2000):
+        step = rng.normal(scale=0.3)
+        u += 0.02 * rng.random()
+        if rng.random() < 0.4:
+            continue  # its feature is not seen
+        w, z = w + step, z + step
+        before = w
+        w = max(0.0, w - (u + q)) if w > 0.0 else min(0.0, w + (u - q))
+        q += w - before
+        assert w == pytest.approx(np.sign(z) * max(0.0, abs(z) - u), abs=1e-9)
+    # The kernels go there and back, to the bit, however much is due beside the model.
+    for dtype in (np.float32, np.float64):
+        model = np.append(rng.normal(size=500) * 10.0 ** rng.integers(-6, 3, 500), [0.3, 0.0]).astype(dtype)
+        received, counters = np.zeros(500, dtype), np.zeros(COUNTERS)
+        for owed in (0.0, 1e-3, 0.7, 40.0):
+            dual = np.append(model[:-1], dtype(owed))
+            vector = dual.copy()
+            to_primal(vector, received, counters)
+            np.testing.assert_array_equal(vector[:500], np.sign(dual[:500]) * np.maximum(0, abs(dual[:500]) - dual[-1]))
+            assert counters[L1_TOTAL] == dual[-1]
+            to_dual(vector, received, counters)
+            np.testing.assert_array_equal(vector, dual)
+
+
+@pytest.mark.parametrize(
+    "strategy", [LocalSGD(8), EASGD(8), SCAFFOLD(8), ChocoSGD(8), LocalSGD(8, overlap=True)], ids=repr
+)
+@pytest.mark.parametrize("kind", ["csr", "dense"])
+def test_the_same_bits_in_every_way(strategy: Strategy, kind: str, tmp_path: Any) -> None:
+    """Rounds in a kernel, simulated ranks, calls of `partial_fit` and a checkpoint give one model; others go on."""
+    X, y = problem(kind)
+    X, y = X[:100], y[:100]
+    fits: dict[str, Any] = {"strategy": strategy, "X": X, "y": y, "penalty": "elasticnet"}
+    whole = trained(**fits, n_ranks=3, n_epochs=4)
+    simulated = trained(**fits, n_ranks=None, n_epochs=4, client=SimulatedCluster(3, "10GbE"))
+    trained(**fits, n_ranks=3, n_epochs=2, checkpoint=tmp_path)
+    resumed = trained(**fits, n_ranks=3, n_epochs=4, resume_from=tmp_path)
+    calls = SGDRegressor(**whole.get_params())
+    for _ in range(4):
+        calls.partial_fit(X, y)
+    for other in (simulated, resumed, calls):
+        assert other.coef_.tobytes() == whole.coef_.tobytes()
+    fewer = trained(**fits, n_ranks=2, n_epochs=4, resume_from=tmp_path)
+    assert objective(fewer, X, y, "elasticnet") < 1.5 * objective(whole, X, y, "elasticnet")
+
+
+def test_classes_and_intercepts() -> None:
+    """Of several classes, float32 and with intercepts, ranks have the zeros of one rank and its accuracy."""
+    X, y = problem("dense")
+    labels = np.argmax(X[:, :3] + 0.3 * y[:, None] * [1.0, 0.0, -1.0], axis=1)
+    options = {"penalty": "l1", "alpha": 0.01, "max_iter": 10, "tol": None, "random_state": 0, "loss": "log_loss"}
+    one = SGDClassifier(**options).fit(X.astype(np.float32), labels)
+    many = SGDClassifier(**{**options, "max_iter": 40}, n_jobs=4, sync=32).fit(X.astype(np.float32), labels)
+    assert many.coef_.dtype == np.float32
+    assert many.score(X.astype(np.float32), labels) > one.score(X.astype(np.float32), labels) - 0.02
+    assert abs(np.count_nonzero(many.coef_) - np.count_nonzero(one.coef_)) <= 0.1 * np.count_nonzero(one.coef_) + 2
