@@ -68,7 +68,9 @@ def problem(kind: str) -> tuple[Any, np.ndarray]:
     return (sparse.csr_array(X) if kind == "csr" else X), y
 
 
-def trained(strategy: Strategy, n_ranks: int, X: Any, y: np.ndarray, penalty: str, n_epochs: int, **more: Any) -> Any:
+def trained(
+    strategy: Strategy, n_ranks: int | None, X: Any, y: np.ndarray, penalty: str, n_epochs: int, **more: Any
+) -> Any:
     """Return a model of ranks that are threads."""
     options = {"penalty": penalty, "alpha": ALPHA, "l1_ratio": SHARE[penalty], "fit_intercept": False, "tol": None}
     rates = {"learning_rate": "invscaling", "eta0": 0.02, "power_t": 0.5, "shuffle": False, "random_state": 0}
