@@ -76,6 +76,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     #: Of the folds that give probabilities, where they were asked for; one for all ranks.
     _fold_seed: int = 0
 
+    #: What ranks run in place of a fit, and what it takes besides the model; a grid puts its own here.
+    _program: tuple[Any, ...] = (fit_on_rank,)
+
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
 
@@ -320,10 +323,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             model._fold_seed = self._fold_seed
             if classes is not None:
                 model.classes_ = self._check_classes(classes)
+            program, *more = self._program
             gang = blocks.run(
-                fit_on_rank,
+                program,
                 packer,
-                (model,),
+                (model, *more),
                 on_event=self._listener(),
                 transport=self.transport,
                 numbered=True,

@@ -123,8 +123,11 @@ def solve_chain(
             is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
             _activate(matrix, proven & is_tight)
         found = solve(now, matrix, tol=tol, max_iter=max_iter, elimination=elimination)
-        found = replace(found, n_evaluations=matrix.n_evaluations - n_evaluations, n_hits=matrix.n_hits - n_hits)
-        links.append(Link(found, now.upper, n_proven, count() - n_products, time.perf_counter() - begin))
+        spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
+        counts = np.array(spent, dtype=np.float64)
+        matrix.peers.add_up(counts)
+        found = replace(found, n_evaluations=int(counts[0]), n_hits=int(counts[1]))
+        links.append(Link(found, now.upper, n_proven, int(counts[2]), time.perf_counter() - begin))
     return links
 
 
@@ -157,6 +160,7 @@ def _activate(matrix: KernelMatrix, out: AnyArray) -> None:
     stays = ~out[matrix.active]
     if not stays.all() and stays.any():
         matrix.shrink(np.flatnonzero(stays))
-    missing = np.setdiff1d(np.flatnonzero(~out), matrix.active)
+    peers = matrix.peers
+    missing = peers.join(np.setdiff1d(peers.mine(np.flatnonzero(~out)), matrix.active))
     if len(missing):
         matrix.extend(missing)

@@ -24,7 +24,7 @@ from dsgd.svm.peers import Peers
 from dsgd.svm.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["Gang", "RankRows", "RowPacker", "fit_on_rank"]
+__all__ = ["Gang", "RankRows", "RowPacker", "fit_on_rank", "join_gang"]
 
 
 @dataclass(frozen=True)
@@ -131,6 +131,8 @@ class Gang:
         self.target = self._everyone(data.target)
         self.weights = self._everyone(data.weights)
         self.is_sparse = False
+        #: Who represents equal rows, and who represents each, after `merge`.
+        self.merged: tuple[IntVector, IntVector] = (np.empty(0, np.int64), np.empty(0, np.int64))
 
     @property
     def leads(self) -> bool:
@@ -159,7 +161,9 @@ class Gang:
             is_equal = bool((b >= 0).all()) and rows_are_equal(X, target[self._ids], a, b)
             return not self._sum(float(not is_equal))[0]
 
-        return merge_prints(prints, weights, are_equal)
+        first, owner, total = merge_prints(prints, weights, are_equal)
+        self.merged = first, owner
+        return first, owner, total
 
     def make_kernel(self, kernel: Kernel, gamma: str | float, X: Any, totals: FloatVector, first: IntVector) -> Kernel:
         """Return the kernel with gamma, mean and lengths of the representatives `first`, with weights `totals`."""
@@ -243,6 +247,26 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
     dict or None
         The fitted attributes, on rank 0.
     """
+    model, gang, before = join_gang(rank, data, model)
+    model._fit_rows(data.X, gang.target, gang.weights)
+    del model._gang
+    if not gang.leads:
+        return None
+    return {name: value for name, value in vars(model).items() if name not in before}
+
+
+def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang, set[str]]:
+    """Return a copy of a model that asks the gang, the gang, and the names of the attributes that it has before a fit.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    data : RankRows
+        Its rows.
+    model : AbstractKernelSVM
+        Not fitted, without a client.
+    """
     model = copy.copy(model)  # ranks may be threads
     if model.n_jobs is None or model.n_jobs < 0:
         model.n_jobs = max(1, rank.n_threads + 1 + (model.n_jobs or -1))
@@ -251,8 +275,4 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
     gang = Gang(rank, data)
     rank.ledger.end_round()
     model._gang = gang
-    model._fit_rows(data.X, gang.target, gang.weights)
-    del model._gang
-    if not gang.leads:
-        return None
-    return {name: value for name, value in vars(model).items() if name not in before}
+    return model, gang, before

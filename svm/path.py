@@ -23,6 +23,7 @@ from dsgd.svm.distances import Distances, share_pays
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.path_cluster import PathRecord, solve_path_on_rank
 from dsgd.svm.screening import feature_norms
 from dsgd.svm.svc import SVC
 from dsgd.svm.svr import SVR
@@ -151,10 +152,10 @@ def svm_path(
 
     Parameters
     ----------
-    X : array, sparse matrix or DataFrame, shape (n_samples, n_features)
-        Rows, dense or CSR, float32 or float64; the kernel matrix with ``kernel="precomputed"``.
-    y : array-like, shape (n_samples,)
-        Labels, or targets.
+    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix with ``kernel="precomputed"``.
+    y : array-like or dask collection, shape (n_samples,)
+        Labels, or targets; None where blocks or files hold them.
     Cs : iterable of float
         Costs, ascending. The closer they are, the cheaper is each.
     gammas : sequence of float or {"scale", "auto"}, default ("scale",)
@@ -166,7 +167,8 @@ def svm_path(
     estimator : {SVC, SVR}, default SVC
         What is trained.
     **parameters : dict
-        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ...
+        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ... With ``client``
+        one gang of its workers solves the whole grid; the estimators then have no client.
 
     Returns
     -------
@@ -191,7 +193,7 @@ def svm_path(
     """
     costs = _check_grid(Cs, gammas, estimator)
     grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
-    chains = grid.solve()
+    grid, chains = grid.solve()
     points: list[PathPoint] = []
     links: list[dict[bytes, Link]] = []
     for k in range(len(costs) * len(grid.gammas)):
@@ -254,14 +256,19 @@ class _Grid:
     X: Any
     y: Any
     sample_weight: Any
+    #: What a gang has left of the grid, and attributes that every estimator of it has.
+    record: PathRecord | None = None
+    common: dict[str, Any] = field(default_factory=dict)
 
     def _model(self, gamma: float | str, C: float) -> Any:
         return self.estimator(C=C, gamma=gamma, **self.parameters)
 
-    def solve(self) -> dict[bytes, list[Link]]:
-        """Solve every problem that a fit poses at all points; return the solutions by problem."""
+    def solve(self) -> tuple[_Grid, dict[bytes, list[Link]]]:
+        """Solve every problem that a fit poses at all points; return what makes estimators and solutions by problem."""
         chains: dict[bytes, list[Link]] = {}
         model = self._model(self.gammas[0], self.costs[0])
+        if model._uses_cluster(self.X):
+            return self._solve_on_cluster(model)
         widths = [None, *(self._width(gamma) for gamma in self.gammas[1:])]
 
         def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
@@ -277,7 +284,29 @@ class _Grid:
             return chain[0].solution
 
         self._fit(model, answer)
-        return chains
+        return self, chains
+
+    def _solve_on_cluster(self, model: Any) -> tuple[_Grid, dict[bytes, list[Link]]]:
+        """Solve all on one gang; what it leaves takes the place of the data."""
+        if getattr(model, "probability", False) is True:
+            raise InvalidParameterError(
+                "svm_path(probability=True) needs machines of parts of the rows at each point, which a grid on a "
+                "cluster does not solve. Take probability=False, and fit an estimator at the point that is chosen."
+            )
+        blank = replace(self, X=None, y=None, sample_weight=None, parameters={**self.parameters, "client": None})
+        model._program = (solve_path_on_rank, self.gammas, blank.chain_on_rank)
+        model.fit(self.X, self.y, sample_weight=self.sample_weight)
+        record: PathRecord = model._record
+        names = ("n_features_in_", "feature_names_in_", "classes_", "ledger_", "fit_report_")
+        common = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        chains = {key: [link for part in record.chains for link in part[key]] for key in record.chains[0]}
+        return replace(blank, record=record, common=common), chains
+
+    def chain_on_rank(
+        self, model: Any, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int
+    ) -> list[Link]:
+        """Solve a problem at all costs of one kernel, together with the other ranks."""
+        return self._chain(model, kernel, X, rows, dual, None, pool, cache_bytes)
 
     def _chain(
         self,
@@ -304,7 +333,8 @@ class _Grid:
                 cache_bytes=cache_bytes,
                 pool=pool,
             )
-        norms = feature_norms(kernel, X)
+        # On a gang a rank has its own rows only, and nothing is proven before a run.
+        norms = feature_norms(kernel, X) if model._gang is None else None
         return solve_chain(
             dual,
             matrix,
@@ -343,7 +373,11 @@ class _Grid:
             alpha = np.where(found.solution.alpha >= found.upper, dual.upper, found.solution.alpha)
             return replace(found.solution, alpha=np.minimum(alpha, dual.upper))
 
-        return self._fit(self._model(self.gammas[j], self.costs[k]), answer)
+        model = self._model(self.gammas[j], self.costs[k])
+        if self.record is None:
+            return self._fit(model, answer)
+        model.__dict__.update(self.common)
+        return self.record.build(model, j, answer)
 
     def _fit(self, model: Any, answer: Any) -> Any:
         model._answer = answer

@@ -16,7 +16,7 @@ from sklearn.datasets import dump_svmlight_file, make_classification, make_regre
 from sklearn.exceptions import ConvergenceWarning
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm import SVC, SVR, NuSVC, NuSVR, OneClassSVM, svm_path
 from gang_cluster import assert_clean, start_cluster
 
 pytestmark = pytest.mark.cluster
@@ -171,3 +171,44 @@ def test_errors_come_home(client, data):
     with pytest.warns(ConvergenceWarning, match="gap"):
         SVC(max_iter=3, client=client).fit(X, y)
     assert_clean(client)
+
+
+@pytest.mark.parametrize("form", ["arrays", "csr", "dask"])
+def test_a_grid_is_solved_once_by_one_gang(client, data, form, monkeypatch):
+    """svm_path on a client links its points, finds those of one process, and makes estimators without another gang."""
+    X, y = data
+    twice = np.sort(np.concatenate([np.arange(240), np.arange(20)]))  # equal rows of a rank share a coefficient
+    X, y = X[twice], y[twice]
+    options = {"Cs": [0.1, 1.0, 10.0], "gammas": ["scale", 0.05], "tol": 1e-5, "class_weight": "balanced"}
+    expected = svm_path(X, y, **options)
+    rows = {"arrays": X, "csr": sp.csr_matrix(X), "dask": da.from_array(X, chunks=(65, 6))}[form]
+    labels = da.from_array(y, chunks=65) if form == "dask" else y
+    path = svm_path(rows, labels, client=client, **options)
+    monkeypatch.setattr(SVC, "_open_blocks", None)  # whoever asks the cluster again fails
+    monkeypatch.setattr(SVC, "_make_matrix", None)
+    path = pickle.loads(pickle.dumps(path))
+    for k, (point, other) in enumerate(zip(path.points, expected.points, strict=True)):
+        assert (point.C, point.gamma) == (other.C, pytest.approx(other.gamma, rel=1e-9))
+        assert point.converged
+        assert other.n_samples <= point.n_samples < 520
+        assert len(path.links[k]) == 3
+        assert point.dual_objective == pytest.approx(other.dual_objective, rel=1e-6)
+        ours, theirs = path.estimator(k), expected.estimator(k)
+        np.testing.assert_allclose(ours.decision_function(X), theirs.decision_function(X), atol=1e-3)
+        np.testing.assert_array_equal(ours.predict(X), theirs.predict(X))
+        vectors = ours.support_vectors_
+        np.testing.assert_array_equal(vectors.toarray() if form == "csr" else vectors, X[ours.support_])
+        assert ours.shape_fit_ == (260, 6)
+    assert sum(point.n_kernel_evaluations for point in path.points[1:3]) < 2 * path.points[0].n_kernel_evaluations
+    assert path.scores(X, y).max() > 0.9
+    assert_clean(client)
+
+
+def test_a_grid_of_regressions_on_a_gang(client):
+    """svm_path of SVR on a client has the objectives of cold fits."""
+    X, y = make_regression(150, 4, noise=5.0, random_state=0)
+    path = svm_path(X, y / 50, Cs=[1.0, 4.0], estimator=SVR, client=client, tol=1e-4)
+    for k, C in enumerate([1.0, 4.0]):
+        cold = SVR(C=C, tol=1e-4).fit(X, y / 50)
+        assert path.points[k].dual_objective == pytest.approx(cold.dual_objective_, rel=1e-5)
+        np.testing.assert_allclose(path.estimator(k).predict(X), cold.predict(X), atol=2e-3)
