@@ -56,9 +56,10 @@ def mean_shares(rows: Sequence[int], rate_sums: FloatVector) -> FloatVector:
         return np.full(len(n), 1.0 / len(n))
     has_rows = n > 0
     sums = rate_sums[has_rows]
-    if (sums == sums[0]).all() or not (np.isfinite(sums).all() and (sums > 0.0).all()):
-        return n / n.sum()
-    shares = np.zeros_like(n)
-    shares[has_rows] = n[has_rows] / sums
-    shares /= shares.max()
-    return shares / shares.sum()
+    shares: FloatVector = n
+    if not (sums == sums[0]).all() and np.isfinite(sums).all() and (sums > 0.0).all():
+        shares = np.zeros_like(n)
+        shares[has_rows] = n[has_rows] / sums
+        shares /= shares.max()
+    shares /= shares.sum()
+    return shares
