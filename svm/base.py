@@ -253,6 +253,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""
         self.gap_ = max(s.gap for s in solutions)
+        self.duality_gap_ = float(sum(s.duality_gap for s in solutions))
         self.dual_objective_ = float(sum(s.objective for s in solutions))
         self.converged_ = all(s.converged for s in solutions)
         self.fit_status_ = int(not self.converged_)

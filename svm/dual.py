@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.svm.duality import duality_gap
 from dsgd.svm.elimination import EliminationRecord
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.smo import extremes
@@ -69,8 +70,9 @@ class Solution:
         K(yα), float64.
     thresholds : array, shape (n_groups,)
         The f at which variables are free, per group.
-    gap, objective : float
-        The largest violation and the dual objective, over all samples in float64.
+    gap, duality_gap, objective : float
+        The largest violation of optimality, the duality gap (`dsgd.svm.duality`) and the dual objective, over all
+        samples in float64.
     converged : bool
         Whether gap < tol.
     n_iter, n_rounds : int
@@ -87,6 +89,7 @@ class Solution:
     u: FloatVector
     thresholds: FloatVector
     gap: float
+    duality_gap: float
     objective: float
     converged: bool
     n_iter: int
@@ -146,6 +149,7 @@ def conclude(
         alpha=alpha,
         u=u,
         thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
+        duality_gap=duality_gap(dual.y, dual.upper, alpha, u + c, group),
         gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
         objective=objective,
         converged=gap < tol,

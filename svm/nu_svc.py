@@ -124,9 +124,12 @@ class NuSVC(AbstractKernelClassifier):
     fit_report_ : dict
         Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_ : float
-        Largest violation over all samples, in float64 (of the worst pair).
+        Largest violation of the optimality conditions over all samples, in float64 (of the worst pair): LIBSVM's
+        criterion.
+    duality_gap_ : float
+        Primal less dual objective, the sum over pairs: ``dual_objective_`` is that close to the optimum, or closer.
     dual_objective_ : float
-        Dual objective, the sum over pairs, before the division by the margin; ``gap_`` likewise.
+        Dual objective, the sum over pairs, before the division by the margin; both gaps likewise.
     converged_ : bool
         Whether ``gap_ < tol``.
     n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int

@@ -111,7 +111,10 @@ class SVC(AbstractKernelClassifier):
     fit_report_ : dict
         Ranks, seconds, rounds, peak memory; only where a gang trained.
     gap_ : float
-        Largest violation over all samples, in float64 (of the worst pair).
+        Largest violation of the optimality conditions over all samples, in float64 (of the worst pair): LIBSVM's
+        criterion.
+    duality_gap_ : float
+        Primal less dual objective, the sum over pairs: ``dual_objective_`` is that close to the optimum, or closer.
     dual_objective_ : float
         Dual objective, the sum over pairs.
     converged_ : bool

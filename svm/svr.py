@@ -86,7 +86,8 @@ class SVR(AbstractKernelRegressor):
         Seconds and bytes of every rank; only where a gang trained.
     fit_report_ : dict
         Ranks, seconds, rounds, peak memory; only where a gang trained.
-    gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_
+    gap_, duality_gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_,
+    n_kernel_evaluations_
         As for `SVC`.
     elimination_history_
         As for `SVC`.

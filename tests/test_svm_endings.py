@@ -1,0 +1,254 @@
+"""Every run of the kernel SVMs ends and says the truth about where: no hang, no claim from what is not finite."""
+
+from __future__ import annotations
+
+import warnings
+
+import numpy as np
+import pytest
+from scipy.optimize import linprog
+from sklearn.datasets import make_classification
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.metrics.pairwise import rbf_kernel
+
+import dsgd.svm.left_out as left_out_module
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm.block import solve
+from dsgd.svm.dual import Dual
+from dsgd.svm.kernel_functions import Kernel
+from dsgd.svm.kernel_matrix import KernelMatrix
+from dsgd.svm.merging import deal_out
+from dsgd.svm.pairwise import solve_pairwise
+from dsgd.svm.threads import Pool
+from reference.svm import dual_gap, smo
+
+EAGER = Elimination("multi", every=1, min_fraction=0.0)
+
+
+def _matrix(K: np.ndarray) -> KernelMatrix:
+    return KernelMatrix(Kernel("precomputed"), K, samples=None, dtype=np.float64, cache_bytes=10**6, pool=Pool(1, None))
+
+
+def _classification(y: np.ndarray, C: float) -> Dual:
+    n = len(y)
+    return Dual(y[None], -np.ones((1, n)), np.full((1, n), C), np.zeros((1, n)))
+
+
+#: Samples 0 and 1 go to their bounds; 2 and 3 violate only with each other: beside the first two they look settled.
+K_APART = np.array([[0.1, 0.0, 4.0, 0.0], [0.0, 0.1, 0.0, 4.0], [4.0, 0.0, 200.0, 0.0], [0.0, 4.0, 0.0, 200.0]])
+Y_APART = np.array([1.0, -1.0, 1.0, -1.0])
+
+
+def _solve_apart():
+    """Solve with samples 2 and 3 left out from the beginning, and no free variable among the others."""
+    dual = Dual(Y_APART[None], -np.ones((1, 4)), np.full((1, 4), 0.1), np.array([[0.1, 0.1, 0.0, 0.0]]))
+    matrix = _matrix(K_APART)
+    matrix.shrink(np.arange(2))
+    return solve(dual, matrix, tol=1e-3, max_iter=-1, elimination=EAGER, block_size=2)
+
+
+def test_samples_left_out_that_violate_only_with_each_other_come_back():
+    """Where no active variable is free two samples left out both look settled beside the active ones, yet return."""
+    solution = _solve_apart()
+    _, expected = smo(K_APART, Y_APART, -np.ones(4), np.full(4, 0.1), np.zeros(4), 1e-9)
+    assert solution.n_returned >= 2
+    assert solution.converged
+    assert solution.objective == pytest.approx(expected, rel=1e-3)
+
+
+def test_a_run_that_nothing_brings_on_ends_and_says_so(monkeypatch):
+    """If nobody came back although somebody must, the run would end as not converged, with the true gap."""
+    monkeypatch.setattr(left_out_module.LeftOut, "_return_violators", lambda self, margin: self.state.load_active())
+    solution = _solve_apart()
+    gap = dual_gap(K_APART, Y_APART, -np.ones(4), np.full(4, 0.1), solution.alpha[0])
+    assert not solution.converged
+    assert solution.gap == pytest.approx(gap)
+    assert gap > 1e-3
+
+
+@pytest.mark.parametrize("preset", ["auto", "aggressive", "none", "libsvm"])
+def test_max_iter_stops_everything(preset):
+    """However few steps are allowed, no pair takes more, and the gap told is that of the returned coefficients."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(620, 3)), rng.integers(0, 2, 620)
+    for max_iter in (0, 1, 7, 100):
+        with pytest.warns(ConvergenceWarning):
+            model = SVC(C=1e6, gamma=1.0, elimination=preset, max_iter=max_iter, cache_size=0.05).fit(X, y)
+        assert (model.n_iter_ <= max_iter).all()
+        alpha = np.zeros(620)
+        alpha[model.support_] = np.abs(model.dual_coef_[0])
+        gap = dual_gap(rbf_kernel(X, gamma=1.0), 2.0 * y - 1.0, -np.ones(620), np.full(620, 1e6), alpha)
+        assert model.gap_ == pytest.approx(gap, rel=1e-6)
+
+
+def test_the_published_algorithm_ends_where_a_pair_cannot_move_and_nothing_is_renewed():
+    """A stuck pair with samples left out and ``reconstruction="none"`` ends the run."""
+    K, y = np.full((4, 4), 1e17), np.array([1.0, -1.0, 1.0, -1.0])
+    policy = Elimination("multi", every=1, min_fraction=0.0, reconstruction="none")
+    dual = Dual(y[None], -np.ones((1, 4)), np.full((1, 4), 1e9), np.array([[1e9, 1e9, 1e8, 1e8]]))
+    assert solve_pairwise(dual, _matrix(K), tol=1e-3, max_iter=5000, elimination=policy).n_iter <= 5000
+
+
+# -- values that are not finite ------------------------------------------------------------------------------------
+
+
+def _nan_kernel(A, B):
+    values = A @ B.T
+    values[values > np.median(values)] = np.nan
+    return values
+
+
+def _inf_kernel(A, B):
+    with np.errstate(over="ignore"):
+        return np.exp(1e6 * np.abs(A @ B.T))
+
+
+NOT_FINITE = {
+    "poly": ({"kernel": "poly", "degree": 80, "gamma": 1e6}, "degree=80"),
+    "linear": ({"kernel": "linear"}, "kernel='linear'"),
+    "nan": ({"kernel": _nan_kernel}, "_nan_kernel"),
+    "inf": ({"kernel": _inf_kernel}, "_inf_kernel"),
+}
+
+
+@pytest.mark.parametrize("preset", ["auto", "aggressive"])
+@pytest.mark.parametrize("name", NOT_FINITE)
+@pytest.mark.parametrize("machine", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
+def test_values_that_are_not_finite_are_refused(machine, name, preset):
+    """Whatever overflows or is NaN is refused by an error that names the kernel; nothing is certified from it."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    parameters, words = NOT_FINITE[name]
+    X = X * 1e160 if name == "linear" else X
+    with pytest.raises(InvalidDataError, match="not finite") as caught:
+        machine(**parameters, elimination=preset).fit(X, y)
+    assert words in str(caught.value)
+
+
+@pytest.mark.parametrize("preset", ["auto", "aggressive", "none"])
+def test_sums_of_a_given_kernel_that_overflow_are_refused(preset):
+    """Each value is finite, their sums are not: no machine follows."""
+    K = np.full((20, 20), 1e308) + np.diag(np.full(20, 1e307))
+    with pytest.raises(InvalidDataError, match="precomputed"):
+        SVC(kernel="precomputed", C=1e3, elimination=preset).fit(K, np.arange(20) % 2)
+
+
+def test_float32_rows_that_overflow_are_computed_in_float64():
+    """Polynomials beyond 1e38 are no reason to fail: the machine is that of float64."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(60, 3)) * 1e5, rng.integers(0, 2, 60) * 2.0 - 1.0
+    K = (X @ X.T + 1.0) ** 9
+    matrix = KernelMatrix(
+        Kernel("poly", 1.0, 1.0, 9), X, samples=None, dtype=np.float32, cache_bytes=10**6, pool=Pool(1, None)
+    )
+    solution = solve(_classification(y, 1e-90), matrix, tol=1e-3, max_iter=-1, elimination=Elimination("none"))
+    assert solution.converged
+    assert dual_gap(K, y, -np.ones(60), np.full(60, 1e-90), solution.alpha[0]) < 1e-3
+
+
+@pytest.mark.parametrize("machine", [SVC, NuSVC, SVR, NuSVR, OneClassSVM])
+@pytest.mark.parametrize("degree", [2.5, -1, "3", 3.0])
+def test_degree_is_a_whole_number(machine, degree):
+    """As in scikit-learn a degree that is no integer, or negative, is a ValueError."""
+    with pytest.raises(InvalidParameterError, match="degree"):
+        machine(kernel="poly", degree=degree).fit(np.eye(4), [0, 1, 0, 1])
+
+
+# -- what is said of the end ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("max_iter", [1, 20, 100, -1])
+@pytest.mark.parametrize("tol", [1e-1, 1e-3, 1e-6])
+def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
+    """Also where a small margin is solved to a smaller tolerance, `converged_` is what `gap_` says."""
+    X, y = make_classification(
+        300, 10, n_informative=6, n_clusters_per_class=3, flip_y=0.05, random_state=np.random.RandomState(0)
+    )
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        model = NuSVC(nu=0.1, gamma=0.02, tol=tol, max_iter=max_iter).fit(X, y)
+    assert model.converged_ == (model.gap_ < tol)
+    assert model.fit_status_ == int(not model.converged_)
+    assert bool(caught) == (not model.converged_)
+    assert model.converged_ or max_iter >= 0
+
+
+def test_equal_rows_share_a_variable_that_is_small_beside_its_bound():
+    """With C = 1e10 a variable of 1e-3 is no rounding: copies of a row give the machine of the row alone."""
+    rng = np.random.default_rng(0)
+    X = np.repeat(30.0 * rng.normal(size=(30, 2)), 2, axis=0)
+    y = np.repeat(np.arange(30) % 2, 2)
+    once = SVC(C=2e10, gamma=1.0).fit(X[::2], y[::2])
+    twice = SVC(C=1e10, gamma=1.0).fit(X, y)
+    assert twice.gap_ == pytest.approx(once.gap_, abs=1e-9)
+    np.testing.assert_allclose(twice.decision_function(X), once.decision_function(X), atol=1e-9)
+    alpha = np.zeros(60)
+    alpha[twice.support_] = np.abs(twice.dual_coef_[0])
+    assert dual_gap(rbf_kernel(X, gamma=1.0), 2.0 * y - 1.0, -np.ones(60), np.full(60, 1e10), alpha) < 1e-3
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e-3, 1.0, 1e6, 1.5e9])
+def test_dealing_out_keeps_the_sum(size):
+    """However small a variable is, and however unlike the bounds are, its rows get all of it, none above its bound."""
+    owner, costs = np.array([1, 0, 0, 0, 1, -1]), np.array([1e9, 1.0, 1e9, 1e9, 3.0, 7.0])
+    total = np.array([2e9 + 1.0, 1e9 + 3.0])
+    merged = np.array([size, -min(size, 1e9)])
+    coefs = deal_out(merged, owner, costs, total)
+    np.testing.assert_allclose([coefs[1:4].sum(), coefs[[0, 4]].sum()], merged, rtol=1e-15)
+    assert (np.abs(coefs) <= costs).all()
+    assert coefs[5] == 0.0
+
+
+# -- the duality gap -----------------------------------------------------------------------------------------------
+
+
+def _least_loss(scores: np.ndarray, y: np.ndarray, costs: np.ndarray) -> float:
+    """Return min over b of sum C max(0, 1 - y (s + b)), by linear programming."""
+    n = len(y)
+    found = linprog(
+        np.concatenate([costs, [0.0]]),
+        A_ub=-np.column_stack([np.eye(n), y]),
+        b_ub=-(1.0 - y * scores),
+        bounds=[(0, None)] * n + [(None, None)],
+    )
+    return float(found.fun)
+
+
+@pytest.mark.parametrize("tol", [1e-1, 1e-4])
+@pytest.mark.parametrize("C", [0.1, 10.0])
+def test_the_duality_gap_is_the_primal_objective_less_the_dual_one(tol, C):
+    """With the best intercept found by linear programming, primal less dual objective is `duality_gap_`."""
+    rng = np.random.default_rng(1)
+    X, y = rng.normal(size=(60, 3)), rng.integers(0, 2, 60)
+    weights = rng.uniform(0.2, 2.0, 60)
+    model = SVC(C=C, gamma=0.5, tol=tol).fit(X, y, sample_weight=weights)
+    signs, beta = 2.0 * y - 1.0, np.zeros(60)
+    beta[model.support_] = model.dual_coef_[0]
+    K = rbf_kernel(X, gamma=0.5)
+    primal = 0.5 * beta @ K @ beta + _least_loss(K @ beta, signs, C * weights)
+    dual = np.abs(beta).sum() - 0.5 * beta @ K @ beta
+    assert model.duality_gap_ == pytest.approx(primal - dual, rel=1e-6, abs=1e-9)
+    assert model.dual_objective_ == pytest.approx(-dual, rel=1e-9)
+    exact = SVC(C=C, gamma=0.5, tol=1e-9).fit(X, y, sample_weight=weights)
+    assert 0.0 <= model.dual_objective_ - exact.dual_objective_ <= model.duality_gap_ + 1e-9
+    assert exact.duality_gap_ < 1e-6
+
+
+@pytest.mark.parametrize("machine", [SVC(C=3.0), NuSVC(nu=0.3), SVR(C=3.0), NuSVR(C=3.0), OneClassSVM(nu=0.3)])
+def test_the_duality_gap_bounds_what_is_missing_to_the_optimum(machine):
+    """For every machine the dual objective at a coarse tolerance is above that at a fine one by at most the gap."""
+    rng = np.random.default_rng(2)
+    X, y = rng.normal(size=(80, 3)), np.arange(80) % 3
+    fine = type(machine)(**{**machine.get_params(), "tol": 1e-8}).fit(X, y)
+    coarse = type(machine)(**{**machine.get_params(), "tol": 0.3}).fit(X, y)
+    assert -1e-9 <= coarse.dual_objective_ - fine.dual_objective_ <= coarse.duality_gap_ + 1e-9
+    assert 0.0 <= fine.duality_gap_ < 1e-5
+    assert coarse.duality_gap_ > fine.duality_gap_
+
+
+def test_the_duality_gap_of_two_samples_is_that_of_the_formula():
+    """Two points at ±1 with C below the optimum 1/2: w = 2C, errors 1 − 2C each, a gap of zero."""
+    model = SVC(kernel="linear", C=0.2).fit([[-1.0], [1.0]], [0, 1])
+    assert model.dual_objective_ == pytest.approx(0.5 * 0.4**2 - 0.4)
+    assert model.duality_gap_ == pytest.approx(0.0, abs=1e-12)
