@@ -184,9 +184,9 @@ def refuse(kernel: Kernel) -> InvalidDataError:
         constants += f", coef0={kernel.coef0:g}"
     what = "gamma or degree" if kernel.name == "poly" else "C"
     return InvalidDataError(
-        f"Kernel values or their sums are not finite with kernel={kernel.name!r}{constants}: they overflow on these "
-        f"rows, whose largest squared norm is {kernel.largest_square:.3g}. Scale the features with StandardScaler or "
-        f"MinMaxScaler, or lower {what}."
+        "The dual coefficients or intercepts are not finite, as kernel values or their sums are not, with "
+        f"kernel={kernel.name!r}{constants}: they overflow on these rows, whose largest squared norm is "
+        f"{kernel.largest_square:.3g}. Scale the features with StandardScaler or MinMaxScaler, or lower {what}."
     )
 
 

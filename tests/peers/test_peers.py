@@ -11,11 +11,10 @@ from pathlib import Path
 import pytest
 import sklearn
 
-from peers.exceptions import SVM, VERSION
+from peers.exceptions import SGD, SVM, VERSION
 
 _SKLEARN = Path(sklearn.__file__).parent
 _TESTS = Path(__file__).parents[1]
-_LEAST_SHARE = 0.97
 
 
 def _run(modules: str, report: Path) -> dict[str, tuple[str, str]]:
@@ -50,14 +49,19 @@ def _differences(outcomes: dict[str, tuple[str, str]], listed: dict[str, str]) -
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)  # half a minute of work each, of which a busy machine makes several
 @pytest.mark.parametrize(
-    ("modules", "listed"),
+    ("modules", "listed", "least"),
     [
-        pytest.param("svm/tests", SVM, id="svm"),
+        pytest.param("svm/tests", SVM, 0.97, id="svm"),
+        # Six of eleven hang on the seed, four on what n_jobs means.
+        pytest.param("linear_model/tests/test_sgd.py", SGD, 0.95, id="sgd"),
     ],
 )
-def test_scikit_learns_tests_pass_but_for_those_listed(modules: str, listed: dict[str, str], tmp_path: Path) -> None:
-    """At least 97 % of scikit-learn's tests pass on our classes, and those that do not are the ones listed."""
+def test_scikit_learns_tests_pass_but_for_those_listed(
+    modules: str, listed: dict[str, str], least: float, tmp_path: Path
+) -> None:
+    """The share of scikit-learn's tests that passes on our classes is large, and those that fail are listed."""
     outcomes = _run(modules, tmp_path / "outcomes.json")
     ran = [outcome for outcome, _ in outcomes.values() if outcome != "skipped"]
     differences = _differences(outcomes, listed)
@@ -66,7 +70,7 @@ def test_scikit_learns_tests_pass_but_for_those_listed(modules: str, listed: dic
         told = "; ".join(differences) or "no differences"
         pytest.skip(f"the list is of scikit-learn {VERSION}; with {sklearn.__version__} {counted}. {told}")
     assert not differences, "\n".join([counted, *differences])
-    assert ran.count("passed") >= _LEAST_SHARE * len(ran), counted
+    assert ran.count("passed") >= least * len(ran), counted
 
 
 def test_a_list_of_exceptions_is_strict() -> None:
