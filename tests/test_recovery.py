@@ -113,7 +113,7 @@ def test_a_killed_worker(
 def test_the_same_number_of_ranks_ends_in_the_same_bits(client: Client, rows: Any, at_epoch: Any) -> None:
     """With as many ranks as before, a restart resumes inside its epoch and is the undisturbed run bit for bit."""
     X, y = rows
-    options = OPTIONS | {"n_jobs": 3}
+    options = OPTIONS | {"n_jobs": 3, "penalty": "elasticnet"}
     whole = SGDClassifier(**options, client=client).fit(X, y)
     at_epoch({8: lambda: signal_rank(client, 1)})
     with pytest.warns(RuntimeWarning, match="with 3 ranks and all rows"):
