@@ -37,12 +37,12 @@ def generated(n: int) -> tuple[Any, Any]:
     return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
 
 
-def mnist() -> tuple[Any, Any]:
-    """Return the first 10000 digits, scaled to [0, 1], dense."""
+def mnist(n: int) -> tuple[Any, Any]:
+    """Return the first n digits, scaled to [0, 1], dense."""
     data = load("mnist")
-    X = data.X[:10_000]
+    X = data.X[:n]
     X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    return X / X.max(), data.y[:10_000]
+    return X / X.max(), data.y[:n]
 
 
 def real(name: str, *, sparse: bool) -> Callable[[], tuple[Any, Any]]:
@@ -64,7 +64,10 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
     "ijcnn1 dense": (real("ijcnn1", sparse=False), 1.0),
     "w8a csr": (real("w8a", sparse=True), 1.0),
     "w8a dense": (real("w8a", sparse=False), 1.0),
-    "mnist-10k": (mnist, 10.0),
+    "mnist-10k": (lambda: mnist(10_000), 10.0),
+    "mnist-6k": (lambda: mnist(6000), 1.0),
+    "letter": (real("letter", sparse=False), 1.0),
+    "usps": (real("usps", sparse=False), 1.0),
     "generated 60k x 20": (lambda: generated(60_000), 1.0),
 }
 
