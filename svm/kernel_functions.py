@@ -499,7 +499,7 @@ def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
     if rows.sparse is not None and rows.offsets is not None:
         parts, begin = [], 0
         while begin < rows.n:
-            parts.append(_densified_part(rows, begin))
+            parts.append(_densified_part(rows, *rows.sparse, begin))
             begin = parts[-1][1]
         return parts
     if rows.dense is not None and kernel.name == "rbf":
@@ -509,9 +509,10 @@ def left_form(kernel: Kernel, rows: Rows) -> list[tuple[int, int, Left]]:
     return [(0, rows.n, Left(rows))]
 
 
-def _densified_part(rows: Rows, begin: int) -> tuple[int, int, Left]:
+def _densified_part(
+    rows: Rows, values: AnyArray, indices: AnyArray, indptr: AnyArray, begin: int
+) -> tuple[int, int, Left]:
     """Return where a part of sparse left rows begins and ends, and the part."""
-    values, indices, indptr = rows.sparse or (np.empty(0), np.empty(0), np.empty(0))
     end = min(rows.n, begin + _MOST_LEFT)
     places, n_columns, table = indices[indptr[begin] : indptr[end]], rows.n_columns, None
     if n_columns * values.itemsize > _WIDEST_BYTES:
