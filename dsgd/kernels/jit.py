@@ -21,7 +21,7 @@ _files = sorted(Path(__file__).parent.glob("*.py"))
 _stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in _files)
 
 
-class _FirstUse(event.Listener):  # type: ignore[misc]
+class _FirstUse(event.Listener):
     """Says, once in a process, that a kernel is not on disk yet: somebody may wonder where some seconds go."""
 
     def __init__(self) -> None:
