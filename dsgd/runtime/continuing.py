@@ -101,6 +101,8 @@ def take_over(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) ->
             saved = {**left.arrays, "rows": np.array(rows, dtype=np.int64)}
         else:
             saved = {name: _of_all(name, table, left.world_size) for name, table in left.arrays.items()}
+            # The model that the first training returned, which all begin with, is what they have together.
+            saved.pop("params", None)
         arrays, per_rank = adapted(saved, rows, at.handovers())
         arrays["n_ranks"] = np.array([left.world_size])
     shared = share(rank.group, arrays, 0, per_rank)

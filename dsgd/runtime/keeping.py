@@ -25,7 +25,7 @@ from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own,
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.train_job import TrainJob
-from dsgd.runtime.train_state import OWN_MEMORY, TrainState, adapted, is_exact, share_of
+from dsgd.runtime.train_state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of
 from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining
@@ -58,7 +58,7 @@ class StateKeeping:
     """
 
     def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int]) -> None:
-        self._rank, self._rows = rank, rows
+        self._rank, self._rows, self._strategy = rank, rows, job.strategy
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
         self._clock = rank.ledger.clock
         self._began = self._looked = self._copied = self._written = self._clock()
@@ -66,6 +66,7 @@ class StateKeeping:
         # Threads that share a model have one, and would take the mean of it in each other's way.
         self._is_shared = isinstance(job.strategy, Hogwild)
         self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not self._is_shared
+        self._mixes = job.strategy.talks != "together" and not job.strategy.n_servers
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
         if job.checkpoint is not None or job.resume_from is not None:
@@ -141,7 +142,10 @@ class StateKeeping:
         One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
         those of the others, which would be lost though their ranks live.
         """
-        of_model = ("params", "received") if self._differ else ()
+        of_model = {"params", "received"} if self._differ else set()
+        if self._mixes:
+            # The model has come with what all have in common.
+            of_model.discard("params")
         names = [name for name in at.own() if name.startswith(OWN_MEMORY) or name in of_model]
         if not names:
             return
@@ -169,7 +173,7 @@ class StateKeeping:
             # With what weights have received goes what has been due.
             weighted_mean(self._rank.group, at.optimizer.counters[kernels.L1_TOTAL :][:1], n_rows / copies[1])
         if isinstance(at.strategy, AbstractRejoining):
-            at.strategy.rejoin()
+            at.strategy.rejoin(at.params)
 
     def look(self, at: TrainState, *, same_model: bool) -> None:
         """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""
@@ -230,6 +234,10 @@ class StateKeeping:
         if counters is None or not (agreed[_COPY] or agreed[_WRITE]):
             return
         common = at.common(counters, self._rows, self.elapsed_s)
+        if self._mixes:
+            common[RETURNED] = at.params.copy()
+            share = share_of(self._rank.number, self._rows)
+            self._strategy.collect(self._rank.group, common[RETURNED], share, at.strategy)
         if agreed[_COPY] and self._keeper is not None:
             n_rows = self._rows[self._rank.number]
             self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, n_rows)

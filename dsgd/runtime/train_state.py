@@ -8,7 +8,8 @@ checkpoint holds every row.
 Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
 happened. Otherwise (another number of ranks, or rows dealt anew):
 
-- all start from the mean, weighted by rows, of the model, where ranks had different ones, and of the averaged model;
+- where ranks had different models all start from the mean, weighted by rows; ranks of gossip, which count alike and
+  may have masses under way, from the model that training would have returned. Of averaged models all get the mean;
 - what the strategy remembers goes over as each array of it says (`dsgd.handover`), and so what has yet to be sent is
   neither lost nor sent twice; of what the optimiser remembers all get the mean, weighted by rows;
 - all get the mean of the step counter t, so that step sizes go on where they were;
@@ -38,7 +39,7 @@ from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_hando
 from dsgd.sync.period import Cut
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["OWN_MEMORY", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of"]
+__all__ = ["OWN_MEMORY", "RETURNED", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of"]
 
 # What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
 _RULE: Final = "rule."
@@ -47,6 +48,8 @@ STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
 #: What the names begin with of what a rank remembers beside its model.
 OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS)
+#: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
+RETURNED: Final = "returned"
 _NEVER: Final = sys.maxsize
 
 
@@ -222,8 +225,10 @@ class TrainState:
                 vector[...] = saved[name][0].reshape(vector.shape)
                 if how[name] == "sum" and not has_own:
                     vector *= share_of(rank, rows)
+        if RETURNED in saved and not has_own:
+            self.params[...] = saved[RETURNED]
         if isinstance(self.strategy, AbstractRejoining) and not has_own:
-            self.strategy.rejoin()
+            self.strategy.rejoin(self.params)
         received = self.optimizer.vectors().get("received")
         if received is not None and "received" not in saved:
             received.fill(0.0)

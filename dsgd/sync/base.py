@@ -326,8 +326,14 @@ class AbstractRejoining(ABC):
     """What a strategy remembers, where its arrays must fit those of other ranks."""
 
     @abstractmethod
-    def rejoin(self) -> None:
-        """Make arrays fit after all ranks have taken up the same ones, made of those of another gang, in place."""
+    def rejoin(self, params: FloatVector) -> None:
+        """Make arrays fit after all ranks have taken up the same ones, made of those of another gang, in place.
+
+        Parameters
+        ----------
+        params : array, shape (n_params,)
+            The model that all ranks have; read only.
+        """
 
 
 def state_arrays(state: Any) -> dict[str, AnyArray]:

@@ -71,7 +71,7 @@ class ChocoState(AbstractRejoining):
     def __post_init__(self) -> None:
         self.scratch = np.empty_like(self.public)
 
-    def rejoin(self) -> None:
+    def rejoin(self, params: FloatVector) -> None:
         """Take the public copy, which all ranks now have in common, for the mean of those of the neighbours too."""
         self.mixed[:] = self.public
 

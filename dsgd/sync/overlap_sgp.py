@@ -89,9 +89,9 @@ class InFlightState(AbstractRejoining):
                 np.multiply(params, weight, out=row[:-1])
                 row[-1] = weight
 
-    def rejoin(self) -> None:
-        """Begin anew: all ranks have the same model now, and of shares under way those of some are missing."""
-        self.begin(self.anchor)
+    def rejoin(self, params: FloatVector) -> None:
+        """Begin anew: all ranks have the same model now, in which is what was under way."""
+        self.begin(params)
 
 
 @dataclass(frozen=True)

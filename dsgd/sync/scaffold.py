@@ -68,7 +68,7 @@ class ControlState(AbstractRejoining):
         # Of the rows of this rank in those of all; what is no field is not handed on to other ranks.
         self.share = 1.0
 
-    def rejoin(self) -> None:
+    def rejoin(self, params: FloatVector) -> None:
         """Take the mean of the controls, which each rank now has for its own, for the common one: they cancel."""
         self.common[:] = self.own
 

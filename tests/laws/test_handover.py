@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,16 +13,16 @@ import pytest
 
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
+from dsgd.comm.topology import Complete, Star
 from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
 from dsgd.local import SGD, Objective
-from dsgd.runtime import keeping
-from dsgd.runtime.checkpoint import Checkpoint, SavedState, write
+from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.snapshot import Snapshot, SnapshotKeeper
+from dsgd.runtime.snapshot import SnapshotKeeper
 from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import TrainState
-from dsgd.sync import EASGD, SCAFFOLD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
+from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.base import state_arrays
 from dsgd.sync.period import Cut
 from gangs import run_gang
@@ -60,11 +61,15 @@ def state_of(group: Group, job: TrainJob, shard: Any, rows: Sequence[int]) -> Tr
 
 
 def go_on(
-    strategy: Any, folder: Path, now: Sequence[int], lost: Sequence[int] = ()
+    strategy: Any,
+    folder: Path,
+    now: Sequence[int],
+    lost: Sequence[int] = (),
+    look: Callable[[Group, TrainState, Sequence[int]], None] = lambda group, at, rows: None,
 ) -> tuple[list[dict[str, np.ndarray]], list[dict[str, np.ndarray]]]:
     """Return what each of four ranks remembers after some rounds, and what each of those that go on from a file does.
 
-    With `lost` ranks go on from what the others, the first of the new gang, have in memory.
+    With `lost` ranks go on from what the others, the first of the new gang, have in memory. `look` sees each state.
     """
     job, shards = job_of(strategy), shards_of(BEFORE)
     rng = np.random.default_rng(0)
@@ -77,15 +82,14 @@ def go_on(
             vector += step[group.rank]
             strategy.sync(group, vector, BEFORE[group.rank] / sum(BEFORE), at.strategy)
         at.epoch = 2
-        counters = group.allgather(at.optimizer.counters)
-        common = at.common(counters, BEFORE, 0.0)
-        rows = at.gathered(group, same_model=strategy.ends_equal)
-        copy = Snapshot((2, 0), {**common, **at.copied()}, n_rows=BEFORE[group.rank])
-        if group.rank == 0 and not lost:
-            digests = np.array([shard.digest() for shard in shards])
-            configuration = keeping._configuration(job)
-            arrays = {**common, **rows, "digests": digests}
-            write(Checkpoint(folder), SavedState((2, 0), len(BEFORE), configuration, arrays))
+        look(group, at, BEFORE)
+        keeper = SnapshotKeeper() if lost else None
+        rank = Rank(group, AbortFlag(), keeper=keeper)
+        kept = replace(job, checkpoint=None if lost else Checkpoint(folder, every_s=0))
+        keeping = StateKeeping(rank, kept, shards[group.rank], BEFORE)
+        wishes = np.array([1.0, 1.0, 1.0, 0.0])
+        keeping.end_epoch(at, wishes, is_last=False, same_model=strategy.ends_equal)
+        copy = keeper and keeper.latest
         return {name: array.copy() for name, array in state_arrays(at.strategy).items()}, copy
 
     found = run_gang("inproc", len(BEFORE), work)
@@ -99,6 +103,7 @@ def go_on(
         shard = shards_of(now)[group.rank]
         at = state_of(group, later, shard, now)
         assert StateKeeping(rank, later, shard, list(now)).recall(at) is not None
+        look(group, at, now)
         return {name: array.copy() for name, array in state_arrays(at.strategy).items()}
 
     return [state for state, _ in found], run_gang("inproc", len(now), resume)
@@ -153,6 +158,28 @@ def test_controls_cancel_after_a_change_of_ranks(now: list[int], tmp_path: Path)
         mean = np.sum([n / sum(now) * state["own"] for n, state in zip(now, after, strict=True)], axis=0)
         for state in after:
             np.testing.assert_allclose(state["common"], mean, rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("lost", [[], [1]], ids=["file", "copies"])
+@pytest.mark.parametrize(
+    "strategy",
+    [DPSGD(8), SGP(8), SGP(8, Star()), ChocoSGD(8, TopK(0.3)), ChocoSGD(8, TopK(0.3), 0.4, Complete())],
+    ids=repr,
+)
+def test_the_model_of_neighbours_stays(strategy: Any, lost: list[int], tmp_path: Path) -> None:
+    """Whoever takes over from ranks of gossip, whose models differ, starts from what those would have returned."""
+    returned, models = [], []
+
+    def collect(group: Group, at: TrainState, rows: Sequence[int]) -> None:
+        model = at.params.copy()
+        strategy.collect(group, model, rows[group.rank] / sum(rows), at.strategy)
+        (returned if len(rows) == len(BEFORE) else models).append((model, at.params.copy()))
+
+    go_on(strategy, tmp_path, [60, 10, 30], lost=lost, look=collect)
+    assert len({params.tobytes() for _, params in returned}) > 1
+    for model, params in models:
+        np.testing.assert_allclose(params, returned[0][0], rtol=1e-12, atol=1e-14)
+        np.testing.assert_allclose(model, returned[0][0], rtol=1e-12, atol=1e-14)
 
 
 def test_ranks_draw_numbers_of_their_own(tmp_path: Path) -> None:

@@ -18,6 +18,7 @@ from __future__ import annotations
 import numpy as np
 
 from reference import compression
+from reference import strategies as rules
 from reference.asynchronous import Server
 
 RATE, ALPHA = 0.05, 0.02
@@ -99,8 +100,10 @@ class Averaging:
         return self.rule.sync(models, rates=rates, losses=losses)
 
     def take_over(self, size):
-        """Let all start from the mean of the models, with what all had alike, and the mean of what they had not."""
-        self.size, self.models = size, np.tile(self.models.mean(axis=0), (size, 1))
+        """Let all start from the mean, in gossip from what it keeps, with what all had alike, and means of the rest."""
+        mixes = isinstance(self.rule, (rules.Gossip, rules.PushSum, rules.Choco))
+        model = self.returned() if mixes else self.models.mean(axis=0)
+        self.size, self.models = size, np.tile(model, (size, 1))
         rule, rule.w = self.rule, np.full(size, 1 / size)
         if hasattr(rule, "own"):
             rule.own = np.tile(rule.own.mean(axis=0), (size, 1))
