@@ -230,7 +230,7 @@ def text_of(member: Member) -> str:
     """Return what the file of a member says: the models of its twin, one line for each epoch."""
     after, returned = twins.trajectory(member.twin())
     lines = ",\n".join(f"  {_numbers(_once(models))}" for models in after)
-    name = json.dumps(repr(member.strategy))
+    name = json.dumps(type(member.strategy).__name__)
     return f'{{"strategy": {name},\n "models": [\n{lines}],\n "returned": {_numbers(returned)}}}\n'
 
 

@@ -52,8 +52,8 @@ def test_the_score_of_an_epoch_is_that_of_the_model_returned(strategy: Any, aver
     """However far ranks are apart when an epoch ends, the last score is that of what training returns."""
     if average and (strategy.n_servers and strategy.exchanges == "gradient"):
         pytest.skip("a server takes the steps, and no rank has iterates to average")
-    shards = shards_of([40, 64, 16], loss="squared_error")
-    held_out = shards_of([9, 5, 12], seed=1, loss="squared_error")
+    shards = shards_of([40, 64, 16, 0], loss="squared_error")
+    held_out = shards_of([9, 5, 0, 12], seed=1, loss="squared_error")
     data = [TrainData(shard, validation) for shard, validation in zip(shards, held_out, strict=True)]
     sgd = SGD(Objective("squared_error", "l2", 0.01), schedule="constant", eta0=0.02, average=average)
     job = TrainJob(sgd, strategy, np.zeros(6), 2, None, 5, early_stopping=True, scoring="r2")
