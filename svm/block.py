@@ -199,7 +199,7 @@ class _Run:
         """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
         if self.matrix.dtype == np.float32 or self.state.n_iter < self.next_proof:
             return False
-        return gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum())
+        return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
 
     def _is_hidden(self, gap: float) -> bool:
         """Return whether proofs, of which the last has found `gap`, see no progress where rounding hides it."""

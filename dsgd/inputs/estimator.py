@@ -412,7 +412,8 @@ class AbstractClusterEstimator(BaseEstimator):
         """Set parameters; see `sklearn.base.BaseEstimator.set_params`."""
         if "client" in params:
             self.__dict__.pop("_lost_client", None)
-        return super().set_params(**params)
+        super().set_params(**params)
+        return self
 
     def __getstate__(self) -> dict[str, Any]:
         state: dict[str, Any] = dict(super().__getstate__())

@@ -124,7 +124,7 @@ def _is_left(name: str, rank: Rank, job: TrainJob) -> bool:
 
 
 def _digest(vector: AnyArray) -> int:
-    digest = hashlib.blake2b(np.ascontiguousarray(vector), digest_size=_DIGEST_BYTES).digest()
+    digest = hashlib.blake2b(np.ascontiguousarray(vector).data, digest_size=_DIGEST_BYTES).digest()
     return int.from_bytes(digest, "little", signed=True)
 
 

@@ -414,7 +414,7 @@ class Synchronizer:
         scale = getattr(self._optimizer, "grad_scale", None)
         if scale is not None:
             gradient /= gradient.dtype.type(float(scale))
-            self._optimizer.grad_scale = None  # type: ignore[attr-defined]  # GradScaler deletes it after the step
+            self._optimizer.grad_scale = None  # GradScaler deletes it after the step
 
     # -- what all exchanges share --------------------------------------------------------------------------------
 
@@ -431,7 +431,7 @@ class Synchronizer:
 
     def _loss(self, loss: Any) -> float:
         """Return the loss of a step as a number, where the strategy asks for it: a device has to wait for that."""
-        strategy = self._strategy
+        strategy: Any = self._strategy
         if not isinstance(strategy, (LeaderSGD, AbstractAdaptation)):
             return 0.0
         if loss is not None:
