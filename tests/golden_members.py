@@ -203,8 +203,8 @@ COMPRESSORS = [
             ("sign", ErrorFeedback(Sign()), lambda: FEEDBACK(lambda v, r, k: compression.signed(v))),
             ("onebit", ErrorFeedback(OneBit(4)), lambda: FEEDBACK(lambda v, r, k: compression.one_bit(v, 4))),
             ("powersgd", ErrorFeedback(PowerSGD(1)), lambda: twins.LowRank(right())),
-            ("half", ErrorFeedback(Half()), lambda: FEEDBACK(half)),
-            ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: FEEDBACK(brain)),
+            ("half", ErrorFeedback(Half()), lambda: twins.Halved(half)),
+            ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: twins.Halved(brain)),
             ("gtopk", GTopK(0.3), lambda: twins.Merged(2, "conserving", "butterfly")),
             ("gtopk-tree", GTopK(0.3, "put-back", "tree"), lambda: twins.Merged(2, "put-back", "tree")),
             ("adacomp", AdaComp(3), lambda: twins.Adaptive(3)),
@@ -214,7 +214,7 @@ COMPRESSORS = [
         ]
     ),
     on_models(TopK(0.3), lambda: FEEDBACK(top(2)), "topk-bare"),
-    on_models(Half(), lambda: FEEDBACK(half), "half-bare"),
+    on_models(Half(), lambda: twins.Halved(half), "half-bare"),
     on_gradients(DGC(0.3, 0.8), lambda: twins.Deep(DGC(0.3, 0.8)), "dgc"),
     on_gradients(
         DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3),

@@ -16,7 +16,8 @@ change. Payloads are summed
 - pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
 - as they are, where the entries that are not zero would take more than that: `NonZero`;
 - decoded, by an all-reduce, where payloads would pass more bytes through a rank than whole vectors do, as short ones of
-  many ranks that all others must see: what is gathered, `Half` and `TernGrad`;
+  many ranks that all others must see: what is gathered, and `TernGrad`. Not `Half`: a sum that is cut into buckets must
+  be rounded as the whole is;
 - tensor by tensor: `Layerwise`; those that travel whole together, and so the factors of all `PowerSGD`.
 
 Every rank decodes the same payloads in the same order, so every bit agrees on all ranks. Where ranks are threads of
@@ -377,7 +378,7 @@ _SUMS: Final[dict[type, Callable[..., None]]] = {
 
 
 # The sum of these is another one than that of what they decode to, or takes no more than that in any case.
-_SUMMED_AS_PAYLOADS: Final = (GTopK, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
+_SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
 
 
 def compressed_cost(rank: int, size: int, n: int, itemsize: int, compressor: AbstractCompressor[Any]) -> Cost | None:

@@ -464,6 +464,17 @@ class Feedback(Sum):
         return np.sum(sent, axis=0)
 
 
+class Halved(Feedback):
+    """The sum is rounded once more, by the rank whose part it is: so short a vector is one part, of the last rank."""
+
+    def __call__(self, vectors):
+        """Return the sum as it is sent."""
+        total = super().__call__(vectors)
+        sent = self.send(total, len(vectors) - 1, self.number)
+        self.kept[-1] = self.kept[-1] + total - sent
+        return sent
+
+
 class Unbiased(Feedback):
     """What is rounded at random is forgotten."""
 
