@@ -76,7 +76,8 @@ def fit_sigmoid(scores: FloatVector, is_first: AnyArray) -> tuple[float, float]:
     """
     n_first, n_second = int(is_first.sum()), int((~is_first).sum())
     target = np.where(is_first, (n_first + 1) / (n_first + 2), 1 / (n_second + 2))
-    unit = float(np.abs(scores).max(initial=0.0)) or 1.0
+    # Scores so small that the slope over them would overflow say no more than zeros.
+    unit = max(float(np.abs(scores).max(initial=0.0)), 1e-290)
     rows = np.stack([scores / unit, np.ones(len(scores))])
 
     def loss(at: FloatVector) -> float:

@@ -1,9 +1,9 @@
 """Sums of kernel values for prediction, in float64 whatever the type of rows, a small block at a time.
 
 Problem: f(x) = Σ β_j k(x, z_j) of support vectors z_j takes terms of both signs, so what is rounded off a value is
-multiplied by Σ |β_j| before it meets the margin. Where features are large and the kernel grows with them, float32
+multiplied by ``Σ |β_j|`` before it meets the margin. Where features are large and the kernel grows with them, float32
 rounds off more than the margin is wide. With rbf it would seldom show, but no bound says so beforehand: rounding errors
-of n products times Σ |β_j| k(x, z_j) exceed a hundredth of the margin on usual sets, for a third of the time saved.
+of n products times ``Σ |β_j| k(x, z_j)`` exceed a hundredth of the margin on usual sets, for a third of the time saved.
 
 A linear kernel needs no kernel values: its f is one product with w = Σ β_j z_j.
 """

@@ -8,7 +8,7 @@ import pytest
 import scipy.optimize
 import scipy.sparse as sp
 import sklearn.svm
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from sklearn import datasets
 from sklearn.base import clone
@@ -174,6 +174,7 @@ def test_points_of_a_grid_have_the_probabilities_of_a_fit():
         np.testing.assert_allclose(path.estimator(number).predict_proba(X), alone.predict_proba(X), atol=2e-3)
 
 
+@example([8.5e-308, 0.0], 1, 1e-9)
 @given(
     st.lists(st.floats(-30, 30), min_size=1, max_size=40),
     st.integers(0, 2**32 - 1),
