@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import threading
+from pathlib import Path
 from typing import Any
 
 import dask.array as da
@@ -16,6 +19,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import (
     ClusterError,
     ClusterUnreachableError,
+    InvalidDataError,
     InvalidParameterError,
     VersionMismatchError,
 )
@@ -365,6 +369,25 @@ def test_a_cluster_that_fits_start_by_themselves_is_kept(caplog: pytest.LogCaptu
     close_own_cluster()
     close_own_cluster()
     assert third.status == "closed"
+
+
+def test_a_script_without_a_guard_is_told_so(tmp_path: Path) -> None:
+    """Worker processes run the script that starts them: what it lacks is said once, and nothing else is printed."""
+    script = tmp_path / "script.py"
+    script.write_text("from dsgd.runtime import client_for\nwith client_for():\n    print('never')\n")
+    done = subprocess.run([sys.executable, script], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert done.stderr.rstrip().splitlines()[-1].startswith("dsgd.errors.ClusterError: no worker processes")
+    assert "if __name__ == '__main__':" in done.stderr
+    assert "distributed.nanny" not in done.stderr
+
+
+def test_targets_given_twice_start_no_processes(caplog: pytest.LogCaptureFixture) -> None:
+    """A list of names for rows is refused at once."""
+    with caplog.at_level("WARNING", logger="dsgd"), pytest.raises(InvalidDataError, match="y and sample_weight"):
+        SGDClassifier().fit(["a", "b"], [0, 1])
+    assert not caplog.records
 
 
 def test_repeated_jobs_leave_nothing(client: Client) -> None:

@@ -25,6 +25,7 @@ from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
     check_room,
+    check_targets,
     feature_names,
     is_collection,
     is_distributed,
@@ -302,6 +303,8 @@ class AbstractClusterEstimator(BaseEstimator):
         from dsgd.runtime import client_for
         from dsgd.runtime.versions import check_versions
 
+        if is_distributed(X):
+            check_targets(X, y, sample_weight, supervised=supervised)  # before worker processes are started for it
         with client_for(self.client) as client, _released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
             check_versions(client)

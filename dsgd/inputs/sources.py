@@ -30,6 +30,7 @@ _PART_BYTES: Final = 32 << 20
 
 __all__ = [
     "check_room",
+    "check_targets",
     "feature_names",
     "is_collection",
     "is_distributed",
@@ -63,6 +64,31 @@ def feature_names(X: Any) -> Any:
     if columns is None or not all(isinstance(c, str) for c in columns):
         return None
     return np.asarray(columns, dtype=object)
+
+
+def check_targets(X: Any, y: Any, sample_weight: Any, *, supervised: bool = True) -> None:
+    """Raise unless targets come from one place: beside a collection, or within blocks and files.
+
+    Parameters
+    ----------
+    X, y, sample_weight, supervised
+        As for `to_delayed_blocks`.
+
+    Raises
+    ------
+    InvalidDataError
+        Targets are missing, or given twice.
+    """
+    if is_collection(X):
+        if y is None and supervised:
+            raise InvalidDataError(
+                "This estimator requires y to be passed, but the target y is None: pass a collection cut like X."
+            )
+    elif y is not None or sample_weight is not None:
+        raise InvalidDataError(
+            "y and sample_weight must be None when X is a list of blocks or files: "
+            "a block is a tuple (X, y) or (X, y, sample_weight), a svmlight file holds its targets."
+        )
 
 
 def to_delayed_blocks(
@@ -105,19 +131,11 @@ def to_delayed_blocks(
     """
     import dask
 
+    check_targets(X, y, sample_weight, supervised=supervised)
     build = dask.delayed(build, pure=False)
     if is_collection(X):
-        if y is None and supervised:
-            raise InvalidDataError(
-                "This estimator requires y to be passed, but the target y is None: pass a collection cut like X."
-            )
         rows, *others = _cut_alike(X, {"y": y, "sample_weight": sample_weight}, compute)
         return [build(*block) for block in zip(rows, *others, strict=True)]
-    if y is not None or sample_weight is not None:
-        raise InvalidDataError(
-            "y and sample_weight must be None when X is a list of blocks or files: "
-            "a block is a tuple (X, y) or (X, y, sample_weight), a svmlight file holds its targets."
-        )
     if _is_path(X) or _is_path(X[0]):
         from dsgd.datasets import read_svmlight
 

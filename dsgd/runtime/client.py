@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
+import multiprocessing
 import os
 import threading
 from collections.abc import Iterator
@@ -167,18 +168,27 @@ def client_for(client: Any = None, *, n_workers: int | None = None, threads_per_
 @contextmanager
 def _started(n_workers: int | None = None, threads_per_worker: int = 1) -> Iterator[Client]:
     """Start a cluster on this machine; it is closed at the end."""
-    with (
-        LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=threads_per_worker,
-            processes=True,
-            dashboard_address="127.0.0.1:0",
-            scheduler_kwargs={"dashboard": False},
-            preload=[QUIET_WORKER],
-        ) as cluster,
-        Client(cluster, set_as_default=False) as own,
-    ):
-        yield own
+    if getattr(multiprocessing.current_process(), "_inheriting", False):
+        # Here a worker process is being started, which runs the script that started it up to this line: see below.
+        raise SystemExit(1)
+    with ExitStack() as stack:
+        try:
+            cluster = stack.enter_context(
+                LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=threads_per_worker,
+                    processes=True,
+                    dashboard_address="127.0.0.1:0",
+                    scheduler_kwargs={"dashboard": False},
+                    preload=[QUIET_WORKER],
+                )
+            )
+        except RuntimeError as error:
+            raise ClusterError(
+                f"no worker processes could be started on this machine ({error}). Each of them begins by running the "
+                "script that starts them: put what the script does under `if __name__ == '__main__':`."
+            ) from error
+        yield stack.enter_context(Client(cluster, set_as_default=False))
 
 
 def connect_client(address: str, timeout_s: float = 5.0) -> Client:
