@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -55,6 +56,7 @@ AVERAGING = [
 ]
 
 
+@cache
 def problem(kind: str) -> tuple[Any, np.ndarray]:
     """Return rows of which a quarter of the features count; of sparse ones every other one is on few ranks."""
     rng = np.random.default_rng(0)
@@ -79,6 +81,12 @@ def trained(
     return SGDRegressor(**{**options, **rates, **parts, **more}).fit(X, y)
 
 
+@cache
+def of_one_rank(momentum: Any, kind: str, penalty: str) -> Any:
+    """Return the model of one rank, which a strategy with that policy for momentum is held to."""
+    return trained(LocalSGD(momentum=momentum), 1, *problem(kind), penalty, 10)
+
+
 def objective(model: Any, X: Any, y: np.ndarray, penalty: str) -> float:
     """Return what is minimised, by its definition."""
     w, share = model.coef_, SHARE[penalty]
@@ -98,7 +106,7 @@ WITH_MANY = [LocalSGD(32), EpochAveraging(), SlowMo(32, 0.5), DPSGD(32)]
 def test_ranks_find_the_model_of_one(strategy: Strategy, n_ranks: int, kind: str, penalty: str) -> None:
     """The objective is that of one rank within 2 %, and so is the number of non-zeros, up to one."""
     X, y = problem(kind)
-    one = trained(LocalSGD(momentum=strategy.momentum), 1, X, y, penalty, 10)
+    one = of_one_rank(strategy.momentum, kind, penalty)
     many = trained(strategy, n_ranks, X, y, penalty, 10 * n_ranks)
     assert objective(many, X, y, penalty) < (1.02 + LAGS.get(type(strategy), 0.0)) * objective(one, X, y, penalty)
     assert abs(np.count_nonzero(many.coef_) - np.count_nonzero(one.coef_)) <= 1 + 0.02 * N_FEATURES
