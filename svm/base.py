@@ -22,7 +22,7 @@ from dsgd.svm.block import solve
 from dsgd.svm.dual import Dual, Solution
 from dsgd.svm.elimination import Elimination, resolve_elimination
 from dsgd.svm.gang import Gang, RowPacker, fit_on_rank
-from dsgd.svm.kernel_functions import KERNELS, Kernel, scale_gamma, survey
+from dsgd.svm.kernel_functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.linear_start import has_linear_start, solve_from_weights
 from dsgd.svm.merging import merge_rows
@@ -81,6 +81,9 @@ class AbstractKernelSVM(AbstractClusterEstimator):
 
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
+
+    #: Whether coefficients sum to zero.
+    _IS_BALANCED: ClassVar[bool] = True
 
     _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
 
@@ -179,11 +182,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         used = owner >= 0
         totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
         if self._gang is not None:
-            kernel = self._gang.make_kernel(self._known_kernel(), self.gamma, X, totals, first)
+            known, balanced = self._known_kernel(), self._IS_BALANCED
+            kernel = self._gang.make_kernel(known, self.gamma, X, totals, first, balanced=balanced)
             self._gamma = kernel.gamma
             return kernel
         self._gamma = scale_gamma(self.gamma, X, totals, index=first)
-        return survey(self._known_kernel(), X, first)
+        return survey(self._known_kernel(), X, first, balanced=self._IS_BALANCED)
 
     def _known_kernel(self) -> Kernel:
         if self._is_precomputed():
@@ -238,7 +242,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             self.solver == "pairwise" or max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
         )
         if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
-            return solve_from_weights(dual, X[rows], run, tol=tol, n_threads=pool.n_threads)
+            near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
+            return solve_from_weights(dual, near, run, tol=tol, n_threads=pool.n_threads)
         return run(dual, max_iter)
 
     def _make_matrix(
@@ -361,7 +366,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             self.support_vectors_ = X[support]
         self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
 
-    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector) -> None:
+    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector, kernel: Kernel) -> None:
+        """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
         self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
         self.intercept_ = intercept
         if not (np.isfinite(coefs).all() and np.isfinite(intercept).all()):
@@ -371,9 +377,14 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             )
         self.__dict__.pop("_coef", None)
         if self._is_linear() and (self._gang is None or self._gang.leads):
-            pairs = self._pair_coefs().T
-            pairs = sp.csr_matrix(pairs) if sp.issparse(self.support_vectors_) else pairs
-            self._coef: Any = _canonical(pairs @ self.support_vectors_.astype(np.float64, copy=False))
+            pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
+            if kernel.shift is not None:
+                # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
+                coef = pairs @ (as_dense(vectors) - kernel.shift)
+                self.intercept_ = intercept - coef @ kernel.shift
+                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
+            else:
+                self._coef = _canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same support vectors and coefficients.

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
-from dsgd.svm.kernel_functions import Kernel, is_sparse_cheaper, row_sums, survey
+from dsgd.svm.kernel_functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.peers import Peers
@@ -165,7 +165,16 @@ class Gang:
         self.merged = first, owner
         return first, owner, total
 
-    def make_kernel(self, kernel: Kernel, gamma: str | float, X: Any, totals: FloatVector, first: IntVector) -> Kernel:
+    def make_kernel(
+        self,
+        kernel: Kernel,
+        gamma: str | float,
+        X: Any,
+        totals: FloatVector,
+        first: IntVector,
+        *,
+        balanced: bool,
+    ) -> Kernel:
         """Return the kernel with gamma, mean and lengths of the representatives `first`, with weights `totals`."""
         d, ours = int(X.shape[1]), first[self._holder[first] == self.rank.number]
         rows = self._local[ours]
@@ -180,12 +189,19 @@ class Gang:
         elif isinstance(gamma, str):
             gamma = 1.0 / d
         kernel = replace(kernel, gamma=float(gamma))
-        if kernel.name == "rbf" and not self.is_sparse:
+        if (kernel.name == "rbf" or (balanced and kernel.name == "linear")) and not self.is_sparse:
             total = np.asarray(X[rows].sum(axis=0, dtype=np.float64)).ravel()
             self.rank.group.allreduce(total)
             kernel = replace(kernel, shift=total / len(first))
         if kernel.function is not None:
             return kernel
+        kernel = self._survey(kernel, X, rows)
+        if kernel.name == "linear" and kernel.shift is not None and not is_far(kernel):
+            kernel = self._survey(replace(kernel, shift=None), X, rows)
+        return kernel
+
+    def _survey(self, kernel: Kernel, X: Any, rows: IntVector) -> Kernel:
+        """Return the kernel with what all ranks know of some rows of each."""
         kernel = survey(kernel, X, rows, sparse=self.is_sparse)
         largest = np.array([kernel.largest_square])
         self.rank.group.allreduce(largest, "max")

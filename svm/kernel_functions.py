@@ -25,10 +25,12 @@ __all__ = [
     "Kernel",
     "Left",
     "Rows",
+    "as_dense",
     "block_values",
     "cast_rows",
     "centre",
     "concatenate_rows",
+    "is_far",
     "is_sparse_cheaper",
     "left_bytes",
     "left_form",
@@ -67,7 +69,8 @@ class Kernel:
     function : callable or None
         ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
     shift : array, shape (d,), or None
-        Taken off dense rows before rbf distances, which it leaves as they are; None takes the mean of the rows at hand.
+        Taken off dense rows. Rbf distances are left as they are; None takes the mean of the rows at hand. Inner
+        products with a linear kernel are other ones, which is for duals where they are as good (`survey`).
     largest_square : float
         Largest squared norm of a training row, less the shift, where it is known: says how far rounding goes.
     """
@@ -200,28 +203,36 @@ def _chunks(X: Any, index: IntVector | None = None) -> Iterator[tuple[int, Any]]
         yield begin, X[begin : begin + step] if index is None else X[index[begin : begin + step]]
 
 
-def _densified(rows: Any) -> AnyArray:
+def as_dense(rows: Any) -> AnyArray:
+    """Return rows as an array."""
     return np.asarray(rows.toarray() if sp.issparse(rows) else rows)
 
 
 def centre(kernel: Kernel, X: Any, index: IntVector | None = None) -> FloatVector | None:
-    """Return what to take off rows that are multiplied as dense ones, before rbf distances.
+    """Return what to take off rows that are multiplied as dense ones.
 
-    It is the kernel's shift, or the mean of these rows; with it CSR rows give the values of the same dense ones, to the
-    last bit.
+    It is the kernel's shift, or with rbf the mean of these rows; with it CSR rows give the values of the same dense
+    ones, to the last bit.
     """
-    if kernel.name != "rbf":
-        return None
-    if kernel.shift is not None:
+    if kernel.shift is not None or kernel.name != "rbf":
         return kernel.shift
+    return _mean(X, index)
+
+
+def _mean(X: Any, index: IntVector | None) -> FloatVector:
     total = np.zeros(X.shape[1])
     for _, part in _chunks(X, index):
-        total += _densified(part).sum(axis=0, dtype=np.float64)
+        total += as_dense(part).sum(axis=0, dtype=np.float64)
     return total / max(1, X.shape[0] if index is None else len(index))
 
 
-def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = None) -> Kernel:
+def survey(
+    kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = None, balanced: bool = False
+) -> Kernel:
     """Return the kernel with what all problems on these rows need to know: their mean, and how long they are.
+
+    Where coefficients sum to zero, Σ β_j (x_j − m)'(x_i − m) is Σ β_j x_j'x_i less one number for all i: the dual is the
+    same. Of rows far from the origin the latter leaves few digits, so a linear kernel takes the former.
 
     Parameters
     ----------
@@ -233,16 +244,28 @@ def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = No
         Which of them are meant.
     sparse : bool or None, default None
         Whether rows are multiplied as CSR; None asks `prefers_sparse`.
+    balanced : bool, default False
+        Whether the coefficients of all problems sum to zero.
     """
-    if sp.issparse(X) and (kernel.name != "rbf" or (prefers_sparse(X) if sparse is None else sparse)):
+    sparse = prefers_sparse(X) if sparse is None else sparse
+    if balanced and kernel.name == "linear" and kernel.shift is None and not sparse:
+        moved = survey(replace(kernel, shift=_mean(X, index)), X, index, sparse=sparse)
+        if is_far(moved):
+            return moved
+    if sp.issparse(X) and (sparse or (kernel.name != "rbf" and kernel.shift is None)):
         squares = np.asarray(X.multiply(X).sum(axis=1), dtype=np.float64).ravel()[index]
         return replace(kernel, largest_square=float(squares.max(initial=0.0)))
     shift, largest = centre(kernel, X, index), 0.0
     for _, part in _chunks(X, index):
-        rows = _densified(part)
+        rows = as_dense(part)
         away = rows if shift is None else rows - shift
         largest = max(largest, float(np.einsum("ij,ij->i", away, away, dtype=np.float64).max(initial=0.0)))
     return replace(kernel, shift=shift, largest_square=largest)
+
+
+def is_far(kernel: Kernel) -> bool:
+    """Return whether what is taken off the rows is longer than all that is left of any of them."""
+    return kernel.shift is not None and bool(kernel.shift @ kernel.shift > kernel.largest_square)
 
 
 def prefers_sparse(X: Any) -> bool:
@@ -298,17 +321,18 @@ def prepare(
             squares *= -kernel.gamma
         values = (parts[0] * scale).astype(dtype, copy=False)
         return Rows(n, sparse=(values, parts[1], parts[2]), n_columns=d, offsets=squares.astype(dtype))
-    if kernel.name != "rbf" and index is None and not sp.issparse(X):
+    if kernel.name != "rbf" and shift is None and index is None and not sp.issparse(X):
         return Rows(n, dense=np.ascontiguousarray(X, dtype=dtype))
     out = np.empty((n, d + 2 if kernel.name == "rbf" else d), dtype=dtype)
     for begin, part in _chunks(X, index):
-        rows = _densified(part)
+        rows = as_dense(part)
         target = out[begin : begin + len(rows)]
+        if shift is not None:
+            rows = rows - shift  # float64
         if kernel.name != "rbf":
             target[:] = rows
             continue
         rows = np.asarray(rows, dtype=np.float64)
-        rows = rows if shift is None else rows - shift
         np.multiply(rows, scale, out=target[:, :d], casting="same_kind")
         target[:, d] = -kernel.gamma * np.einsum("ij,ij->i", rows, rows)
         target[:, d + 1] = 1.0

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import OutlierMixin
@@ -96,6 +96,8 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     elimination_history_
         As for `SVC`.
     """
+
+    _IS_BALANCED: ClassVar[bool] = False
 
     def __init__(
         self,

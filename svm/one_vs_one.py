@@ -42,8 +42,9 @@ from dsgd.validation import check_bool, check_choice
 __all__ = ["AbstractKernelClassifier"]
 
 
-#: Steps to a smaller tolerance, in units of those so far and one for each sample, at most.
-_REFINED = 100
+#: Steps to smaller tolerances, in units of those to the one asked for and one for each sample, at most: a margin that
+#: is zero is pursued in vain, each digit taking more steps than those before.
+_REFINED = 20
 
 
 def _has_probabilities(model: AbstractKernelClassifier) -> bool:
@@ -216,7 +217,8 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             merged[np.where(merged_codes[rows] == pair[0], pair[1] - 1, pair[0]), rows] = beta
         solutions = [solution for _, solution in found]
         self._sigmoids = sigmoids
-        self._collect(X, codes, np.stack([deal_out(line, owner, bounds, total) for line in merged]), pairs, solutions)
+        coefs = np.stack([deal_out(line, owner, bounds, total) for line in merged])
+        self._collect(X, codes, coefs, pairs, solutions, kernel)
 
     def _solve_pair(
         self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int, *, anew: bool = False
@@ -228,9 +230,10 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         tol, limit = float(self.tol), int(self.max_iter)
         solution = self._solve(kernel, X, rows, dual, tol, limit, pool, cache_bytes, anew=anew)
         aim = tol
+        most = solution.n_iter + _REFINED * (solution.n_iter + len(rows))
+        most = min(most, limit) if limit >= 0 else most
         while dual.by_sign and _margin(solution) < 2 * aim and aim > 1e-9 and solution.gap < aim:
-            left = _REFINED * (solution.n_iter + len(rows))
-            left = min(left, max(limit - solution.n_iter, 0)) if limit >= 0 else left
+            left = max(most - solution.n_iter, 0)
             aim *= 0.01
             start = replace(dual, alpha=solution.alpha, u=solution.u)
             again = self._solve(kernel, X, rows, start, aim, left, pool, cache_bytes, anew=anew)
@@ -292,6 +295,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         coefs: FloatMatrix,
         pairs: list[tuple[int, int]],
         solutions: list[Solution],
+        kernel: Kernel,
     ) -> None:
         """Lay the coefficients of all pairs out as scikit-learn does: by class, one row per other class."""
         k = len(self.classes_)
@@ -309,7 +313,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         self._keep_support(X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
         thresholds = np.array([solution.thresholds.mean() for solution in solutions])
-        self._keep_coefs(coefs[:, support] * scale[:, codes[support]], -thresholds / self._margins)
+        self._keep_coefs(coefs[:, support] * scale[:, codes[support]], -thresholds / self._margins, kernel)
         self.n_iter_ = np.array([solution.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
 

@@ -85,7 +85,9 @@ class _Recorded:
         used = owner >= 0
         return first, owner, np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
 
-    def make_kernel(self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector) -> Kernel:
+    def make_kernel(
+        self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool
+    ) -> Kernel:
         """Return the kernel that the gang has made."""
         return self._kernel
 

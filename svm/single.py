@@ -42,7 +42,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         support = np.flatnonzero(coefs)
         self._keep_support(X, support)
         self._n_support = np.array([len(support)], dtype=np.int32)
-        self._keep_coefs(coefs[support][None], np.array([-solution.thresholds.mean()]))
+        self._keep_coefs(coefs[support][None], np.array([-solution.thresholds.mean()]), kernel)
         self._thresholds = solution.thresholds
         self.n_iter_ = solution.n_iter
         self._take_in([solution])

@@ -11,9 +11,10 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import svm as plain
+from sklearn.base import clone
 from sklearn.datasets import make_classification
 
-from dsgd.svm import SVC, SVR, LinearSVC, linear_start
+from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, linear_start
 
 TOL = 1e-3
 
@@ -168,3 +169,43 @@ def test_a_cap_on_steps_is_one_of_the_kernel_solver():
     with pytest.warns(UserWarning, match="took 3 steps"):
         model = SVC(kernel="linear", max_iter=3).fit(X, y)
     assert not model.converged_
+
+
+# -- rows far from the origin --------------------------------------------------------------------------------------
+
+FAR = {
+    "SVC": SVC(kernel="linear", C=5e8),
+    "SVR": SVR(kernel="linear", C=1e4),
+    "NuSVC": NuSVC(kernel="linear", nu=0.7, tol=1e-6),
+    "NuSVR": NuSVR(kernel="linear", C=10.0),
+}
+
+
+@pytest.mark.parametrize("spread", [2.0**-8, 1.0])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_matrix])
+@pytest.mark.parametrize("name", FAR)
+def test_rows_far_from_the_origin_are_no_harder_than_near_it(name, form, spread):
+    """A shift of all rows, exact in float64, changes neither the steps by much, nor optimum, proof and scores."""
+    rng = np.random.default_rng(0)
+    near = spread * np.round(1024 * rng.normal(size=(21, 2))) / 1024
+    y = near @ [1.0, -1.0] / spread + rng.normal(size=21)
+    y = np.arange(21) % 2 if name == "SVC" else y > 0 if name == "NuSVC" else y
+    ours = clone(FAR[name]).fit(near, y)
+    far = clone(FAR[name]).fit(form(near + 1024.0), y)
+    assert ours.converged_
+    assert far.converged_
+    assert np.sum(far.n_iter_) < 2 * np.sum(ours.n_iter_) + 1000
+    assert far.dual_objective_ == pytest.approx(ours.dual_objective_, rel=1e-4)
+    known, found = (
+        model.decision_function(X) if "SVC" in name else model.predict(X)
+        for model, X in ((ours, near), (far, form(near + 1024.0)))
+    )
+    assert found == pytest.approx(known, abs=3e-2 * (1 + np.abs(known).max()))
+
+
+def test_a_sum_that_is_not_zero_makes_the_origin_matter():
+    """`OneClassSVM` separates rows from the origin: its optimum on rows far from it is LIBSVM's, not that of near ones."""
+    X = 30.0 + np.random.default_rng(0).normal(size=(40, 2))
+    ours, theirs = OneClassSVM(kernel="linear", nu=0.29).fit(X), plain.OneClassSVM(kernel="linear", nu=0.29).fit(X)
+    assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=0.1)
+    assert ours.dual_objective_ == pytest.approx(0.5 * float(theirs.coef_[0] @ theirs.coef_[0]), rel=1e-6)

@@ -47,6 +47,11 @@ def test_rounding_that_hides_the_gap_ends_a_run(number) -> None:
     assert answer.n_iter < 1_000_000
 
 
+def test_a_margin_that_is_zero_is_not_pursued_for_ever() -> None:
+    """Of two classes whose reduced hulls meet each digit of the margin takes more steps than all before."""
+    assert not judge(draw(0, 3768)).failures
+
+
 class _Liar:
     """Changes what our class has fitted before it is judged."""
 
