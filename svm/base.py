@@ -370,11 +370,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
         self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
         self.intercept_ = intercept
-        if not (np.isfinite(coefs).all() and np.isfinite(intercept).all()):
-            raise InvalidDataError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
         self.__dict__.pop("_coef", None)
         if self._is_linear() and (self._gang is None or self._gang.leads):
             pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
@@ -385,6 +380,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
             else:
                 self._coef = _canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
+        if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
+            raise InvalidDataError(
+                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
+                "to be preprocessed."
+            )
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same support vectors and coefficients.

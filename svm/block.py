@@ -19,11 +19,14 @@ A large problem begins with few of its samples (`dsgd.svm.growth`).
 * a batch of a large problem comes;
 * the proof holds, or nothing may be done any more: the run ends;
 * or none of these: a look at samples left out that finds no violator, which lowers the gap at which the next is due;
-  the one early reconstruction; or a proof that fails. After a proof that fails the worst pair of *all* samples is
+  the one early reconstruction; a look at whether the run stands still, with a window of steps between two; or a proof
+  that fails. After a proof that fails the worst pair of *all* samples is
   active, as samples come back by the extremes over all of them (`LeftOut`), and so the next pass is a round.
 
-So no more than three passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
-also ends where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve.
+So no more than four passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
+also ends where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve, and
+where neither the gap nor the dual objective comes nearer (`dsgd.svm.standstill`): rounding may undo what steps gain
+long before they are spent.
 
 Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
 u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
@@ -52,6 +55,7 @@ from dsgd.svm.growth import Growth, begin_small
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.left_out import LeftOut
 from dsgd.svm.smo import collect, solve_block
+from dsgd.svm.standstill import Standstill
 from dsgd.svm.state import State
 from dsgd.types import FloatVector, IntVector
 
@@ -100,7 +104,7 @@ def solve(
     Returns
     -------
     Solution
-        Not converged if steps ran out, or rounding keeps the gap open.
+        Not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
 
     Raises
     ------
@@ -132,6 +136,7 @@ class _Run:
         self.done: tuple[int, ...] = ()
         self.largest_value = 0.0  # of the kernel, in blocks
         self.lowest_gap, self.n_blind, self.next_proof = np.inf, 0, 0
+        self.standstill = Standstill(n)
         self.is_early_pending = elimination.mode == "libsvm"
         self.state = State(dual, matrix)
         self.left_out = LeftOut(self.state, elimination, tol, self.q)
@@ -150,6 +155,12 @@ class _Run:
                     gap = self._mend()
             if self._is_idle():
                 break
+            if self.standstill.is_suspected(state.n_iter, gap):
+                with self.peers.round("control"):
+                    is_over = self._stands_still()
+                if is_over:
+                    return state.solution(self.tol)
+                continue
             if state.n_iter < self.max_iter and self.growth.is_due(gap):
                 with self.peers.round("control"):
                     self.growth.grow()
@@ -194,6 +205,15 @@ class _Run:
         self.n_idle = self.n_idle + 1 if done == self.done else 0
         self.done = done
         return self.n_idle > _MOST_IDLE
+
+    def _stands_still(self) -> bool:
+        """Return whether nothing has been won, after a proof; float32 rows, which may be to blame, become float64."""
+        self._verify()
+        is_certain = self.standstill.is_certain(*self.state.worth())
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+            return False
+        return is_certain
 
     def _is_blind(self, gap: float) -> bool:
         """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""

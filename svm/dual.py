@@ -140,7 +140,7 @@ def conclude(
     InvalidDataError
         A variable or a sum is not finite: nothing follows from such values, least of all that they are optimal.
     """
-    objective = 0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())
+    objective, gap_of_objectives = worth(dual, alpha, u)
     if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
         raise refuse(kernel)
     least, most, group, c = np.empty(dual.n_groups), np.empty(dual.n_groups), dual.group, dual.y * dual.p
@@ -149,7 +149,7 @@ def conclude(
         alpha=alpha,
         u=u,
         thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
-        duality_gap=duality_gap(dual.y, dual.upper, alpha, u + c, group),
+        duality_gap=gap_of_objectives,
         gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
         objective=objective,
         converged=gap < tol,
@@ -162,6 +162,12 @@ def conclude(
         n_hits=n_hits,
         history=history,
     )
+
+
+def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector) -> tuple[float, float]:
+    """Return the dual objective and the duality gap of variables, shape (r, n), for u = K(yα) of all samples."""
+    objective = 0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())
+    return objective, duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group)
 
 
 def refuse(kernel: Kernel) -> InvalidDataError:

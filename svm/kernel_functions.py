@@ -226,13 +226,11 @@ def _mean(X: Any, index: IntVector | None) -> FloatVector:
     return total / max(1, X.shape[0] if index is None else len(index))
 
 
-def survey(
-    kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = None, balanced: bool = False
-) -> Kernel:
+def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = None, balanced: bool = False) -> Kernel:
     """Return the kernel with what all problems on these rows need to know: their mean, and how long they are.
 
-    Where coefficients sum to zero, Σ β_j (x_j − m)'(x_i − m) is Σ β_j x_j'x_i less one number for all i: the dual is the
-    same. Of rows far from the origin the latter leaves few digits, so a linear kernel takes the former.
+    Where coefficients sum to zero, Σ β_j (x_j − m)'(x_i − m) is Σ β_j x_j'x_i less one number for all i: the dual is
+    the same. Of rows far from the origin the latter leaves few digits, so a linear kernel takes the former.
 
     Parameters
     ----------
@@ -265,7 +263,8 @@ def survey(
 
 def is_far(kernel: Kernel) -> bool:
     """Return whether what is taken off the rows is longer than all that is left of any of them."""
-    return kernel.shift is not None and bool(kernel.shift @ kernel.shift > kernel.largest_square)
+    with np.errstate(over="ignore"):
+        return kernel.shift is not None and bool(kernel.shift @ kernel.shift > kernel.largest_square)
 
 
 def prefers_sparse(X: Any) -> bool:

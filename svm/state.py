@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution, conclude
+from dsgd.svm.dual import Dual, Solution, conclude, worth
 from dsgd.svm.elimination import EliminationRecord
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.proof import ExactSums
@@ -114,6 +114,18 @@ class State:
         self.is_pressed, self.is_finite = bool(words[-1]), bool(words[-1] > _BROKEN)
         return float((self.most - self.least).max())
 
+    def worth(self) -> tuple[float, float]:
+        """Return the dual objective and the duality gap; u must have just been refined."""
+        self._share_sums()
+        return worth(self.dual, self.alpha, self.u)
+
+    def _share_sums(self) -> None:
+        """Let every rank know u of all samples."""
+        if not self.peers.is_alone:
+            there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
+            self.u[there] = 0.0
+            self.peers.add_up(self.u)
+
     # -- what is told --------------------------------------------------------------------------------------------
 
     def record(self, event: str, gap: float) -> None:
@@ -132,10 +144,7 @@ class State:
 
     def solution(self, tol: float) -> Solution:
         """Return what was found; u must have just been refined. Every rank gets all of it."""
-        if not self.peers.is_alone:
-            there = np.setdiff1d(np.arange(self.matrix.n), self.matrix.mine)
-            self.u[there] = 0.0
-            self.peers.add_up(self.u)
+        self._share_sums()
         counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
         self.peers.add_up(counts)
         return conclude(

@@ -2,8 +2,8 @@
 
 The matrix is computed once, in float64, the inner solver runs on it to the tolerance, and u = K(yα) is computed anew
 from it for the proof over all samples. Rounds, cache and elimination would cost more than the steps. It ends when the
-proof holds, steps are spent, or proofs no longer see the gap fall. Cost: n² kernel values. Source: SMO as in
-`dsgd.svm.smo`.
+proof holds, steps are spent, proofs no longer see the gap fall where rounding may hide it, or the run stands still
+(`dsgd.svm.standstill`). Cost: n² kernel values. Source: SMO as in `dsgd.svm.smo`.
 """
 
 from __future__ import annotations
@@ -12,10 +12,11 @@ import time
 
 import numpy as np
 
-from dsgd.svm.dual import Dual, Solution, conclude
+from dsgd.svm.dual import Dual, Solution, conclude, worth
 from dsgd.svm.elimination import Elimination, EliminationRecord
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.smo import extremes, solve_block
+from dsgd.svm.standstill import Standstill
 
 __all__ = ["is_whole", "solve_whole"]
 
@@ -52,7 +53,7 @@ def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) 
     Returns
     -------
     Solution
-        Not converged if steps ran out, or rounding keeps the gap open.
+        Not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
 
     Raises
     ------
@@ -68,7 +69,7 @@ def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) 
     least, most = np.empty(n_groups), np.empty(n_groups)
     c, alpha = dual.y * dual.p, dual.alpha.astype(np.float64)
     history: list[EliminationRecord] = []
-    steps, target = 0, 0.9 * tol
+    steps, target, standstill = 0, 0.9 * tol, Standstill(n)
     largest, lowest, n_failed, is_through = float(np.abs(K).max(initial=0.0)), np.inf, 0, False
     while True:
         u = K @ (dual.y * alpha).sum(axis=0)
@@ -80,6 +81,8 @@ def solve_whole(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: int) 
             n_failed = 0 if gap < 0.5 * lowest else n_failed + 1
         lowest = min(lowest, gap)
         is_proven = gap < tol and len(history) > 1
+        if standstill.is_suspected(steps, gap) and standstill.is_certain(*worth(dual, alpha, u)):
+            break
         if is_proven or steps >= limit or n_failed >= _MAX_ATTEMPTS or not np.isfinite(u.sum()):
             break
         flat, most_steps = alpha.ravel(), min(limit - steps, _STEPS)

@@ -204,7 +204,7 @@ def test_rows_far_from_the_origin_are_no_harder_than_near_it(name, form, spread)
 
 
 def test_a_sum_that_is_not_zero_makes_the_origin_matter():
-    """`OneClassSVM` separates rows from the origin: its optimum on rows far from it is LIBSVM's, not that of near ones."""
+    """`OneClassSVM` separates rows from the origin: far from it too its optimum is LIBSVM's."""
     X = 30.0 + np.random.default_rng(0).normal(size=(40, 2))
     ours, theirs = OneClassSVM(kernel="linear", nu=0.29).fit(X), plain.OneClassSVM(kernel="linear", nu=0.29).fit(X)
     assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=0.1)
