@@ -94,9 +94,11 @@ def objective(model: Any, X: Any, y: np.ndarray, penalty: str) -> float:
     return float(np.mean((X @ w - y) ** 2) / 2.0 + ALPHA * penalties)
 
 
-#: What a strategy gives up beside the penalty: where it ends later than others, as replicas or controls lag behind.
-LAGS = {EASGD: 0.06, LeaderSGD: 0.06, SCAFFOLD: 0.02}
-WITH_MANY = [LocalSGD(32), EpochAveraging(), SlowMo(32, 0.5), DPSGD(32)]
+#: Times that a strategy is given to come as near to the minimum, where replicas or controls lag behind.
+LONGER = {EASGD: 2, LeaderSGD: 2, SCAFFOLD: 2}
+#: With 16 ranks a rank has 100 rows, and never sees some features: what ends elsewhere by its own definition, as the mean
+#: of minima (`OneShotAveraging`) or near to the minimum of a leader (`LeaderSGD`), is not among these.
+WITH_MANY = [LocalSGD(32), EpochAveraging(), SlowMo(32, 0.5), DPSGD(32), EASGD(32), SCAFFOLD(32)]
 
 
 @pytest.mark.parametrize(("kind", "penalty"), [("csr", "l1"), ("dense", "elasticnet")])
@@ -107,8 +109,8 @@ def test_ranks_find_the_model_of_one(strategy: Strategy, n_ranks: int, kind: str
     """The objective is that of one rank within 2 %, and so is the number of non-zeros, up to one."""
     X, y = problem(kind)
     one = of_one_rank(strategy.momentum, kind, penalty)
-    many = trained(strategy, n_ranks, X, y, penalty, 10 * n_ranks)
-    assert objective(many, X, y, penalty) < (1.02 + LAGS.get(type(strategy), 0.0)) * objective(one, X, y, penalty)
+    many = trained(strategy, n_ranks, X, y, penalty, 10 * n_ranks * LONGER.get(type(strategy), 1))
+    assert objective(many, X, y, penalty) < 1.02 * objective(one, X, y, penalty)
     assert abs(np.count_nonzero(many.coef_) - np.count_nonzero(one.coef_)) <= 1 + 0.02 * N_FEATURES
 
 
