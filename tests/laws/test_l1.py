@@ -96,8 +96,8 @@ def objective(model: Any, X: Any, y: np.ndarray, penalty: str) -> float:
 
 #: Times that a strategy is given to come as near to the minimum, where replicas or controls lag behind.
 LONGER = {EASGD: 2, LeaderSGD: 2, SCAFFOLD: 2}
-#: With 16 ranks a rank has 100 rows, and never sees some features: what ends elsewhere by its own definition, as the mean
-#: of minima (`OneShotAveraging`) or near to the minimum of a leader (`LeaderSGD`), is not among these.
+#: With 16 ranks a rank has 100 rows, and never sees some features. What by its definition ends elsewhere then, as the
+#: mean of minima (`OneShotAveraging`) or near to the minimum of a leader (`LeaderSGD`), is not among these.
 WITH_MANY = [LocalSGD(32), EpochAveraging(), SlowMo(32, 0.5), DPSGD(32), EASGD(32), SCAFFOLD(32)]
 
 
