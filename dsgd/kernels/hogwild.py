@@ -14,7 +14,6 @@ import numpy as np
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.sgd import (
-    BEGINS,
     COUNTERS,
     EPSILON,
     GUARD,
@@ -25,13 +24,12 @@ from dsgd.kernels.sgd import (
     N_FEATURES,
     N_OUTPUTS,
     N_SEEN,
-    SHIFTS,
     SHRINK_RATE,
     T,
-    block_at,
     rate_now,
     row_bounds,
 )
+from dsgd.kernels.walk import block_at, rows_ahead
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows"]
@@ -81,9 +79,8 @@ def run_shared_rows(
     guard = 0.0
     at, block = start, block_at(order, start)
     while at < stop:
-        end = min(stop, order[BEGINS, block + 1])
-        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
-        at, block = end, block + 1
+        first_row, end_row, at = rows_ahead(order, block, at, stop)
+        block += 1
         for i in range(first_row, end_row):
             first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)

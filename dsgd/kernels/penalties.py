@@ -13,9 +13,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from dsgd.kernels.jit import scalar
+import numpy as np
+from numba import njit
 
-__all__ = ["PENALTIES", "Penalty", "truncate"]
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.types import FloatVector
+
+__all__ = ["PENALTIES", "Penalty", "add_penalties", "truncate"]
+
+_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
 
 @dataclass(frozen=True)
@@ -77,3 +83,47 @@ def truncate(weight: float, owed_total: float, received: float) -> float:
     if weight < 0.0:
         return min(0.0, weight + (owed_total - received))
     return weight
+
+
+@_any_order
+def _norms(weights: FloatVector, base: np.uint64, n: np.uint64) -> tuple[float, float]:
+    """Return the sum of the squares and that of the absolute values of n weights from `base` on."""
+    squares, absolutes = 0.0, 0.0
+    for j in range(n):
+        weight = float(weights[base + j])
+        squares += weight * weight
+        absolutes += abs(weight)
+    return squares, absolutes
+
+
+@kernel
+def add_penalties(
+    sums: FloatVector, params: FloatVector, n_features: int, l1_share: float, factor: float, *, by_column: bool
+) -> None:
+    """Add to the sum of each output `factor` times ``(1 - r) ||w||^2 / 2 + r ||w||_1`` of its weights.
+
+    Parameters
+    ----------
+    sums : array of float64, shape (n_outputs,)
+        Updated in place.
+    params : array, shape (n_params,)
+        A model; its intercepts count for nothing.
+    n_features : int
+        Features.
+    l1_share : float
+        r.
+    factor : float
+        Of all penalties.
+    by_column : bool
+        Whether weights are (n_features, n_outputs), and not (n_outputs, n_features).
+    """
+    n_outputs, n = np.uint64(sums.shape[0]), np.uint64(n_features)
+    if by_column and n_outputs > np.uint64(1):
+        for j in range(n):
+            for k in range(n_outputs):
+                weight = float(params[j * n_outputs + k])
+                sums[k] += factor * ((1.0 - l1_share) / 2.0 * weight * weight + l1_share * abs(weight))
+        return
+    for k in range(n_outputs):
+        squares, absolutes = _norms(params, k * n, n)
+        sums[k] += factor * ((1.0 - l1_share) / 2.0 * squares + l1_share * absolutes)

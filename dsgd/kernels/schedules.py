@@ -24,7 +24,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.kernels.jit import scalar
+from dsgd.kernels.jit import kernel, scalar
 from dsgd.types import FloatVector
 
 __all__ = ["SCHEDULES", "Schedule", "learning_rate", "optimal_t0", "relative_sums"]
@@ -167,13 +167,21 @@ def relative_sums(code: int, starts: FloatVector, counts: FloatVector, power_t: 
     if code in (CONSTANT, ADAPTIVE, PER_EPOCH):
         return np.array(counts, dtype=np.float64)
     power, offset = (power_t, 0.0) if code == INVSCALING else (1.0, t0 - 1.0 if code == OPTIMAL else 0.0)
-    first = np.asarray(starts, dtype=np.float64) + offset
-    places = np.arange(_N_FIRST)
-    sums: FloatVector = np.sum((first[:, None] + places) ** -power * (places < counts[:, None]), axis=1)
-    is_long = counts > _N_FIRST
-    low, high = first[is_long] + _N_FIRST - 0.5, first[is_long] + counts[is_long] - 0.5
-    if power == 1.0:
-        sums[is_long] += np.log(high / low)
-    else:
-        sums[is_long] += (high ** (1.0 - power) - low ** (1.0 - power)) / (1.0 - power)
+    sums: FloatVector = np.zeros(len(counts))
+    _add_powers(sums, starts, counts, offset, power)
     return sums
+
+
+@kernel
+def _add_powers(sums: FloatVector, starts: FloatVector, counts: FloatVector, offset: float, power: float) -> None:
+    """Add to each sum those of ``(offset + t)^-power`` over as many t from the start on as its count says."""
+    for i in range(np.uint64(sums.shape[0])):
+        first, count = starts[i] + offset, counts[i]
+        for j in range(int(min(count, _N_FIRST))):
+            sums[i] += 1.0 / (first + j) if power == 1.0 else (first + j) ** -power
+        if count > _N_FIRST:
+            low, high = first + _N_FIRST - 0.5, first + count - 0.5
+            if power == 1.0:
+                sums[i] += math.log(high / low)
+            else:
+                sums[i] += (high ** (1.0 - power) - low ** (1.0 - power)) / (1.0 - power)

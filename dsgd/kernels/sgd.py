@@ -13,8 +13,7 @@ Layout of the parameters: weights, then one intercept per output. Weights are (n
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
 
-Rows are walked in blocks of neighbours, whose order is drawn anew for every epoch (`dsgd.local.order`): what a kernel
-is told to walk are places in that order. Inside a block memory is read from one end to the other.
+What a kernel is told to walk are places in the order of an epoch (`dsgd.kernels.walk`).
 """
 
 from __future__ import annotations
@@ -26,16 +25,14 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
+from dsgd.kernels.walk import block_at, rows_ahead
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
-    "BEGINS",
     "CODES",
     "CONSTANTS",
     "COUNTERS",
-    "SHIFTS",
     "all_finite",
-    "block_at",
     "gradient_rows",
     "rate_sum",
     "run_rows",
@@ -50,8 +47,6 @@ ALPHA, SHRINK_RATE, L1_RATE, EPSILON, ETA0, POWER_T, T0, INTERCEPT_RATE = range(
 CONSTANTS = 8
 LOSS, SCHEDULE, N_OUTPUTS, N_FEATURES, AVERAGE = range(5)
 CODES = 5
-# Rows of the matrix `order` (int64): the place at which each block begins, and how far its rows lie from their places.
-BEGINS, SHIFTS = range(2)
 
 #: Below this the scale is folded into the weights: far from underflow, and 1 / scale is far from overflow in float32.
 MIN_SCALE = 1e-9
@@ -74,19 +69,6 @@ def row_bounds(indptr: PointerVector | None, row: np.uint64, n_features: np.uint
     if indptr is None:
         return row * n_features, (row + _ONE) * n_features
     return indptr[row], indptr[row + _ONE]
-
-
-@scalar
-def block_at(order: IntMatrix, place: int) -> int:
-    """Return the block that a place of the walk is in."""
-    low, high = 0, order.shape[1] - 1
-    while high - low > 1:
-        middle = (low + high) // 2
-        if order[BEGINS, middle] <= place:
-            low = middle
-        else:
-            high = middle
-    return low
 
 
 @scalar
@@ -243,7 +225,7 @@ def run_rows(
     counters, constants, codes : array
         See `COUNTERS`, `CONSTANTS` and `CODES`; counters are updated in place.
     order : array of int64, shape (2, n_blocks + 1)
-        See `BEGINS` and `SHIFTS`.
+        See `dsgd.kernels.walk`.
     start, stop : int
         Places of the walk.
     """
@@ -262,9 +244,8 @@ def run_rows(
     is_short = indices is None and n_features <= SHORT_ROW
     at, block = start, block_at(order, start)
     while at < stop:
-        end = min(stop, order[BEGINS, block + 1])
-        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
-        at, block = end, block + 1
+        first_row, end_row, at = rows_ahead(order, block, at, stop)
+        block += 1
         # Of the block before, no row is the row before.
         wiped_at = _NO_ROW
         for i in range(first_row, end_row):
@@ -382,9 +363,8 @@ def gradient_rows(
     is_wide = indices is not None and n_outputs > _ONE
     at, block = start, block_at(order, start)
     while at < stop:
-        end = min(stop, order[BEGINS, block + 1])
-        first_row, end_row = np.uint64(at + order[SHIFTS, block]), np.uint64(end + order[SHIFTS, block])
-        at, block = end, block + 1
+        first_row, end_row, at = rows_ahead(order, block, at, stop)
+        block += 1
         for i in range(first_row, end_row):
             first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:

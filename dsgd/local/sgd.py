@@ -13,11 +13,12 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import rules as rule_kernels
 from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
+from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
 from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
 from dsgd.local.evaluate import Evaluation, evaluate
 from dsgd.local.objective import Objective, n_params
-from dsgd.local.order import epoch_order
+from dsgd.local.order import arrange, epoch_order
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntMatrix, IntVector
@@ -189,7 +190,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
 
     def arrange(self, shard: Shard, state: SGDState) -> None:
         """Make the order in which the present epoch walks the rows; one for all epochs if the shard has no seed."""
-        state.order[:] = epoch_order(shard.n_rows, shard.seed, state.epoch)
+        arrange(state.order, shard.n_rows, shard.seed, state.epoch)
 
     def run(self, params: FloatVector, shard: Shard, start: int, stop: int, state: SGDState) -> None:
         """Take one step on each of some rows, or of their minibatches, in order, in one call of a kernel.
@@ -330,16 +331,10 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
         scikit-learn takes the mean of the penalty over the steps of the epoch, with two more passes over a row; here it
         is that of the model at its end, from one pass over the model.
         """
-        objective, k = self.objective, self.objective.n_outputs
-        sums = state.output_losses.copy()
+        objective, sums = self.objective, state.output_losses.copy()
         if objective.strength > 0.0:
-            weights = params[: k * shard.n_features]
-            by_output = weights.reshape(-1, k).T if shard.is_sparse else weights.reshape(k, -1)
-            squares = np.einsum("ij,ij->i", by_output, by_output, dtype=np.float64)
-            penalty = (1.0 - objective.l1_share) / 2.0 * squares
-            if objective.l1_share > 0.0:
-                penalty += objective.l1_share * np.abs(by_output).sum(axis=1, dtype=np.float64)
-            sums += state.n_seen * objective.strength * penalty
+            factor = state.n_seen * objective.strength
+            add_penalties(sums, params, shard.n_features, objective.l1_share, factor, by_column=shard.is_sparse)
         return sums
 
     def pooled_factor(self, n_ranks: int, mean_square: float) -> float:

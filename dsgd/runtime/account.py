@@ -60,8 +60,7 @@ class ProgressAccount:
     ) -> None:
         self._rank, self._size, self._longest = rank, len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
-        self._own: FloatVector = np.zeros(len(PHASES) * len(rows))
-        self._spent: FloatVector = self._own.copy()
+        self._spent: FloatVector = np.zeros(len(PHASES) * len(rows))
         self._told: FloatVector = self._spent
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0
@@ -69,8 +68,9 @@ class ProgressAccount:
 
     def message(self) -> FloatVector:
         """Return this rank's part of the sum, shape (4 size,)."""
-        self._own[self._rank :: self._size] = self._ledger.totals_s()
-        return self._own
+        own = np.zeros_like(self._spent)
+        own[self._rank :: self._size] = self._ledger.totals_s()
+        return own
 
     def update(self, summed: FloatVector, n_seen: float) -> None:
         """Take in the sum of the messages after an epoch of `n_seen` rows of all ranks.

@@ -12,6 +12,7 @@ The adaptive schedule first divides its rate by five, and gives up when that wou
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from math import inf
 from typing import Final, Self
 
 import numpy as np
@@ -31,23 +32,23 @@ class StopRule:
 
     Parameters
     ----------
-    best : array of float64, shape (n_watched,)
+    best : list of float, length n_watched
         The smallest value so far of what is watched: the objective of each output, or the validation score, negated.
-    n_bad : array of float64, shape (n_watched,)
+    n_bad : list of int, length n_watched
         Epochs in a row without improvement of each; once there are enough of them, they stay.
     stopped : bool
         Whether the rule has ended training.
     """
 
-    best: FloatVector = field(default_factory=lambda: np.full(1, np.inf))
-    n_bad: FloatVector = field(default_factory=lambda: np.zeros(1))
+    best: list[float] = field(default_factory=lambda: [inf])
+    n_bad: list[int] = field(default_factory=lambda: [0])
     stopped: bool = False
 
     @classmethod
     def begin(cls, job: TrainJob) -> Self:
         """Return the rule before the first epoch."""
         n_watched = 1 if job.early_stopping else job.optimizer.n_outputs
-        return cls(np.full(n_watched, np.inf), np.zeros(n_watched))
+        return cls([inf] * n_watched, [0] * n_watched)
 
     def update(self, objectives: FloatVector, score: float, job: TrainJob, state: AbstractState) -> bool:
         """Take in an epoch; return whether training ends. The adaptive schedule first takes smaller steps.
@@ -63,31 +64,32 @@ class StopRule:
         state : AbstractState
             That of the optimiser, for the adaptive schedule.
         """
-        tol = -np.inf if job.tol is None else job.tol
-        values = np.array([-score]) if job.early_stopping else objectives
-        has_stopped = self.n_bad >= job.n_iter_no_change
-        improved = values <= self.best - tol
-        self.n_bad = np.where(has_stopped, self.n_bad, np.where(improved, 0.0, self.n_bad + 1.0))
-        self.best = np.fmin(self.best, values)
-        if (self.n_bad < job.n_iter_no_change).any():
+        tol, n_enough = -inf if job.tol is None else job.tol, job.n_iter_no_change
+        # There are few: arrays would take longer than an epoch of few rows.
+        for k, value in enumerate([-score] if job.early_stopping else objectives.tolist()):
+            if self.n_bad[k] < n_enough:
+                self.n_bad[k] = 0 if value <= self.best[k] - tol else self.n_bad[k] + 1
+            if value < self.best[k]:  # which a value that is not a number is not
+                self.best[k] = value
+        if min(self.n_bad) < n_enough:
             return False
         optimizer = job.optimizer
         if isinstance(optimizer, SGD) and _may_slow_down(optimizer, state):
             state.eta_scale /= 5.0
-            self.n_bad = np.zeros_like(self.n_bad)
+            self.n_bad = [0] * len(self.n_bad)
             return False
         self.stopped = True
         return True
 
     def as_vector(self) -> FloatVector:
         """Return the fields as numbers."""
-        return np.concatenate([[float(self.stopped)], self.best, self.n_bad])
+        return np.array([self.stopped, *self.best, *self.n_bad], dtype=np.float64)
 
     @classmethod
     def from_vector(cls, vector: FloatVector) -> Self:
         """Return the rule that `as_vector` described."""
-        best, n_bad = vector[1:].reshape(2, -1).copy()
-        return cls(best, n_bad, bool(vector[0]))
+        best, n_bad = vector[1:].reshape(2, -1).tolist()
+        return cls(best, [int(n) for n in n_bad], bool(vector[0]))
 
 
 def _may_slow_down(optimizer: SGD, state: AbstractState) -> bool:

@@ -31,6 +31,7 @@ from dsgd.types import FloatVector
 __all__ = ["EpochEnd", "settle"]
 
 _ABSURD_LOSS: Final = 1e30
+_NOTHING: Final = np.zeros(0)
 
 
 class _Sums(NamedTuple):
@@ -120,7 +121,7 @@ class EpochEnd:
     def _message(self, dispersion: float) -> _Sums:
         """Return this rank's part of the sums; the score is that of the model that all ranks together have."""
         state = self._at.optimizer
-        validation = self._evaluate_validation().as_vector()
+        validation = self._evaluate_validation().as_vector() if self._job.early_stopping else _NOTHING
         broken = not is_finite(self._at.params) or self._predicts_beyond_range()
         objectives = state.output_losses
         if not broken:
@@ -131,7 +132,7 @@ class EpochEnd:
             validation,
             self._watch.message(state.n_seen),
             self._account.message(),
-            self._keeping.wishes() if self._keeping.is_on else np.zeros(0),
+            self._keeping.wishes() if self._keeping.is_on else _NOTHING,
         )
 
     def _predicts_beyond_range(self) -> bool:
@@ -144,6 +145,8 @@ class EpochEnd:
         return not found.sq_error_sum < float(np.finfo(np.float32).max) ** 2
 
     def _sum_over_ranks(self, parts: _Sums) -> _Sums:
+        if self._rank.size == 1:
+            return parts
         message, ledger = np.concatenate(parts), self._rank.ledger
         self._run.deadlines.expect("edge")
         ledger.begin_round("control")
@@ -164,14 +167,16 @@ class EpochEnd:
                 "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
             )
         n_terms = max(1.0, n_seen) * self._job.optimizer.n_outputs
-        held_out = Evaluation.from_vector(sums.validation)
-        score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
+        score = float("nan")
+        if self._job.early_stopping:
+            held_out = Evaluation.from_vector(sums.validation)
+            score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
         return EpochRecord(
             epoch=number,
             seconds=self._keeping.elapsed_s,
             train_loss=float(loss_sum / n_terms),
             dispersion=float(dispersion / self._rank.size),
-            validation_score=score if self._job.early_stopping else float("nan"),
+            validation_score=score,
         )
 
     def _keep(self, wishes: FloatVector, *, is_last: bool, same_model: bool) -> None:
@@ -202,8 +207,6 @@ class EpochEnd:
             self._rank.publish(event.as_mapping())
 
     def _evaluate_validation(self) -> Evaluation:
-        if not self._job.early_stopping:
-            return Evaluation()
         # Together with ranks that hold out no rows.
         params = self._at.params.copy()
         averaged, n_averaged = bring_together(self._run, params)

@@ -11,6 +11,7 @@ import math
 
 import numpy as np
 
+from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE
 from dsgd.local import is_finite
 from dsgd.runtime.anytime import AnytimeRounds
@@ -95,11 +96,7 @@ class Rounds:
 
     def squared_distance_from_mean(self) -> float:
         """Return that of this rank's model before the last synchronisation; to be asked once after it."""
-        # Nothing of the size of a model is allocated.
-        self._before_sync -= self._at.params
-        with np.errstate(over="ignore"):  # models that are this far apart are told of elsewhere
-            np.square(self._before_sync, out=self._before_sync)
-        return float(np.sum(self._before_sync, dtype=np.float64))
+        return squared_distances(self._before_sync, self._at.params)[0]
 
     def _run_fused(self, number: int, stop: int) -> int:
         fused = self._run.fused

@@ -57,7 +57,8 @@ class EpochWeights:
         self._period, self._weighs = strategy.period, strategy.weighs
         self.share = self.weight = share_of(rank.number, rows)
         self.scale = 1.0
-        self._varies = strategy.exchanges == "model" and self._weighs != "rows" and any(rows)
+        # The mean over one rank is its model.
+        self._varies = rank.size > 1 and strategy.exchanges == "model" and self._weighs != "rows" and any(rows)
         self._begins: FloatVector = np.zeros(rank.size)
         self._counts: FloatVector = np.zeros(rank.size)
 
