@@ -55,7 +55,7 @@ Timings = dict[int, dict[str, list[float]]]
 
 
 def rank_program(rank: int, size: int, pipe: Connection, methods: list[str], quick: bool) -> None:
-    from dsgd.comm import shm, tcp
+    from dsgd.comm.wires import shm, tcp
 
     options: dict[str, Any] = {"job_id": "bench", "epoch": 0, "token": bytes(32), "timeout_s": LIMIT_S}
     transports: dict[str, Any] = {}

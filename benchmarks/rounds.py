@@ -28,7 +28,7 @@ import numpy as np
 from common import Rows
 from distributed import Client, LocalCluster
 
-import dsgd.comm.inproc
+import dsgd.comm.wires.inproc
 import dsgd.runtime.rendezvous
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
@@ -56,7 +56,7 @@ def cores_for(name: str, client: Client) -> Iterator[None]:
         yield
         return
     client.run(believe, 1)
-    with mock.patch.object(dsgd.comm.inproc, "_n_cores", return_value=1):
+    with mock.patch.object(dsgd.comm.wires.inproc, "_n_cores", return_value=1):
         yield
     client.run(believe, 2)
 

@@ -9,13 +9,13 @@ terminal. Nothing is asserted.
 
 ``graph``   a round of Dask's task graph: vectors stay on two workers, each round is a task on either
 ``actor``   a Dask actor on one worker, called from a task on the other (no pause between calls)
-``rpc``     `dsgd.comm.rpc` on two workers of a `LocalCluster`: what ranks use where no port can be opened
+``rpc``     `dsgd.comm.wires.rpc` on two workers of a `LocalCluster`: what ranks use where no port can be opened
 ``inproc``  threads of one process
-``tcp``     `dsgd.comm.tcp` over loopback
+``tcp``     `dsgd.comm.wires.tcp` over loopback
 ``tls``     the same, encrypted with certificates as those of a Dask cluster; left out where cryptography is missing
-``shm``     `dsgd.comm.shm`, ranks that wait sleep
-``spin``    `dsgd.comm.shm` with ``wait="spin"``
-``ucx``     `dsgd.comm.ucx`; left out where ucxx is missing
+``shm``     `dsgd.comm.wires.shm`, ranks that wait sleep
+``spin``    `dsgd.comm.wires.shm` with ``wait="spin"``
+``ucx``     `dsgd.comm.wires.ucx`; left out where ucxx is missing
 ``gloo``    ``torch.distributed``, plain processes; left out where torch is missing
 ``mpi``     mpi4py on MPICH, plain processes; left out where ``--mpi-python`` has no mpi4py or no mpiexec beside it
 """
@@ -110,7 +110,7 @@ def time_group(group: Any, quick: bool, slower: int = 1) -> Timings:
 
 
 def dsgd_rank(method: str, rank: int, pipe: Connection, quick: bool, security: Any) -> None:
-    from dsgd.comm import shm, tcp, ucx
+    from dsgd.comm.wires import shm, tcp, ucx
 
     def wrap(sock: Any, server_side: bool) -> Any:
         settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
@@ -204,7 +204,7 @@ def time_processes(method: str, quick: bool) -> Timings:
 
 
 def time_threads(quick: bool) -> Timings:
-    from dsgd.comm import inproc
+    from dsgd.comm.wires import inproc
 
     transports = inproc.connect(2, timeout_s=LIMIT_S)
     found: list[Timings] = [{}, {}]

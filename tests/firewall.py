@@ -11,7 +11,8 @@ import os
 import socket
 from typing import Any
 
-from dsgd.comm import mesh, neighbours
+from dsgd.comm.memory import neighbours
+from dsgd.comm.sockets import mesh
 from dsgd.runtime import rendezvous
 
 
@@ -41,11 +42,11 @@ class _Firewall:
         rendezvous.SchedulerLink.join = lambda link, _, *rest: join(link, address, *rest)  # type: ignore[method-assign]
         neighbours.host_identity = lambda: os.urandom(32)  # workers of one host that cannot share memory
         mesh._DIRECT_S = 0.3  # type: ignore[misc]
-        logging.getLogger("dsgd.comm.rpc").addHandler(self._handler)
+        logging.getLogger("dsgd.comm.wires.rpc").addHandler(self._handler)
 
     def take_down(self) -> None:
         rendezvous.SchedulerLink.join, neighbours.host_identity, mesh._DIRECT_S = self._kept  # type: ignore[misc, method-assign]
-        logging.getLogger("dsgd.comm.rpc").removeHandler(self._handler)
+        logging.getLogger("dsgd.comm.wires.rpc").removeHandler(self._handler)
         self._sockets.close()
 
 

@@ -92,7 +92,7 @@ def sums_of(rank: Rank, data: Any, sizes: Sequence[int]) -> list[bytes]:
 
 def fill_shared_memory(full: bool) -> None:
     """Let this process find no room for shared memory, or let it find some again."""
-    from dsgd.comm import segment
+    from dsgd.comm.memory import segment
 
     def refuse(fd: int, size: int) -> None:
         raise OSError(28, "No space left on device")

@@ -13,9 +13,10 @@ from typing import Any
 import numpy as np
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, AbstractTransport, gloo, inproc, shm, tcp, ucx
-from dsgd.comm.mesh import Detour
-from dsgd.comm.rpc import Switchboard
+from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.wires import gloo, inproc, shm, tcp, ucx
+from dsgd.comm.wires.rpc import Switchboard
 from dsgd.errors import ProtocolError
 from forks import forking
 

@@ -9,7 +9,7 @@ import numpy as np
 from mpi4py import MPI
 
 from dsgd.collectives import Group
-from dsgd.comm import mpi, tcp
+from dsgd.comm.wires import mpi, tcp
 from dsgd.errors import DsgdError
 from gangs import TOKEN, sum_of
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.sim import Compute, Link, Network, SimulatedCluster
 
 ALPHA, BETA, GAMMA = 3e-4, 2e-8, 5e-9

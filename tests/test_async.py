@@ -14,7 +14,7 @@ import pytest
 
 from async_jobs import PUSHING, fit, make_data, make_job
 from dsgd.collectives import Group
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult, Mail

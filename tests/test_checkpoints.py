@@ -20,8 +20,8 @@ import pytest
 from sklearn.base import clone
 
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.comm.mixing import mixing_matrix
 from dsgd.comm.topology import Ring
+from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split

@@ -21,7 +21,7 @@ from dsgd.collectives import (
     gather_cost,
 )
 from dsgd.collectives.model import ALGORITHMS as FLAT
-from dsgd.comm.wire import DTYPE_CODES, HEADER_BYTES
+from dsgd.comm.frames import DTYPE_CODES, HEADER_BYTES
 from dsgd.errors import InvalidParameterError, ProtocolError
 from gangs import SHARED, TRANSPORTS, run_gang
 from reference import collectives as reference

@@ -12,7 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, inproc
+from dsgd.comm import AbortFlag
+from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError
 from dsgd.local import SGD, Objective, make_shard, n_params
 from dsgd.runtime.deadlines import Deadlines

@@ -25,14 +25,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, inproc, neighbours, ring, streams, wire
-from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record
-from dsgd.comm.link import Link
-from dsgd.comm.listener import Guest
-from dsgd.comm.pulling import Pulling
-from dsgd.comm.rpc import CHUNK_BYTES, Switchboard
-from dsgd.comm.segment import Segment
-from dsgd.comm.tcp import TCPTransport
+from dsgd.comm import AbortFlag, frames
+from dsgd.comm.memory import neighbours, ring, streams
+from dsgd.comm.memory.pulling import Pulling
+from dsgd.comm.memory.segment import Segment
+from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record
+from dsgd.comm.sockets.link import Link
+from dsgd.comm.sockets.listener import Guest
+from dsgd.comm.wires import inproc
+from dsgd.comm.wires.rpc import CHUNK_BYTES, Switchboard
+from dsgd.comm.wires.tcp import TCPTransport
 from dsgd.errors import AbortedError, DsgdError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds
 from dsgd.ledger import RankLedger
@@ -61,8 +63,8 @@ def _bounded_memory() -> Iterator[None]:
 
 
 def good_frame() -> bytes:
-    header = bytearray(wire.HEADER_BYTES)
-    wire.pack_into(header, JOB, EPOCH, 0, wire.OP_ALLREDUCE, wire.DTYPE_CODES[np.dtype(np.float64)], 8 * N)
+    header = bytearray(frames.HEADER_BYTES)
+    frames.pack_into(header, JOB, EPOCH, 0, frames.OP_ALLREDUCE, frames.DTYPE_CODES[np.dtype(np.float64)], 8 * N)
     return bytes(header) + np.arange(N, dtype=np.float64).tobytes()
 
 
@@ -93,21 +95,21 @@ def feed(data: bytes, read: Callable[[socket.socket], Any]) -> Any:
 
 
 @share
-@given(near(good_frame()[: wire.HEADER_BYTES]))
+@given(near(good_frame()[: frames.HEADER_BYTES]))
 def test_any_header_is_read_or_refused(data: bytes) -> None:
     """A header that is read says what it was packed from, and a difference to the one due shows in words."""
     try:
-        header = wire.unpack_from(data)
+        header = frames.unpack_from(data)
     except ProtocolError:
         return
-    again = bytearray(wire.HEADER_BYTES)
-    wire.pack_into(
+    again = bytearray(frames.HEADER_BYTES)
+    frames.pack_into(
         again, header.job, header.epoch, header.sequence, header.op, header.dtype, header.nbytes, header.flags
     )
-    assert again == data[: wire.HEADER_BYTES]
-    due = wire.unpack_from(good_frame())
-    assert (wire.describe_mismatch(due, header) == "") == (header == due)
-    assert header.nbytes <= wire.MAX_FRAME_BYTES
+    assert again == data[: frames.HEADER_BYTES]
+    due = frames.unpack_from(good_frame())
+    assert (frames.describe_mismatch(due, header) == "") == (header == due)
+    assert header.nbytes <= frames.MAX_FRAME_BYTES
 
 
 @share
@@ -119,20 +121,20 @@ def test_any_frame_is_taken_or_refused(data: bytes) -> None:
     def receive(sock: socket.socket) -> None:
         link = Link(sock, 1, "somewhere", job=JOB, epoch=EPOCH)
         transport = TCPTransport(0, 2, {1: link}, RankLedger(0), AbortFlag(), 10.0)
-        transport.recv(1, memory[1:-1], wire.OP_ALLREDUCE)
+        transport.recv(1, memory[1:-1], frames.OP_ALLREDUCE)
 
     result = feed(data, receive)
     assert result is None or isinstance(result, (ProtocolError, AbortedError))
     assert (result is None) == (
-        data[: wire.HEADER_BYTES] == good_frame()[: wire.HEADER_BYTES] and len(data) >= len(good_frame())
+        data[: frames.HEADER_BYTES] == good_frame()[: frames.HEADER_BYTES] and len(data) >= len(good_frame())
     )
     assert memory[0] == memory[-1] == -1.0
     if result is None:
-        assert memory[1:-1].tobytes() == data[wire.HEADER_BYTES : len(good_frame())]
+        assert memory[1:-1].tobytes() == data[frames.HEADER_BYTES : len(good_frame())]
 
 
 @share
-@given(near(Record(wire.job_code("job"), EPOCH, 1, 0, 2, bytes(32), bytes(range(32))).pack()))
+@given(near(Record(frames.job_code("job"), EPOCH, 1, 0, 2, bytes(32), bytes(range(32))).pack()))
 def test_any_first_record_is_kept_or_refused(data: bytes) -> None:
     """A guest is kept while what it sent may become a record, and one whose bytes were changed proves nothing."""
     credentials = Credentials(0, 2, "job", EPOCH, TOKEN, b"")
@@ -401,9 +403,9 @@ def test_any_tls_record_is_taken_as_sent_or_refused(contexts: Any, how: Any) -> 
         link = Link(server, 1, "somewhere", job=JOB, epoch=EPOCH)
         transport = TCPTransport(0, 2, {1: link}, RankLedger(0), AbortFlag(), 10.0)
         if data.startswith(sent):
-            transport.recv(1, got, wire.OP_ALLREDUCE)
-            assert got.tobytes() == good_frame()[wire.HEADER_BYTES :]
+            transport.recv(1, got, frames.OP_ALLREDUCE)
+            assert got.tobytes() == good_frame()[frames.HEADER_BYTES :]
         else:
             with pytest.raises((ProtocolError, AbortedError)):
-                transport.recv(1, got, wire.OP_ALLREDUCE)
+                transport.recv(1, got, frames.OP_ALLREDUCE)
             assert (got == -1.0).all()

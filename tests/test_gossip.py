@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, gossip_cost, neighbour_mean, push_sum
-from dsgd.comm.mixing import mixing_matrix
 from dsgd.comm.topology import Complete, Exponential, Ring, Star
+from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from gangs import run_gang
 from test_topology import TOPOLOGIES

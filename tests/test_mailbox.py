@@ -10,10 +10,11 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import pytest
 
-from dsgd.comm import AbortFlag, inproc_mailbox
-from dsgd.comm.link_mailbox import LinkMailbox
+from dsgd.comm import AbortFlag
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.wires import inproc_mailbox
+from dsgd.comm.wires.link_mailbox import LinkMailbox
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from gangs import gang, raise_first, run_ranks

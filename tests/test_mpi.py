@@ -49,7 +49,9 @@ def test_arrays_that_mpi_carries_have_the_bits_of_any_other_wire() -> None:
 def test_processes_of_different_worlds_are_told_what_is_missing() -> None:
     """Without mpi4py, or without one mpiexec for all workers, the error says so."""
     # In a process of its own: MPI opens sockets that it keeps to the end.
-    code = "import gangs, dsgd.comm.mpi as m; print([repr(r) for r in gangs.connect_with(m.connect, 2, 10.0, None)])"
+    code = (
+        "import gangs, dsgd.comm.wires.mpi as m; print([repr(r) for r in gangs.connect_with(m.connect, 2, 10.0, None)])"
+    )
     outcome = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,

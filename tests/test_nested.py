@@ -14,7 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group, allreduce_cost
-from dsgd.comm import AbortFlag, AbstractTransport, inproc, nested
+from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.wires import inproc, nested
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from gangs import gang, raise_first, run_ranks

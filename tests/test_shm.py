@@ -20,8 +20,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, SharedTransport, neighbours, pulling, ring, segment, shm, streams, tcp
-from dsgd.comm.ring import Ring
+from dsgd.comm import AbortFlag, SharedTransport
+from dsgd.comm.memory import neighbours, pulling, ring, segment, streams
+from dsgd.comm.memory.ring import Ring
+from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.kernels import processes
 from gangs import TOKEN, connect_shm, gang, process_gang, raise_first, run_ranks, sum_of
@@ -94,7 +96,7 @@ def test_equal_identities_are_no_proof(monkeypatch: pytest.MonkeyPatch, caplog: 
         return _Copy(found)  # type: ignore[return-value]
 
     monkeypatch.setattr(neighbours.Segment, "open", elsewhere)
-    with caplog.at_level(logging.WARNING, logger="dsgd.comm.shm"), joined(2) as transports:
+    with caplog.at_level(logging.WARNING, logger="dsgd.comm.wires.shm"), joined(2) as transports:
         assert [t.wire for t in transports] == ["tcp", "tcp"]
         assert (swap(transports)[0] == 1.0).all()
     assert "another memory" in caplog.text
@@ -122,7 +124,7 @@ def test_without_room_ranks_warn_once_and_talk_over_tcp(
     else:
         monkeypatch.setattr(segment, "shared_folder", lambda: tmp_path / "missing")
     identity = b"h" * 32
-    with caplog.at_level(logging.WARNING, logger="dsgd.comm.shm"), joined(3, identity=identity) as transports:
+    with caplog.at_level(logging.WARNING, logger="dsgd.comm.wires.shm"), joined(3, identity=identity) as transports:
         assert [t.wire for t in transports] == ["tcp"] * 3
         assert (swap(transports[:2])[1] == 0.0).all()
         assert {t.hosts for t in transports} == {(0, 0, 0)}
@@ -215,7 +217,7 @@ class _Memory:
         self.array = np.zeros(ring.segment_bytes(4096), dtype=np.uint8)
 
     def rings(self, *, carries_headers: bool) -> tuple[Ring, Ring]:
-        from dsgd.comm.link import Link
+        from dsgd.comm.sockets.link import Link
 
         made = []
         for first, sock in zip((True, False), socket.socketpair(), strict=True):

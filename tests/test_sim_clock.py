@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import allreduce_cost, compressed_mean
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.compress import ErrorFeedback, GTopK, OneBit, PowerSGD, TernGrad, TopK
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.sim import NETWORKS, Compute, Exponential, HeavyTail, Link, Network, NoStragglers, SimulatedCluster, SlowRank

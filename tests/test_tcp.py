@@ -17,9 +17,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import firewall
-from dsgd.comm import AbortFlag, tcp
-from dsgd.comm.handshake import RECORD_BYTES, Record
-from dsgd.comm.listener import split_address
+from dsgd.comm import AbortFlag
+from dsgd.comm.sockets.handshake import RECORD_BYTES, Record
+from dsgd.comm.sockets.listener import split_address
+from dsgd.comm.wires import tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError, InvalidParameterError, ProtocolError
 from gangs import TOKEN, connect_tcp, gang, process_gang, run_ranks, sum_of
 

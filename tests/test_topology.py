@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.comm.matching import exchange_steps, matchings
-from dsgd.comm.mixing import mixing_matrix, shares, spectral_gap
 from dsgd.comm.topology import (
     AbstractTopology,
     Bipartite,
@@ -22,6 +20,8 @@ from dsgd.comm.topology import (
     Ring,
     Star,
 )
+from dsgd.comm.topology.matching import exchange_steps, matchings
+from dsgd.comm.topology.mixing import mixing_matrix, shares, spectral_gap
 from dsgd.errors import InvalidParameterError
 
 #: One line per topology; every member has the properties below on 1 to 33 ranks.

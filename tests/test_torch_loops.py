@@ -15,8 +15,9 @@ torch = pytest.importorskip("torch")
 from torch import nn  # noqa: E402 - what comes below needs torch
 
 from dsgd.collectives import Group  # noqa: E402
-from dsgd.comm import AbortFlag, inproc  # noqa: E402
+from dsgd.comm import AbortFlag  # noqa: E402
 from dsgd.comm.topology import Complete  # noqa: E402
+from dsgd.comm.wires import inproc  # noqa: E402
 from dsgd.compress import DGC, ErrorFeedback, Half, RandomK  # noqa: E402
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError  # noqa: E402
 from dsgd.ledger import COMPUTE  # noqa: E402

@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dsgd.comm import AbortFlag, AbstractTransport, inproc
+from dsgd.comm import AbortFlag, AbstractTransport
+from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from gangs import SHARED, gang, raise_first, run_ranks

@@ -16,7 +16,7 @@ from sklearn.datasets import make_classification
 import firewall
 import gang_programs as programs
 from dsgd import SGDClassifier
-from dsgd.comm.listener import parse_ports, split_address
+from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.wires import WireOptions, open_listener

@@ -94,7 +94,7 @@ def _wires() -> dict[str, Any]:
     """Return what ranks on this machine can talk over, and where its configuration lets them listen."""
     import dask.config
 
-    from dsgd.comm.segment import shared_folder
+    from dsgd.comm.memory.segment import shared_folder
 
     try:
         left = os.statvfs(shared_folder())

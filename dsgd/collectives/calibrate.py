@@ -24,7 +24,7 @@ import numpy as np
 from dsgd.collectives.cost import fold_of
 from dsgd.collectives.group import Group
 from dsgd.collectives.model import LinkCost, n_levels
-from dsgd.comm.wire import OP_ALLREDUCE
+from dsgd.comm.frames import OP_ALLREDUCE
 from dsgd.errors import IncompatiblePartsError
 
 __all__ = ["calibrate"]

@@ -43,8 +43,8 @@ from dsgd.collectives.encoding import encoding
 from dsgd.collectives.factors import sum_of_factors, sum_together
 from dsgd.collectives.group import Group
 from dsgd.collectives.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
-from dsgd.comm import inproc
-from dsgd.comm.wire import HEADER_BYTES, OP_SCATTER
+from dsgd.comm.frames import HEADER_BYTES, OP_SCATTER
+from dsgd.comm.wires import inproc
 from dsgd.compress import (
     AbstractCompressor,
     ErrorFeedback,

@@ -39,8 +39,8 @@ from dataclasses import dataclass
 from typing import Final, Literal
 
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm, n_levels, tree_pieces
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.topology import grid_shape
-from dsgd.comm.wire import HEADER_BYTES
 
 __all__ = [
     "Algorithm",

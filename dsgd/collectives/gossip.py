@@ -5,7 +5,7 @@ number of ranks. A rank that only talks to a few peers pays for those alone.
 
 Update, for the graph of round k:
 
-- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.mixing.weights`. Where W is doubly
+- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.mixing.weights`. Where W is doubly
   stochastic the mean over ranks stays and everybody converges to it.
 - `push_sum`: every rank cuts its mass (w z, w), a vector and a weight, into equal parts, keeps one, sends one to each
   of its out-peers and adds what comes in. The sums of both over ranks stay whatever the graph is, so that the ratio z
@@ -14,8 +14,8 @@ Update, for the graph of round k:
 Cost per rank and round: one message of the vector (and, for `push_sum`, of one more element) per peer;
 `gossip_cost`. It does not depend on the number of ranks.
 
-What comes in is added in the order of `dsgd.comm.matching.exchange_steps`, which is that of the graph alone: the same
-bits on every wire.
+What comes in is added in the order of `dsgd.comm.topology.matching.exchange_steps`, which is that of the graph alone:
+the same bits on every wire.
 
 Source: Kempe, Dobra and Gehrke 2003 (push-sum); Lian et al. 2017 (D-PSGD); Assran et al. 2019 (SGP).
 """
@@ -29,10 +29,10 @@ import numpy as np
 
 from dsgd.collectives.cost import Cost
 from dsgd.collectives.group import Group
-from dsgd.comm.matching import Step, exchange_steps
-from dsgd.comm.mixing import shares, weights
+from dsgd.comm.frames import HEADER_BYTES, OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology
-from dsgd.comm.wire import HEADER_BYTES, OP_GOSSIP
+from dsgd.comm.topology.matching import Step, exchange_steps
+from dsgd.comm.topology.mixing import shares, weights
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.types import FloatMatrix, FloatVector
 

@@ -21,8 +21,8 @@ from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_l
 from dsgd.collectives.torus import torus_plan
 from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import check_array
 from dsgd.comm.mailbox import AbstractMailbox
-from dsgd.comm.wire import check_array
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -80,9 +80,9 @@ class Group:
 
     Notes
     -----
-    Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.wire.DTYPE_CODES`. Scratch memory is kept
-    from call to call, one buffer per dtype, so that rounds of equal size allocate nothing. Every method raises what
-    `AbstractTransport.exchange` raises.
+    Vectors are C-contiguous arrays of any shape and of a dtype in `dsgd.comm.frames.DTYPE_CODES`. Scratch
+    memory is kept from call to call, one buffer per dtype, so that rounds of equal size allocate nothing. Every method
+    raises what `AbstractTransport.exchange` raises.
     """
 
     def __init__(

@@ -23,7 +23,7 @@ import numpy as np
 from dsgd.collectives.cost import Cost, broadcast_cost
 from dsgd.collectives.encoding import encoding
 from dsgd.collectives.group import Group
-from dsgd.comm.wire import HEADER_BYTES, OP_ALLREDUCE
+from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.compress.adacomp import ResidualMemory
 from dsgd.compress.base import Scratch
 from dsgd.compress.gtopk import GTopK

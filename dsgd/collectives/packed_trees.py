@@ -26,7 +26,7 @@ from dsgd.collectives.packing import Packing
 from dsgd.collectives.pipeline import children_of, tree_plan
 from dsgd.collectives.plan import Part, Plan, run_plan
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import HEADER_BYTES, check_array
+from dsgd.comm.frames import HEADER_BYTES, check_array
 from dsgd.errors import InvalidParameterError
 from dsgd.types import AnyArray
 

@@ -32,7 +32,7 @@ from scipy.sparse.csgraph import maximum_flow
 
 from dsgd.collectives.arborescence import shortest_arborescence
 from dsgd.collectives.pipeline import Parents
-from dsgd.comm.link_graphs import DGX_1V_LINKS
+from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 

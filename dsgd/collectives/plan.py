@@ -17,7 +17,7 @@ import numpy as np
 
 from dsgd.collectives.cost import Cost
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import HEADER_BYTES, OP_ALLREDUCE
+from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.types import AnyArray
 
 __all__ = ["Move", "Part", "Plan", "plan_cost", "run_plan"]

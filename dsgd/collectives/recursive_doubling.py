@@ -21,7 +21,7 @@ from __future__ import annotations
 import numpy as np
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_ALLREDUCE
+from dsgd.comm.frames import OP_ALLREDUCE
 from dsgd.types import AnyArray
 
 __all__ = ["recursive_doubling"]

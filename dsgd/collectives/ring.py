@@ -19,7 +19,7 @@ from collections.abc import Sequence
 
 from dsgd.collectives.cost import ring_bounds
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_ALLGATHER, OP_ALLREDUCE
+from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE
 from dsgd.types import AnyArray
 
 __all__ = ["ring_allgather", "ring_allreduce", "ring_scratch_length"]

@@ -24,7 +24,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.wire import OP_ALLREDUCE, OP_BARRIER, OP_BROADCAST, OP_GATHER, OP_SCATTER
+from dsgd.comm.frames import OP_ALLREDUCE, OP_BARRIER, OP_BROADCAST, OP_GATHER, OP_SCATTER
 from dsgd.types import AnyArray
 
 __all__ = [

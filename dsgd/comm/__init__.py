@@ -1,10 +1,23 @@
-"""How arrays travel between ranks: threads of one process (`inproc`) or processes (`tcp`, `shm`)."""
+"""How arrays travel between ranks, and which ranks talk to which.
 
-from dsgd.comm import inproc, shm, tcp
-from dsgd.comm.base import AbortFlag, AbstractTransport, TransportName
-from dsgd.comm.inproc import InprocTransport
-from dsgd.comm.shm import SharedTransport
-from dsgd.comm.tcp import Listener, TCPTransport, Wrap
+`base` is the contract of every wire; collectives and strategies see nothing else of this folder, but for `topology`.
+Begin with `base`, then `wires.inproc`, the shortest wire there is. The rooms:
+
+- `topology`: graphs of ranks, and the weights and order of an exchange with neighbours; pure functions;
+- `wires`: one module per wire: threads of one process, TCP, shared memory, the workers' ports, libraries;
+- `sockets`: connections between ranks: how they are made, checked and read;
+- `memory`: memory that threads of a process, or processes of a host, share.
+
+`mailbox` is the contract of messages whose sender does not wait for the receiver; `frames` is what travels.
+"""
+
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.base import AbstractTransport, TransportName
+from dsgd.comm.sockets.listener import Listener, Wrap
+from dsgd.comm.wires import inproc, shm, tcp
+from dsgd.comm.wires.inproc import InprocTransport
+from dsgd.comm.wires.shm import SharedTransport
+from dsgd.comm.wires.tcp import TCPTransport
 
 __all__ = [
     "AbortFlag",

@@ -1,85 +1,27 @@
-"""The one interface of every wire, and the flag that stops everybody who waits on one."""
+"""The one interface of every wire."""
 
 from __future__ import annotations
 
-import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor, ThreadPoolExecutor
-from typing import TYPE_CHECKING, Final, Literal, final
+from typing import TYPE_CHECKING, Literal, final
 
 import numpy as np
 
-from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
-    from dsgd.comm.commons import Commons
     from dsgd.comm.mailbox import AbstractMailbox
-    from dsgd.comm.window import Window
+    from dsgd.comm.memory.commons import Commons
+    from dsgd.comm.memory.window import Window
 
-__all__ = ["MAX_LIMIT_S", "AbortFlag", "AbstractTransport", "TransportName", "check_limit"]
+__all__ = ["AbstractTransport", "TransportName"]
 
 #: What a user may ask for: memory inside a host where possible; the same, polled; memory or an error; TCP alone; the
 #: ports of the workers alone; a library that carries the arrays.
 TransportName = Literal["auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"]
-
-# Eleven days; the kernel counts some deadlines in 32-bit milliseconds.
-MAX_LIMIT_S: Final = 1e6
-
-
-def check_limit(name: str, limit_s: float) -> None:
-    """Raise `InvalidParameterError` unless a time limit in seconds can be kept."""
-    if not 0 < limit_s <= MAX_LIMIT_S:
-        raise InvalidParameterError(
-            f"{name}=... must be a positive number of seconds, at most {MAX_LIMIT_S:g}. Got {limit_s}."
-        )
-
-
-class AbortFlag:
-    """Tells a rank that its job has stopped; set from any thread, once.
-
-    A rank reads it between slices of work with `check`. A transport that blocks registers a callback that wakes it.
-    """
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._reason: str | None = None
-        self._callbacks: list[Callable[[], None]] = []
-
-    @property
-    def is_set(self) -> bool:
-        """Whether the job has stopped."""
-        return self._reason is not None
-
-    @property
-    def reason(self) -> str:
-        """Why the job has stopped; empty while it has not."""
-        return self._reason or ""
-
-    def set(self, reason: str) -> None:
-        """Stop the job. The first reason stays; later calls do nothing."""
-        with self._lock:
-            if self._reason is not None:
-                return
-            self._reason = reason
-            callbacks, self._callbacks = self._callbacks, []
-        for wake in callbacks:
-            wake()
-
-    def on_set(self, wake: Callable[[], None]) -> None:
-        """Call `wake` when the flag is set, at once if it already is."""
-        with self._lock:
-            if self._reason is None:
-                self._callbacks.append(wake)
-                return
-        wake()
-
-    def check(self) -> None:
-        """Raise `AbortedError` if the job has stopped."""
-        if self._reason is not None:
-            raise AbortedError(self._reason)
 
 
 class AbstractTransport(ABC):

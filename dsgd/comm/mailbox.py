@@ -22,7 +22,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Final, final
 
-from dsgd.comm.wire import OP_SEND
+from dsgd.comm.frames import OP_SEND
 from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.ledger import WAIT, RankLedger
 from dsgd.types import AnyArray

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, Final, overload
 
 from distributed.utils_comm import gather_from_workers
 
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.abort import AbortFlag
 from dsgd.errors import AbortedError, GangTimeoutError
 from dsgd.runtime.memory import KEPT_SHARE
 

@@ -2,8 +2,8 @@
 
 Problem: with an average after every few rows, Python costs more than steps and sums together.
 
-Where ranks see each other's memory and have a core each (`dsgd.comm.window`: threads, and processes of one host) and
-every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
+Where ranks see each other's memory and have a core each (`dsgd.comm.memory.window`: threads, and processes of one host)
+and every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
 about `CALL_S`, as rank 0 measures it, and all ranks come back after the same round: there abort flags are read, and
 whatever else a rank does between rounds has its place. The last round of an epoch is always an ordinary one. Models,
 bytes and messages are those of ordinary rounds, to the bit.
@@ -19,7 +19,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.collectives import allreduce_cost
-from dsgd.comm.window import Window
+from dsgd.comm.memory.window import Window
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, SGDState, Shard
 from dsgd.runtime.rank import Rank

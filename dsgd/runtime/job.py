@@ -75,9 +75,9 @@ def run_on_cluster(
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
 
-    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.nested` for how they
-    are connected. Blocks move from worker to worker where they must; neither they nor anything the ranks say to each
-    other passes through the scheduler or the client. Jobs that want the same workers run one after the other.
+    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.nested` for how
+    they are connected. Blocks move from worker to worker where they must; neither they nor anything the ranks say to
+    each other passes through the scheduler or the client. Jobs that want the same workers run one after the other.
 
     Parameters
     ----------

@@ -1,10 +1,10 @@
 """How ranks on worker processes come by their mailboxes.
 
-Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.nested`). By post each speaks
-for itself: every rank, and every server, has connections of its own to all others, those of its own process among
-them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank joins
-the mesh in its own thread, by the handshake of every other connection: encrypted where the cluster is, through the
-ports of the workers where no other can be reached.
+Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
+speaks for itself: every rank, and every server, has connections of its own to all others, those of its own process
+among them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank
+joins the mesh in its own thread, by the handshake of every other connection: encrypted where the cluster is, through
+the ports of the workers where no other can be reached.
 
 Servers are threads beside the ranks of a worker: server k runs on member k modulo their number.
 
@@ -23,11 +23,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.comm import inproc_mailbox, link_mailbox
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.listener import Listener
 from dsgd.comm.mailbox import AbstractMailbox
-from dsgd.comm.mesh import Detour
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.ledger import RankLedger
 from dsgd.runtime.rank import Mail
 from dsgd.runtime.relays import open_relay

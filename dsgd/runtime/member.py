@@ -20,8 +20,8 @@ import cloudpickle
 from distributed import get_worker, secede
 
 from dsgd.collectives.group import Algorithm, Group
-from dsgd.comm import nested
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.wires import nested
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.failures import describe

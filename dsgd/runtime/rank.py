@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from dsgd.collectives.group import Group
-from dsgd.comm.base import AbortFlag
+from dsgd.comm.abort import AbortFlag
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.snapshot import SnapshotKeeper

@@ -1,4 +1,4 @@
-"""Connections between ranks over the RPC of Dask's workers: how `dsgd.comm.rpc` posts.
+"""Connections between ranks over the RPC of Dask's workers: how `dsgd.comm.wires.rpc` posts.
 
 Every message carries the fence of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
 field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.
@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Coroutine
 from typing import TYPE_CHECKING, Any, Final
 
-from dsgd.comm.rpc import CHUNK_BYTES, Post, Switchboard
+from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import DsgdError
 from dsgd.runtime.store import JobStore
 

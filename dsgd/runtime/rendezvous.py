@@ -22,11 +22,11 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dask.system import CPU_COUNT
 from distributed.comm import get_address_host
 
-from dsgd.comm import shm, tcp
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.listener import Listener, Wrap
-from dsgd.comm.mesh import Detour
-from dsgd.comm.wire import job_code
+from dsgd.comm.frames import job_code
+from dsgd.comm.sockets.listener import Listener, Wrap
+from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.plugins import MEMBER_EVENT

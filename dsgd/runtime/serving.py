@@ -14,7 +14,7 @@ from typing import Any, Final
 import numpy as np
 from scipy import sparse
 
-from dsgd.comm.wire import DTYPE_CODES, OP_POST
+from dsgd.comm.frames import DTYPE_CODES, OP_POST
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, AbstractRows, Shard, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server

@@ -13,8 +13,8 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.rpc import Switchboard
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.wires.rpc import Switchboard
 from dsgd.runtime.snapshot import SnapshotKeeper
 
 __all__ = ["JobState", "JobStore", "Kept"]

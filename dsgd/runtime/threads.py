@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm import AbortFlag, inproc, inproc_mailbox
+from dsgd.comm import AbortFlag
+from dsgd.comm.wires import inproc, inproc_mailbox
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import count_cores, limit_pools

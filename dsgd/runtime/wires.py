@@ -15,7 +15,7 @@ from distributed.comm import get_address_host, parse_address
 from distributed.utils import get_ip_interface
 
 from dsgd.comm.base import TransportName
-from dsgd.comm.listener import Listener, parse_ports
+from dsgd.comm.sockets.listener import Listener, parse_ports
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.validation import check_choice
 

@@ -21,7 +21,7 @@ from typing import Any
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
-from dsgd.comm.commons import Commons
+from dsgd.comm.memory.commons import Commons
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools

@@ -29,7 +29,7 @@ import numpy as np
 from dsgd.collectives.calibrate import calibrate as calibrate_link
 from dsgd.collectives.model import LinkCost
 from dsgd.comm.base import TransportName
-from dsgd.comm.shm import RING_FROM_BYTES
+from dsgd.comm.wires.shm import RING_FROM_BYTES
 from dsgd.errors import GangTimeoutError, InvalidParameterError
 from dsgd.kernels.rounds import SLOT_BYTES
 from dsgd.runtime.rank import Rank

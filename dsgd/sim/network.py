@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Final
 
-from dsgd.comm.link_graphs import DGX_1V_LINKS
+from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["NETWORKS", "Link", "Network", "network_for"]

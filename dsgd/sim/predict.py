@@ -28,7 +28,7 @@ from dsgd.collectives.model import choose_algorithm
 from dsgd.collectives.plan import Move, Part
 from dsgd.collectives.rabenseifner import rabenseifner_plan
 from dsgd.collectives.torus import torus_plan
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute, NoStragglers, stragglers_for

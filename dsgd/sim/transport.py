@@ -20,8 +20,9 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute

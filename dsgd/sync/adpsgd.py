@@ -28,7 +28,7 @@ from typing import ClassVar, Final
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.comm.wire import OP_POST
+from dsgd.comm.frames import OP_POST
 from dsgd.kernels.rng import draw, mix64
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk

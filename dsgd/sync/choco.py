@@ -30,10 +30,10 @@ import numpy as np
 from dsgd.collectives.encoding import encoding
 from dsgd.collectives.gossip import check_gossip
 from dsgd.collectives.group import Group
-from dsgd.comm.matching import exchange_steps
-from dsgd.comm.mixing import weights
+from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Ring
-from dsgd.comm.wire import OP_GOSSIP
+from dsgd.comm.topology.matching import exchange_steps
+from dsgd.comm.topology.mixing import weights
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, GTopK, MajorityVote, PowerSGD, TopK
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean

@@ -33,9 +33,9 @@ from typing import ClassVar
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.comm.mixing import shares
+from dsgd.comm.frames import OP_GOSSIP
 from dsgd.comm.topology import AbstractTopology, Exponential
-from dsgd.comm.wire import OP_GOSSIP
+from dsgd.comm.topology.mixing import shares
 from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay, Exchange, Talk

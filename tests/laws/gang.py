@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, inproc, inproc_mailbox
+from dsgd.comm import AbortFlag
+from dsgd.comm.wires import inproc, inproc_mailbox
 from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train

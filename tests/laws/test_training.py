@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from dsgd.collectives import Group
-from dsgd.comm import AbortFlag, inproc
+from dsgd.comm import AbortFlag
+from dsgd.comm.wires import inproc
 from dsgd.local import SGD, Momentum, Objective, make_shard
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.rank import Rank

@@ -26,7 +26,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dsgd.collectives.cost import n_levels
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["TEN_GIGABIT", "Counts", "Network", "SimulatedTime", "simulate"]

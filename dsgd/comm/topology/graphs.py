@@ -3,10 +3,10 @@
 Problem: methods that mix models between neighbours instead of over everybody need a graph. It must be the same on every
 rank without a word being said, and known before there is a connection, so that it can be drawn, simulated and tested.
 
-Update: a graph names the peers that a rank sends to and receives from in a round; `dsgd.comm.mixing` says with which
-weights.
+Update: a graph names the peers that a rank sends to and receives from in a round; `dsgd.comm.topology.mixing` says with
+which weights.
 
-Cost per round: a rank sends one message per peer it sends to, in the order of `dsgd.comm.matching`.
+Cost per round: a rank sends one message per peer it sends to, in the order of `dsgd.comm.topology.matching`.
 
 Source: Assran, Loizou, Ballas and Rabbat 2019 (exponential graph); Lian, Zhang, Zhang and Liu 2018 (bipartite pairs).
 """
@@ -21,7 +21,7 @@ from typing import ClassVar, final
 
 import numpy as np
 
-from dsgd.comm.regular import random_regular_graph
+from dsgd.comm.topology.regular import random_regular_graph
 from dsgd.errors import InvalidParameterError
 
 __all__ = [

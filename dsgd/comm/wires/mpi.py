@@ -16,10 +16,10 @@ import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
-from dsgd.comm import carried
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.link import Link
-from dsgd.comm.listener import Listener
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.sockets.link import Link
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires import carried
 from dsgd.errors import ClusterError
 from dsgd.types import AnyArray
 
@@ -63,7 +63,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     Parameters
     ----------
     listener, rank, addresses, **options
-        See `dsgd.comm.carried.connect`.
+        See `dsgd.comm.wires.carried.connect`.
 
     Returns
     -------
@@ -76,7 +76,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
         mpi4py is not installed here, the processes are not those of one ``mpiexec``, or MPI may not be used from
         several threads.
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     """
     try:
         from mpi4py import MPI

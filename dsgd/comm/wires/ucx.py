@@ -10,7 +10,7 @@ while it sends an array at the deadline. What UCX has begun to send cannot be ca
 open for ever, so an array of more than a kilobyte is sent only when its receiver has said that it waits for it. UCX
 checks nobody and encrypts nothing: use it inside a network that is trusted.
 
-Cost: beyond that of `dsgd.comm.carried`, one message of a byte for an array of more than a kilobyte.
+Cost: beyond that of `dsgd.comm.wires.carried`, one message of a byte for an array of more than a kilobyte.
 
 Source: the tag interface of UCX 1.12 and later (``ucp_tag_send_nbx``, ``ucp_tag_recv_nbx``).
 """
@@ -22,10 +22,10 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.comm import carried
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.link import Link
-from dsgd.comm.listener import Listener
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.sockets.link import Link
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires import carried
 from dsgd.errors import ClusterError
 from dsgd.types import AnyArray
 
@@ -127,7 +127,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     Parameters
     ----------
     listener, rank, addresses, **options
-        See `dsgd.comm.carried.connect`.
+        See `dsgd.comm.wires.carried.connect`.
 
     Returns
     -------
@@ -139,7 +139,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     ClusterError
         ucxx is not installed here, or UCX finds no way that it may use.
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     """
     try:
         from ucxx._lib import libucxx

@@ -1,4 +1,4 @@
-"""How bytes move between two ranks that share memory: the compiled part of `dsgd.comm.ring`.
+"""How bytes move between two ranks that share memory: the compiled part of `dsgd.comm.memory.ring`.
 
 A frame goes one of two ways. Through the ring it is copied in and out, piece by piece. Posted, it stays where it is:
 its address and length are shown, and the other side pulls it from there (`dsgd.kernels.processes`), which is one copy.
@@ -285,7 +285,7 @@ def _say_asleep(out: AnyArray, source: AnyArray, asleep: int) -> None:
 def pump_streams(
     out: AnyArray, outgoing: int, source: AnyArray, incoming: int, n_polls: int, stop_when_arrived: bool
 ) -> int:
-    """Move two frames; see `dsgd.comm.ring.pump`.
+    """Move two frames; see `dsgd.comm.memory.ring.pump`.
 
     Of two states, each shape (`N_STATE`,) and int64, the outgoing and the incoming half are worked on.
     """

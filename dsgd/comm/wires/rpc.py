@@ -25,8 +25,8 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Final, TypeAlias
 
-from dsgd.comm.link import shut_down
-from dsgd.comm.listener import split_address
+from dsgd.comm.sockets.link import shut_down
+from dsgd.comm.sockets.listener import split_address
 from dsgd.errors import ProtocolError
 
 __all__ = ["CHUNK_BYTES", "Post", "Relay", "Switchboard"]

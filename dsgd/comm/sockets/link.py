@@ -18,7 +18,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm.wire import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
+from dsgd.comm.frames import HEADER_BYTES, describe_mismatch, pack_into, unpack_from
 from dsgd.errors import ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray
@@ -87,8 +87,8 @@ class Link:
     latency_s : float
         Half of the shortest round trip seen, in seconds.
     way : {"tcp", "rpc", "shm"}, default "tcp"
-        What the bytes go over: a connection of their own, the ports of the workers (`dsgd.comm.rpc`), or a local socket
-        beside memory that is shared (`dsgd.comm.shm`).
+        What the bytes go over: a connection of their own, the ports of the workers (`dsgd.comm.wires.rpc`), or a local
+        socket beside memory that is shared (`dsgd.comm.wires.shm`).
 
     Attributes
     ----------

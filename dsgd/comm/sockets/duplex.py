@@ -17,8 +17,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
-from dsgd.comm.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError, PeerLateError
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.sockets.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError, PeerLateError
 
 __all__ = ["duplex", "receive_some", "send_bytes", "send_some"]
 

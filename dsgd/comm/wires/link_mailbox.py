@@ -4,7 +4,7 @@ The connections are a mesh of their own: TCP, with TLS or without, or by way of 
 to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is left to a
 thread that is started when it is needed for the first time.
 
-Cost per frame: one copy of the array more than `dsgd.comm.tcp`, and one system call to look.
+Cost per frame: one copy of the array more than `dsgd.comm.wires.tcp`, and one system call to look.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, final
 
-from dsgd.comm import tcp
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.duplex import receive_some, send_bytes
-from dsgd.comm.link import Link, PeerLateError, as_bytes, charge_exchange
-from dsgd.comm.listener import Listener
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND
 from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
-from dsgd.comm.tcp import TCPTransport
-from dsgd.comm.wire import HEADER_BYTES, OP_SEND
+from dsgd.comm.sockets.duplex import receive_some, send_bytes
+from dsgd.comm.sockets.link import Link, PeerLateError, as_bytes, charge_exchange
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires import tcp
+from dsgd.comm.wires.tcp import TCPTransport
 from dsgd.ledger import WAIT, WIRE
 from dsgd.types import AnyArray
 
@@ -219,6 +219,6 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings:
     addresses : sequence of str, length size
         Where each rank listens.
     **settings
-        Those of `dsgd.comm.tcp.connect`, whose errors it raises; `abort` must be among them.
+        Those of `dsgd.comm.wires.tcp.connect`, whose errors it raises; `abort` must be among them.
     """
     return LinkMailbox(tcp.connect(listener, rank, addresses, **settings), settings["abort"])

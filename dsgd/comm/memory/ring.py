@@ -7,8 +7,8 @@ process out of its bounds.
 Each stream has a ring of `capacity` bytes with two counters: bytes ever written (by the producer) and bytes ever read
 (by the consumer), each in a cache line of its own. A side keeps its own counter in private memory and only reads the
 other's; a difference that no honest peer can cause is an error. The ring is small enough to stay in the cache between
-the two copies. Where the consumer may read the producer's own memory (`dsgd.comm.pulling`) a long frame does not enter
-the ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
+the two copies. Where the consumer may read the producer's own memory (`dsgd.comm.memory.pulling`) a long frame does not
+enter the ring: the producer posts its address, and the consumer copies it once, or adds it up, from where it is.
 
 A side that finds nothing to do for `n_polls` looks writes into the memory that it sleeps, looks once more, and waits
 for a byte on a local socket, the bell. A side that moved its counter and then reads that the other sleeps rings. Both
@@ -28,12 +28,24 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm import streams
-from dsgd.comm.link import Link
-from dsgd.comm.pulling import NEITHER, Pulling
-from dsgd.comm.segment import Segment
-from dsgd.comm.streams import COPY, IN_AT, IN_END, IN_WAY, OUT_AT, OUT_END, OUT_WAY, POST, RING, SCRATCH_BYTES, TAKE
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.memory import streams
+from dsgd.comm.memory.pulling import NEITHER, Pulling
+from dsgd.comm.memory.segment import Segment
+from dsgd.comm.memory.streams import (
+    COPY,
+    IN_AT,
+    IN_END,
+    IN_WAY,
+    OUT_AT,
+    OUT_END,
+    OUT_WAY,
+    POST,
+    RING,
+    SCRATCH_BYTES,
+    TAKE,
+)
+from dsgd.comm.sockets.link import Link
 from dsgd.kernels.rounds import BOX_BYTES
 from dsgd.types import AnyArray
 
@@ -76,7 +88,7 @@ class Ring:
     Attributes
     ----------
     box_out, box_in : int
-        Addresses of the two boxes of a window (`dsgd.comm.window`), where the segment has them.
+        Addresses of the two boxes of a window (`dsgd.comm.memory.window`), where the segment has them.
     state : array, shape (`streams.N_STATE`,), int64
         What `pump` works on.
     address_out, address_in : int
@@ -188,7 +200,7 @@ def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arriv
     Returns
     -------
     int
-        A code of `dsgd.comm.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
+        A code of `dsgd.comm.memory.streams`: `DONE`, `IDLE`, `ARRIVED`, or what is wrong.
     """
     out_state, outgoing = (_NOTHING, 0) if out is None else (out.state, out.address_out)
     in_state, incoming = (_NOTHING, 0) if source is None else (source.state, source.address_in)

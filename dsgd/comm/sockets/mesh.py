@@ -6,7 +6,7 @@ No cycle of waiting is possible, because a rank waits for lower ranks only while
 none.
 
 A peer whose port is closed or filtered is reached by a detour, where there is one: through the port on which its
-process is reached anyway (`dsgd.comm.rpc`). That is decided for each pair by the rank that connects.
+process is reached anyway (`dsgd.comm.wires.rpc`). That is decided for each pair by the rank that connects.
 
 Cost: one connection and four records of 128 bytes per pair of ranks, and a few round trips to measure the latency.
 """
@@ -22,11 +22,11 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Final
 
-from dsgd.comm import handshake
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_kind, refusal_text
-from dsgd.comm.link import Link, shut_down
-from dsgd.comm.listener import Guest, Listener, Wrap, split_address
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.sockets import handshake
+from dsgd.comm.sockets.handshake import RECORD_BYTES, Credentials, Record, receive_exactly, refusal_kind, refusal_text
+from dsgd.comm.sockets.link import Link, shut_down
+from dsgd.comm.sockets.listener import Guest, Listener, Wrap, split_address
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
 __all__ = ["Detour", "join_mesh", "measure_latency"]
@@ -41,7 +41,7 @@ _FILTERED_S: Final = 0.5
 # every connection and then close it.
 _N_TRIES: Final = 3
 
-_log = logging.getLogger("dsgd.comm.rpc")
+_log = logging.getLogger("dsgd.comm.wires.rpc")
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ def join_mesh(
     wrap: Wrap | None,
     detour: Detour | None = None,
 ) -> dict[int, Link]:
-    """Return one link per peer; see `dsgd.comm.tcp.connect` for the parameters and errors."""
+    """Return one link per peer; see `dsgd.comm.wires.tcp.connect` for the parameters and errors."""
     links: dict[int, Link] = {}
     # Shutting a socket down is how a flag that is set while this rank connects wakes it.
     opened: list[socket.socket] = []

@@ -10,11 +10,11 @@ import select
 import socket
 from typing import Final
 
-from dsgd.comm.duplex import receive_some, send_some
-from dsgd.comm.link import Link, PeerGoneError, as_bytes
-from dsgd.comm.ring import Ring, pump
-from dsgd.comm.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE
-from dsgd.comm.wire import HEADER_BYTES
+from dsgd.comm.frames import HEADER_BYTES
+from dsgd.comm.memory.ring import Ring, pump
+from dsgd.comm.memory.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE
+from dsgd.comm.sockets.duplex import receive_some, send_some
+from dsgd.comm.sockets.link import Link, PeerGoneError, as_bytes
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
 

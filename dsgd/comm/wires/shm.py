@@ -15,7 +15,7 @@ With ``wait="spin"`` whole frames go through memory and a rank that waits looks 
 That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no
 other program beside them.
 
-Ranks that have a core each may also have a `dsgd.comm.window`, through which whole rounds run without frames.
+Ranks that have a core each may also have a `dsgd.comm.memory.window`, through which whole rounds run without frames.
 
 Cost per long frame: one copy, or two of pieces that are still in the cache, and a few wake-ups. Bytes and messages are
 counted as the same frames would be on TCP. The sums are bitwise the same.
@@ -33,17 +33,18 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Literal, get_args
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import LOOKS, Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
-from dsgd.comm.listener import Listener, Wrap
-from dsgd.comm.mesh import Detour, join_mesh
-from dsgd.comm.neighbours import Neighbourhood, join_neighbours, warn_of
-from dsgd.comm.passage import Passage, drain
-from dsgd.comm.ring import Ring, pump
-from dsgd.comm.streams import DONE
-from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
-from dsgd.comm.window import Window
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
+from dsgd.comm.memory.passage import Passage, drain
+from dsgd.comm.memory.ring import Ring, pump
+from dsgd.comm.memory.streams import DONE
+from dsgd.comm.memory.window import Window
+from dsgd.comm.sockets.handshake import Credentials
+from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
+from dsgd.comm.sockets.listener import Listener, Wrap
+from dsgd.comm.sockets.mesh import Detour, join_mesh
+from dsgd.comm.wires.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -266,7 +267,7 @@ def connect(
     Parameters
     ----------
     listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s, wrap, detour
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     wait : {"sleep", "spin"}, default "sleep"
         What a rank does that waits for a neighbour; the same on all ranks.
     window : bool, default False
@@ -285,7 +286,7 @@ def connect(
     Raises
     ------
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
+        See `dsgd.comm.wires.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
     """
     size = len(addresses)
     if not 0 <= rank < size:

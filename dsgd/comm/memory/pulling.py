@@ -18,7 +18,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.handshake import receive_exactly
+from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.kernels.processes import CAN_READ, N_WORDS, read_into
 
 __all__ = ["NEITHER", "Pulling", "agree_on_pulling"]

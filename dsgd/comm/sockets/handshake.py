@@ -27,7 +27,7 @@ import struct
 from dataclasses import dataclass, replace
 from typing import Final
 
-from dsgd.comm.wire import job_code
+from dsgd.comm.frames import job_code
 from dsgd.errors import InvalidParameterError, ProtocolError
 
 __all__ = ["RECORD_BYTES", "Credentials", "Record", "fence", "receive_exactly", "refusal_kind", "refusal_text"]
@@ -96,7 +96,8 @@ class Record:
     status : int
         Zero, or why the handshake is refused.
     relayed : int
-        One if the connection goes through the ports of the workers (`dsgd.comm.rpc`), zero if it is one of its own.
+        One if the connection goes through the ports of the workers (`dsgd.comm.wires.rpc`), zero if it is one of its
+        own.
     """
 
     job: int

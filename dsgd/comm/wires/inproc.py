@@ -22,10 +22,11 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.commons import Commons
-from dsgd.comm.window import Window, inproc_windows
-from dsgd.comm.wire import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.memory.commons import Commons
+from dsgd.comm.memory.window import Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray

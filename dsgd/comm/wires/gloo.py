@@ -20,10 +20,10 @@ from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final
 
-from dsgd.comm import carried
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.link import Link
-from dsgd.comm.listener import Listener, split_address
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.sockets.link import Link
+from dsgd.comm.sockets.listener import Listener, split_address
+from dsgd.comm.wires import carried
 from dsgd.errors import ClusterError
 from dsgd.types import AnyArray
 
@@ -73,7 +73,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     Parameters
     ----------
     listener, rank, addresses, **options
-        See `dsgd.comm.carried.connect`.
+        See `dsgd.comm.wires.carried.connect`.
 
     Returns
     -------
@@ -85,7 +85,7 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: 
     ClusterError
         torch is not installed here, or has no gloo.
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     """
     try:
         import torch

@@ -21,10 +21,12 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Final, NoReturn
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.duplex import duplex
-from dsgd.comm.handshake import Credentials
-from dsgd.comm.link import (
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import HEADER_BYTES, check_array
+from dsgd.comm.sockets.duplex import duplex
+from dsgd.comm.sockets.handshake import Credentials
+from dsgd.comm.sockets.link import (
     SEGMENT_BYTES,
     STREAM_SEGMENT_BYTES,
     Link,
@@ -34,9 +36,8 @@ from dsgd.comm.link import (
     charge_exchange,
     shut_down,
 )
-from dsgd.comm.listener import Listener, Wrap
-from dsgd.comm.mesh import Detour, join_mesh
-from dsgd.comm.wire import HEADER_BYTES, check_array
+from dsgd.comm.sockets.listener import Listener, Wrap
+from dsgd.comm.sockets.mesh import Detour, join_mesh
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray

@@ -22,9 +22,10 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Final, final
 
-from dsgd.comm import inproc
-from dsgd.comm.base import MAX_LIMIT_S, AbortFlag, AbstractTransport
-from dsgd.comm.wire import OP_GOSSIP
+from dsgd.comm.abort import MAX_LIMIT_S, AbortFlag
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frames import OP_GOSSIP
+from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray

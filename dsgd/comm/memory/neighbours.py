@@ -33,12 +33,12 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm.handshake import receive_exactly
-from dsgd.comm.link import Link
-from dsgd.comm.mesh import measure_latency
-from dsgd.comm.pulling import agree_on_pulling
-from dsgd.comm.ring import Ring, segment_bytes
-from dsgd.comm.segment import NAME_BYTES, Segment, host_identity, socket_path
+from dsgd.comm.memory.pulling import agree_on_pulling
+from dsgd.comm.memory.ring import Ring, segment_bytes
+from dsgd.comm.memory.segment import NAME_BYTES, Segment, host_identity, socket_path
+from dsgd.comm.sockets.handshake import receive_exactly
+from dsgd.comm.sockets.link import Link
+from dsgd.comm.sockets.mesh import measure_latency
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 
 __all__ = ["Neighbourhood", "join_neighbours", "warn_of"]
@@ -58,7 +58,7 @@ _FRAMES: Final = b"F"
 _BELL: Final = b"B"
 _TEXT_BYTES: Final = 48
 
-_log = logging.getLogger("dsgd.comm.shm")
+_log = logging.getLogger("dsgd.comm.wires.shm")
 
 
 @dataclass(frozen=True)

@@ -27,8 +27,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag
-from dsgd.comm.cores import current_core, leave_core
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.memory.cores import current_core, leave_core
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels.rounds import BOX_BYTES, BROKEN, CORE_AT, GONE_AT, LATE_AT, PUBLISHED_AT, SLOT_BYTES
 from dsgd.types import AnyArray, IntVector

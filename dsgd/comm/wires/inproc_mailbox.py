@@ -16,9 +16,9 @@ from typing import Final, NamedTuple, final
 
 import numpy as np
 
-from dsgd.comm.base import AbortFlag, check_limit
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.frames import HEADER_BYTES, OP_SEND, Header, check_array, describe_mismatch
 from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
-from dsgd.comm.wire import HEADER_BYTES, OP_SEND, Header, check_array, describe_mismatch
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.types import AnyArray

@@ -4,11 +4,11 @@ Problem: a port is open to whoever can reach it, from before the first peer may 
 the rank has other things to do meanwhile. A stranger that says nothing, speaks slowly or speaks something else must be
 gone within a second, hold up nobody and take no memory.
 
-Connections are read without ever waiting: `Listener.look` takes in who has come, goes on with the TLS handshake and
-the first record of each, and turns away whoever does not get on. A rank calls it now and then while it waits for the
-rendezvous, and whenever something arrives while it lets its peers join (`dsgd.comm.mesh`); while it can do neither,
-because it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed as soon
-as the last peer has joined.
+Connections are read without ever waiting: `Listener.look` takes in who has come, goes on with the TLS handshake and the
+first record of each, and turns away whoever does not get on. A rank calls it now and then while it waits for the
+rendezvous, and whenever something arrives while it lets its peers join (`dsgd.comm.sockets.mesh`); while it can do
+neither, because it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed
+as soon as the last peer has joined.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
-from dsgd.comm.handshake import OK, RECORD_BYTES, Record, fence
+from dsgd.comm.sockets.handshake import OK, RECORD_BYTES, Record, fence
 from dsgd.errors import ClusterError, InvalidParameterError, ProtocolError
 
 __all__ = ["GUEST_S", "Guest", "Listener", "Wrap", "parse_ports", "split_address"]
@@ -160,7 +160,7 @@ class Listener:
     Attributes
     ----------
     address : str
-        ``"host:port"`` for `dsgd.comm.tcp.connect`.
+        ``"host:port"`` for `dsgd.comm.wires.tcp.connect`.
     guests : list of Guest
         Connections that may still turn out to be peers.
     refused : Counter

@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
-from dsgd.comm.topology import AbstractTopology
+from dsgd.comm.topology.graphs import AbstractTopology
 
 __all__ = ["Step", "exchange_steps", "matchings"]
 

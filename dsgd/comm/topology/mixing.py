@@ -23,7 +23,7 @@ from typing import Literal
 
 import numpy as np
 
-from dsgd.comm.topology import AbstractTopology
+from dsgd.comm.topology.graphs import AbstractTopology
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix
 

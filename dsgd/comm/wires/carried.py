@@ -18,12 +18,13 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Final, Protocol
 
-from dsgd.comm.base import AbortFlag, AbstractTransport, check_limit
-from dsgd.comm.handshake import Credentials, receive_exactly
-from dsgd.comm.link import Link, charge_exchange
-from dsgd.comm.listener import Listener
-from dsgd.comm.mesh import join_mesh
-from dsgd.comm.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.sockets.handshake import Credentials, receive_exactly
+from dsgd.comm.sockets.link import Link, charge_exchange
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.mesh import join_mesh
+from dsgd.comm.wires.tcp import DEFAULT_TIMEOUT_S, TCPTransport
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
@@ -198,7 +199,7 @@ def connect(
     Parameters
     ----------
     listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     wire : str
         What to call it; the same on all ranks.
     make : callable
@@ -213,7 +214,7 @@ def connect(
     Raises
     ------
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
-        See `dsgd.comm.tcp.connect`.
+        See `dsgd.comm.wires.tcp.connect`.
     """
     size = len(addresses)
     if not 0 <= rank < size:

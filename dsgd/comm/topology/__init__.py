@@ -1,0 +1,32 @@
+"""Which ranks talk to which: pure functions of the rank, the number of ranks and the round.
+
+`graphs` has the topologies, `regular` draws random ones, `mixing` has the weights with which neighbours are averaged,
+`matching` the order in which they exchange, `machines` the links inside machines that are sold. No rank is needed to
+ask any of them. Called by strategies, collectives and the simulator. Begin with `graphs`.
+"""
+
+from dsgd.comm.topology.graphs import (
+    AbstractTopology,
+    Bipartite,
+    Complete,
+    Exponential,
+    Grid,
+    Groups,
+    RandomRegular,
+    Ring,
+    Star,
+    grid_shape,
+)
+
+__all__ = [
+    "AbstractTopology",
+    "Bipartite",
+    "Complete",
+    "Exponential",
+    "Grid",
+    "Groups",
+    "RandomRegular",
+    "Ring",
+    "Star",
+    "grid_shape",
+]
