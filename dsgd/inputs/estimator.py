@@ -221,10 +221,9 @@ class AbstractClusterEstimator(BaseEstimator):
                 UserWarning,
                 stacklevel=4,
             )
-        params = self.get_params(deep=False)
-        idle = [name for name, default in _OF_CLUSTERS.items() if params.get(name, default) != default]
+        idle = [name for name, default in _OF_CLUSTERS.items() if getattr(self, name, default) != default]
         if idle:
-            said = ", ".join(f"{name}={params[name]!r}" for name in idle)
+            said = ", ".join(f"{name}={getattr(self, name)!r}" for name in idle)
             warnings.warn(
                 f"{type(self).__name__}({said}) says what worker processes do, and arrays are trained on in this "
                 "process, where it changes nothing. Pass client=..., or dask collections.",

@@ -96,7 +96,7 @@ class Rounds:
 
     def squared_distance_from_mean(self) -> float:
         """Return that of this rank's model before the last synchronisation; to be asked once after it."""
-        return squared_distances(self._before_sync, self._at.params)[0]
+        return float(squared_distances(self._before_sync, self._at.params)[0])
 
     def _run_fused(self, number: int, stop: int) -> int:
         fused = self._run.fused
