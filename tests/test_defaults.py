@@ -198,10 +198,10 @@ def test_pooled_rates_end_where_steps_would_diverge(loss: str, curvature: float)
 def test_more_ranks_are_no_worse_by_default(n_jobs: int) -> None:
     """With the default sync the score of a slow regression stays within 0.3 points of one rank's."""
     rng = np.random.default_rng(0)
-    X = rng.standard_normal((6000, 8))
-    y = X @ rng.standard_normal(8) / 3 + 0.3 * rng.standard_normal(6000)
+    X = rng.standard_normal((10_000, 8))
+    y = X @ rng.standard_normal(8) / 3 + 0.3 * rng.standard_normal(10_000)
     one, more = (
-        SGDRegressor(loss="huber", random_state=0, n_jobs=n).fit(X[:4000], y[:4000]).score(X[4000:], y[4000:])
+        SGDRegressor(loss="huber", random_state=0, n_jobs=n).fit(X[:8000], y[:8000]).score(X[8000:], y[8000:])
         for n in (1, n_jobs)
     )
     assert abs(more - one) < 0.003

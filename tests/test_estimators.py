@@ -320,12 +320,24 @@ def test_what_only_workers_can_do_is_not_silently_ignored(make, name):
 def test_more_ranks_than_rows_or_cores_are_not_silent():
     """Threads without rows are left out, which is said where their number was given; a crowd on few cores is named."""
     X, y = np.eye(6), np.arange(6) % 2
-    with pytest.warns(UserWarning, match="n_jobs=9 is more than the 6 rows: trained on 6 ranks"):
-        model = SGDClassifier(n_jobs=9, max_iter=2, tol=None).fit(X, y)
+    with pytest.warns(UserWarning, match=r"n_jobs=9 is more than the 6 rows: trained on 6 rank\(s\)"):
+        model = SGDClassifier(n_jobs=9, max_iter=2, tol=None, sync=256).fit(X, y)
     assert model.fit_report_["ranks"] == 6
     with pytest.warns(UserWarning, match=r"n_jobs=1000 makes 1000 ranks share \d+ cores"):
         assert count_threads(1000, 10**6) == 1000
     assert count_threads(-1, 1) == 1
+
+
+@pytest.mark.parametrize("make", [SGDClassifier, SGDRegressor])
+def test_few_rows_train_on_few_threads(make):
+    """By default as many threads train as have a thousand rows each; who says how they talk gets those asked for."""
+    X = np.random.default_rng(0).standard_normal((2500, 3))
+    for n_rows, sync, n_ranks in ((150, None, 1), (1999, None, 1), (2500, None, 2), (150, 256, 3)):
+        model = make(n_jobs=3, sync=sync, max_iter=2, tol=None, random_state=0).fit(X[:n_rows], X[:n_rows, 0] > 0)
+        assert model.fit_report_["ranks"] == n_ranks
+    small = X[:150], X[:150, 0] > 0
+    one, three = (make(n_jobs=n, random_state=0).fit(*small).coef_ for n in (1, 3))
+    np.testing.assert_array_equal(one, three)
 
 
 def test_class_weights_move_the_boundary():

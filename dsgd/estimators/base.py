@@ -41,6 +41,9 @@ from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["AbstractSGD"]
 
+# Rows of a thread where nobody says how threads are to talk: on fewer, talk takes longer than the steps that it saves.
+_LEAST_ROWS: Final = 1000
+
 # Into how many blocks the share of a rank is cut where workers may join: what they can be given.
 _ELASTIC_PIECES: Final = 4
 
@@ -143,7 +146,9 @@ class AbstractSGD(AbstractLinearEstimator):
     ) -> tuple[GangResult, bool]:
         block = self._check_rows(X, y, sample_weight, first=first)
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
-        n_ranks = count_threads(self.n_jobs, None if max_iter else block[0].shape[0])
+        # Who says how ranks are to talk gets them all.
+        least_rows = _LEAST_ROWS if self.sync is None else 1
+        n_ranks = count_threads(self.n_jobs, None if max_iter else block[0].shape[0], least_rows)
         held_out = None
         if self.early_stopping and not max_iter and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)

@@ -76,9 +76,10 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     n_jobs : int or None, default None
         Ranks in all: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster,
         threads of its workers (None or -1: all; fewer are spread over the workers). Another number of ranks is another
-        model, the mean of models that have seen a part of the rows each, and no worse a one with the default `sync`.
-        With other ones ranks step at the rates of their own schedules: unless these fall like 1/t, P ranks get less far
-        in an epoch, at constant rates a P-th of the way, and may stop there.
+        model, the mean of models that have seen a part of the rows each, and no worse a one with the default `sync`:
+        there it is a limit, and `fit` in this process takes as many threads as have 1,000 rows each, one at least; see
+        ``fit_report_["ranks"]``. With other ones all train, and step at the rates of their own schedules: unless these
+        fall like 1/t, P ranks get less far in an epoch, at constant rates a P-th of the way, and may stop there.
     random_state : int, RandomState or None, default None
         Seeds the order of rows and the validation split.
     learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"

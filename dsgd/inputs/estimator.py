@@ -426,7 +426,7 @@ class AbstractClusterEstimator(BaseEstimator):
         return state
 
 
-def count_threads(n_jobs: int | None, n_rows: int | None = None) -> int:
+def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int = 1) -> int:
     """Return the threads that ``n_jobs`` asks for: None is 1, −1 one per core.
 
     Parameters
@@ -434,17 +434,19 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None) -> int:
     n_jobs : int or None
         The parameter, not zero.
     n_rows : int or None, default None
-        Rows to be dealt to them: a thread without any would only be waited for. Where fewer are returned than were
-        asked for by their number, or many more than there are cores, that is said in a warning.
+        Rows to be dealt to them: a thread without any would only be waited for. Where more threads than rows were
+        asked for by their number, or many more are returned than there are cores, that is said in a warning.
+    least_rows : int, default 1
+        Rows that each thread is to have where there is more than one.
     """
     cores = count_cores()
     n = 1 if n_jobs is None else n_jobs if n_jobs > 0 else max(1, cores + 1 + n_jobs)
     if n_rows is None:
         return n
-    useful = max(1, min(n, n_rows))
-    if n_jobs is not None and 0 < useful < n_jobs:
+    useful = max(1, min(n, n_rows // least_rows))
+    if n_jobs is not None and n_jobs > max(1, n_rows):
         warnings.warn(
-            f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} ranks, one for each row.",
+            f"n_jobs={n_jobs} is more than the {n_rows} rows: trained on {useful} rank(s).",
             UserWarning,
             stacklevel=5,
         )
