@@ -9,8 +9,8 @@ the repetitions the median. Rows go to ``--out`` as JSON lines, tables to the te
     python benchmarks/collectives.py --packing
 
 ``--packing`` measures nothing: for all sets of accelerators of a DGX-1V it prints what spanning trees carry (the least
-cut, which `dsgd.collectives.packing` reaches) beside rings that are laid one by one, in units of one NVLink; and for
-some sets what 16 MiB take on the virtual clock, over packed trees and by every other algorithm.
+cut, which `dsgd.collectives.algorithms.packing` reaches) beside rings that are laid one by one, in units of one NVLink;
+and for some sets what 16 MiB take on the virtual clock, over packed trees and by every other algorithm.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ import numpy as np  # noqa: E402
 from common import Rows, in_processes  # noqa: E402
 
 from dsgd.collectives import Group, choose_algorithm  # noqa: E402
+from dsgd.collectives.algorithms.packed_trees import tree_allreduce  # noqa: E402
+from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph  # noqa: E402
 from dsgd.collectives.model import ALGORITHMS  # noqa: E402
-from dsgd.collectives.packed_trees import tree_allreduce  # noqa: E402
-from dsgd.collectives.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph  # noqa: E402
 from dsgd.runtime import Rank  # noqa: E402
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster  # noqa: E402
 

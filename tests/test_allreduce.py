@@ -21,13 +21,13 @@ from dsgd.collectives import (
     choose_algorithm,
     hierarchical_seconds,
 )
-from dsgd.collectives.binomial import binomial_plan
-from dsgd.collectives.double_tree import double_tree, double_tree_plan
+from dsgd.collectives.algorithms.binomial import binomial_plan
+from dsgd.collectives.algorithms.double_tree import double_tree, double_tree_plan
+from dsgd.collectives.algorithms.pipeline import children_of, n_steps
+from dsgd.collectives.algorithms.plan import Plan, plan_cost
+from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
+from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.model import ALGORITHMS, tree_pieces, tree_steps
-from dsgd.collectives.pipeline import children_of, n_steps
-from dsgd.collectives.plan import Plan, plan_cost
-from dsgd.collectives.rabenseifner import rabenseifner_plan
-from dsgd.collectives.torus import torus_plan
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import Compute, Link, Network, SimulatedCluster

@@ -12,10 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.collectives import Cost, Group
-from dsgd.collectives.arborescence import shortest_arborescence
-from dsgd.collectives.model import ALGORITHMS
-from dsgd.collectives.packed_trees import packed_cost, packed_plan, tree_allreduce
-from dsgd.collectives.packing import (
+from dsgd.collectives.algorithms.arborescence import shortest_arborescence
+from dsgd.collectives.algorithms.packed_trees import packed_cost, packed_plan, tree_allreduce
+from dsgd.collectives.algorithms.packing import (
     DGX_1V,
     Packing,
     best_rate,
@@ -24,7 +23,8 @@ from dsgd.collectives.packing import (
     ring_rate,
     subgraph,
 )
-from dsgd.collectives.plan import plan_cost
+from dsgd.collectives.algorithms.plan import plan_cost
+from dsgd.collectives.model import ALGORITHMS
 from dsgd.errors import InvalidParameterError
 from dsgd.runtime.rank import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster

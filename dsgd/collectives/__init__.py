@@ -1,7 +1,7 @@
 """Operations of all ranks together: sums, broadcasts, barriers, and what they cost."""
 
 from dsgd.collectives.calibrate import calibrate
-from dsgd.collectives.compressed import compressed_cost, compressed_mean
+from dsgd.collectives.compressed.mean import compressed_cost, compressed_mean
 from dsgd.collectives.cost import (
     Algorithm,
     Cost,

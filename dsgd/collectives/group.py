@@ -9,17 +9,17 @@ from typing import Any, Final, Literal, get_args
 
 import numpy as np
 
-from dsgd.collectives.binomial import binomial_plan
+from dsgd.collectives.algorithms.binomial import binomial_plan
+from dsgd.collectives.algorithms.double_tree import double_tree_plan
+from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
+from dsgd.collectives.algorithms.plan import Plan, run_plan
+from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
+from dsgd.collectives.algorithms.recursive_doubling import recursive_doubling
+from dsgd.collectives.algorithms.ring import ring_allgather, ring_allreduce, ring_scratch_length
+from dsgd.collectives.algorithms.torus import torus_plan
+from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.collectives.cost import Algorithm, is_hierarchical
-from dsgd.collectives.double_tree import double_tree_plan
-from dsgd.collectives.hierarchical import Hierarchy, Subset
 from dsgd.collectives.model import DEFAULT_LINK, LinkCost, choose_algorithm
-from dsgd.collectives.plan import Plan, run_plan
-from dsgd.collectives.rabenseifner import rabenseifner_plan
-from dsgd.collectives.recursive_doubling import recursive_doubling
-from dsgd.collectives.ring import ring_allgather, ring_allreduce, ring_scratch_length
-from dsgd.collectives.torus import torus_plan
-from dsgd.collectives.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import check_array
 from dsgd.comm.mailbox import AbstractMailbox

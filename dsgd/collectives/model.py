@@ -24,7 +24,8 @@ gossip                  d (alpha + n beta + n gamma), d peers
 No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
 
 Source: Hockney 1994 (alpha and beta); Thakur, Rabenseifner and Gropp 2005 (the table up to binomial); Sanders, Speck
-and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of `dsgd.collectives.pipeline`).
+and Träff 2009 (double tree, in 4 steps for one piece more; the steps here are those of
+`dsgd.collectives.algorithms.pipeline`).
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ steps all ranks have the same k entries, which are the sum. What a merge drops g
   was dropped in one branch of the tree and came in by another is then neither applied nor kept.
 
 Cost per rank: by a butterfly log2 P messages of k entries; by a tree as many up and as many down. `route` chooses; a
-number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.gtopk`.
+number of ranks that is no power of two folds the surplus in and out. See `dsgd.collectives.compressed.gtopk`.
 
 Source: Shi, Wang, Zhao, Tang, Wang, Tang and Chu 2019 (tree, put-back); the butterfly is the exchange of their cost
 formula.

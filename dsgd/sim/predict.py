@@ -3,10 +3,11 @@
 Problem: whether a strategy scales to thousands of ranks is a question of seconds, not of models, and threads that do
 real work answer it slowly.
 
-Method: a round is work and an all-reduce. An all-reduce is a list of moves for each rank (`dsgd.collectives.plan`); the
-moves of all ranks are played in the order of their clocks over the same ports as those of a simulated cluster
-(`dsgd.sim.ports`), so seconds are the same as there. Where all rounds are alike one is played. The ring of more than
-256 ranks is not played, but taken from its closed form with the longest chunk, from when the last rank is ready.
+Method: a round is work and an all-reduce. An all-reduce is a list of moves for each rank
+(`dsgd.collectives.algorithms.plan`); the moves of all ranks are played in the order of their clocks over the same ports
+as those of a simulated cluster (`dsgd.sim.ports`), so seconds are the same as there. Where all rounds are alike one is
+played. The ring of more than 256 ranks is not played, but taken from its closed form with the longest chunk, from when
+the last rank is ready.
 
 Cost: some microseconds for each message that is played.
 
@@ -21,13 +22,13 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dsgd.collectives.binomial import binomial_plan
+from dsgd.collectives.algorithms.binomial import binomial_plan
+from dsgd.collectives.algorithms.double_tree import double_tree_plan
+from dsgd.collectives.algorithms.plan import Move, Part
+from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
+from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.cost import Algorithm, fold_of, ring_bounds
-from dsgd.collectives.double_tree import double_tree_plan
 from dsgd.collectives.model import choose_algorithm
-from dsgd.collectives.plan import Move, Part
-from dsgd.collectives.rabenseifner import rabenseifner_plan
-from dsgd.collectives.torus import torus_plan
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.cluster import SimulatedCluster
@@ -240,7 +241,7 @@ def _moves(algorithm: str, rank: int, size: int, n: int, itemsize: int) -> tuple
 
 
 def _doubling(rank: int, size: int, n: int) -> Iterator[Move]:
-    """Yield the moves of `dsgd.collectives.recursive_doubling`."""
+    """Yield the moves of `dsgd.collectives.algorithms.recursive_doubling`."""
     core, n_folded = fold_of(size)
     whole, folds = Part(0, n), rank < 2 * n_folded
     if folds and rank % 2:
@@ -261,7 +262,7 @@ def _doubling(rank: int, size: int, n: int) -> Iterator[Move]:
 
 
 def _ring(rank: int, size: int, n: int) -> Iterator[Move]:
-    """Yield the moves of `dsgd.collectives.ring`."""
+    """Yield the moves of `dsgd.collectives.algorithms.ring`."""
     bounds = ring_bounds(n, size)
     chunks = [Part(bounds[k], bounds[k + 1]) for k in range(size)]
     after, before = (rank + 1) % size, (rank - 1) % size

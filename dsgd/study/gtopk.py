@@ -31,7 +31,7 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.collectives.gtopk import Entries, merge_all
+from dsgd.collectives.compressed.gtopk import Entries, merge_all
 from dsgd.collectives.model import LinkCost
 from dsgd.compress.sparse import sparse_bytes
 from dsgd.errors import InvalidParameterError

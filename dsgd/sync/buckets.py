@@ -22,7 +22,7 @@ from __future__ import annotations
 from concurrent.futures import Future
 from typing import Any
 
-from dsgd.collectives.compressed import compressed_mean
+from dsgd.collectives.compressed.mean import compressed_mean
 from dsgd.collectives.group import Group
 from dsgd.compress import AbstractCompressor, AbstractMemory
 from dsgd.sync.averaging import weighted_mean

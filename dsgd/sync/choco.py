@@ -27,7 +27,7 @@ from typing import Any, ClassVar, Final
 
 import numpy as np
 
-from dsgd.collectives.encoding import encoding
+from dsgd.collectives.compressed.encoding import encoding
 from dsgd.collectives.gossip import check_gossip
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import OP_GOSSIP

@@ -33,7 +33,7 @@ from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 
-from dsgd.collectives.compressed import compressed_mean, load_kernels
+from dsgd.collectives.compressed.mean import compressed_mean, load_kernels
 from dsgd.collectives.group import Group
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, Layerwise, MajorityVote, NonZero
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError

@@ -21,7 +21,7 @@ import torch
 import torch.distributed as dist
 
 from dsgd.collectives import Group
-from dsgd.collectives.compressed import compressed_mean
+from dsgd.collectives.compressed.mean import compressed_mean
 from dsgd.comm.abort import check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.compress import AbstractCompressor, Layerwise

@@ -18,7 +18,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
-from dsgd.collectives.plan import Move, Part, Plan
+from dsgd.collectives.algorithms.plan import Move, Part, Plan
 
 __all__ = ["binomial_plan"]
 

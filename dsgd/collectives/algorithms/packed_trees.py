@@ -1,6 +1,6 @@
 """All-reduce up and down packed trees, each with the share of the vector that its links can carry.
 
-Problem: where links differ, a fast sum sends most over those that carry most (`dsgd.collectives.packing`).
+Problem: where links differ, a fast sum sends most over those that carry most (`dsgd.collectives.algorithms.packing`).
 
 Update: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and sends it on
 to its parent; the root sends the sum down again.
@@ -21,10 +21,10 @@ from itertools import accumulate
 
 import numpy as np
 
+from dsgd.collectives.algorithms.packing import Packing
+from dsgd.collectives.algorithms.pipeline import children_of, tree_plan
+from dsgd.collectives.algorithms.plan import Part, Plan, run_plan
 from dsgd.collectives.cost import Cost
-from dsgd.collectives.packing import Packing
-from dsgd.collectives.pipeline import children_of, tree_plan
-from dsgd.collectives.plan import Part, Plan, run_plan
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, check_array
 from dsgd.errors import InvalidParameterError

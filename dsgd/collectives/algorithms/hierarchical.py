@@ -24,19 +24,45 @@ Source: Karonis et al. 2000 (MPICH-G2, trees by levels of the network); Thakur, 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Literal, final
+from typing import Literal, Protocol, final
 
 import numpy as np
 
+from dsgd.collectives.algorithms.tree import (
+    binomial_broadcast,
+    binomial_reduce,
+    direct_gather,
+    direct_scatter,
+    gather_any,
+)
 from dsgd.collectives.cost import groups_of
-from dsgd.collectives.tree import binomial_broadcast, binomial_reduce, direct_gather, direct_scatter, gather_any
 from dsgd.comm.base import AbstractTransport
 from dsgd.types import AnyArray
 
-if TYPE_CHECKING:
-    from dsgd.collectives.group import Group
+__all__ = ["Above", "Hierarchy", "Subset"]
 
-__all__ = ["Hierarchy", "Subset"]
+
+class Above(Protocol):
+    """What the leaders of units do together: the collectives of a `dsgd.collectives.Group`."""
+
+    @property
+    def transport(self) -> AbstractTransport:
+        """Connects the leaders."""
+
+    def allreduce(self, vector: AnyArray, op: Literal["sum", "min", "max"] = "sum") -> None:
+        """Replace `vector` by its sum or extremes over leaders."""
+
+    def broadcast(self, vector: AnyArray, root: int = 0) -> None:
+        """Replace `vector` by that of leader `root`."""
+
+    def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
+        """Fill `whole` with the vectors of all leaders."""
+
+    def gather(self, vector: AnyArray, root: int = 0) -> list[AnyArray] | None:
+        """Return the vectors of all leaders on leader `root`."""
+
+    def barrier(self) -> None:
+        """Return once every leader has called it."""
 
 
 class Hierarchy:
@@ -56,7 +82,7 @@ class Hierarchy:
         self,
         transport: AbstractTransport,
         units: Sequence[int],
-        lead: Callable[[AbstractTransport, Sequence[int]], Group],
+        lead: Callable[[AbstractTransport, Sequence[int]], Above],
     ) -> None:
         self._groups = groups_of(units)
         self._unit = next(k for k, group in enumerate(self._groups) if transport.rank in group)

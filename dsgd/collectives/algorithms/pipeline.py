@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from functools import lru_cache
 from typing import NamedTuple
 
+from dsgd.collectives.algorithms.plan import Move, Part, Plan
 from dsgd.collectives.cost import ring_bounds
-from dsgd.collectives.plan import Move, Part, Plan
 
 __all__ = ["Parents", "children_of", "n_steps", "tree_plan"]
 

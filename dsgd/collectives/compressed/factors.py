@@ -16,7 +16,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dsgd.collectives.encoding import encoding
+from dsgd.collectives.compressed.encoding import encoding
 from dsgd.collectives.group import Group
 from dsgd.compress import PowerMemory, PowerSGD
 from dsgd.compress.powersgd import times_rows

@@ -13,7 +13,7 @@ change. Payloads are summed
 - in parts, where the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum (with
   feedback it keeps what that leaves out), and all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the
   ranks have agreed on the largest scale) and `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
-- pair by pair: `GTopK`, see `dsgd.collectives.gtopk`;
+- pair by pair: `GTopK`, see `dsgd.collectives.compressed.gtopk`;
 - as they are, where the entries that are not zero would take more than that: `NonZero`;
 - decoded, by an all-reduce, where payloads would pass more bytes through a rank than whole vectors do, as short ones of
   many ranks that all others must see: what is gathered, and `TernGrad`. Not `Half`: a sum that is cut into buckets must
@@ -38,11 +38,11 @@ from typing import Any, Final
 
 import numpy as np
 
+from dsgd.collectives.compressed.encoding import encoding
+from dsgd.collectives.compressed.factors import sum_of_factors, sum_together
+from dsgd.collectives.compressed.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
 from dsgd.collectives.cost import Cost, allgatherv_cost, allreduce_cost
-from dsgd.collectives.encoding import encoding
-from dsgd.collectives.factors import sum_of_factors, sum_together
 from dsgd.collectives.group import Group
-from dsgd.collectives.gtopk import Entries, gtopk_cost, gtopk_sum, merge_all
 from dsgd.comm.frames import HEADER_BYTES, OP_SCATTER
 from dsgd.comm.wires import inproc
 from dsgd.compress import (

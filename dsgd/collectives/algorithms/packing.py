@@ -30,8 +30,8 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import csr_array
 from scipy.sparse.csgraph import maximum_flow
 
-from dsgd.collectives.arborescence import shortest_arborescence
-from dsgd.collectives.pipeline import Parents
+from dsgd.collectives.algorithms.arborescence import shortest_arborescence
+from dsgd.collectives.algorithms.pipeline import Parents
 from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatMatrix

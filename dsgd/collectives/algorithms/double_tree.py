@@ -19,9 +19,9 @@ from __future__ import annotations
 
 from functools import lru_cache
 
+from dsgd.collectives.algorithms.pipeline import Parents, tree_plan
+from dsgd.collectives.algorithms.plan import Part, Plan
 from dsgd.collectives.model import tree_pieces
-from dsgd.collectives.pipeline import Parents, tree_plan
-from dsgd.collectives.plan import Part, Plan
 
 __all__ = ["double_tree", "double_tree_plan"]
 

@@ -20,8 +20,8 @@ from typing import NamedTuple
 
 import numpy as np
 
+from dsgd.collectives.compressed.encoding import encoding
 from dsgd.collectives.cost import Cost, broadcast_cost
-from dsgd.collectives.encoding import encoding
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.compress.adacomp import ResidualMemory

@@ -18,8 +18,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 
+from dsgd.collectives.algorithms.plan import Move, Part, Plan
 from dsgd.collectives.cost import ring_bounds
-from dsgd.collectives.plan import Move, Part, Plan
 from dsgd.comm.topology import grid_shape
 
 __all__ = ["torus_plan"]
