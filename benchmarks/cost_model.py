@@ -24,7 +24,7 @@ from dask.distributed import Client, LocalCluster
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 from dsgd.sim import CostModel, Workload, measure_costs
-from dsgd.study.data import place
+from dsgd.study.frame.data import place
 from dsgd.sync import EpochAveraging
 
 PERIODS = (1, 4, 16, 64, 256, 1024, 4096)

@@ -28,7 +28,6 @@ from dsgd.study import (
     data_table,
     demo_study,
     doubts,
-    published,
     read_rows,
     results_table,
     run_study,
@@ -37,9 +36,10 @@ from dsgd.study import (
     target_table,
     verdict,
 )
-from dsgd.study.data import deal
-from dsgd.study.measure import majority_accuracy, objective, score
-from dsgd.study.plots import study_figures
+from dsgd.study.frame.data import deal
+from dsgd.study.frame.measure import majority_accuracy, objective, score
+from dsgd.study.msf import published
+from dsgd.study.msf.plots import study_figures
 from web_page import check_page
 
 STUDY = Study(data=(DataSource("ijcnn1", 1000),), every=(1, 16, 512), seeds=(0, 1))

@@ -26,7 +26,7 @@ from dsgd.study.dnn import (
     runner,
     summarise_dnn,
 )
-from dsgd.study.rows import read_rows
+from dsgd.study.frame.rows import read_rows
 
 
 @pytest.fixture(scope="module")

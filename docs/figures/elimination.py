@@ -14,7 +14,7 @@ from pathlib import Path
 from dsgd.report.png import draw
 from dsgd.study.elimination import summarise_elimination
 from dsgd.study.elimination.plots import elimination_figures
-from dsgd.study.rows import Row, read_rows
+from dsgd.study.frame.rows import Row, read_rows
 
 HERE = Path(__file__).parent
 KEPT = HERE / "elimination.jsonl"

@@ -55,7 +55,7 @@ def gtopk(
     merged = [2, 4, 8, 16, 32]
     shares = [study.lost_share(size) for size in merged]
 
-    from dsgd.study.gtopk_report import gtopk_page
+    from dsgd.study.gtopk.report import gtopk_page
 
     facts = {
         "ranks": ranks,

@@ -6,17 +6,32 @@
     runs = list(run_study(study, "study/"))
     study_page(study, [run.row for run in runs]).save("study/")
 
+That study is in `dsgd.study.msf`; each of the others has a folder beside it, and none imports from another. What all
+of them do alike is in `dsgd.study.frame`. The command line calls them, and so may programs.
+
 The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); they are imported when used.
 """
 
 from dsgd.report import Claim, Table, check_extras, claims_table
-from dsgd.study.claims import check_claims
-from dsgd.study.grid import DataSource, RunSpec, Study, demo_study
-from dsgd.study.report import doubts, study_page, verdict
-from dsgd.study.rows import RowFile, StudyRun, read_rows
-from dsgd.study.runner import run_study
-from dsgd.study.summary import Cell, Stat, Summary, summarise
-from dsgd.study.tables import data_table, results_table, target_table
+from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.rows import RowFile, StudyRun, read_rows
+from dsgd.study.frame.summary import Stat
+from dsgd.study.msf import (
+    Cell,
+    RunSpec,
+    Study,
+    Summary,
+    check_claims,
+    data_table,
+    demo_study,
+    doubts,
+    results_table,
+    run_study,
+    study_page,
+    summarise,
+    target_table,
+    verdict,
+)
 
 __all__ = [
     "Cell",

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 from dsgd.collectives.model import ALGORITHMS, FlatAlgorithm
 from dsgd.errors import InvalidParameterError
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun
 
 __all__ = ["WIRES", "CollectiveRun", "CollectiveStudy", "demo_collective_study"]
 

@@ -16,7 +16,7 @@ from dsgd.study.collectives.summary import (
     size_text,
     summarise_collectives,
 )
-from dsgd.study.rows import Row, check_rows
+from dsgd.study.frame.rows import Row, check_rows
 
 __all__ = ["collective_page"]
 

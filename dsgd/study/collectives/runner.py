@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 from dsgd.runtime.threads import run_on_threads
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.collectives.measure import measure, take_blocks
-from dsgd.study.record import Record
-from dsgd.study.rows import StudyRun
-from dsgd.study.workers import cluster_where
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import StudyRun
+from dsgd.study.frame.workers import cluster_where
 
 if TYPE_CHECKING:
     from distributed import Client

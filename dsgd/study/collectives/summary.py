@@ -9,7 +9,7 @@ from typing import Final
 
 from dsgd.collectives import choose_algorithm
 from dsgd.report import Claim, Table, span_of
-from dsgd.study.rows import Row
+from dsgd.study.frame.rows import Row
 
 __all__ = [
     "CollectiveGang",

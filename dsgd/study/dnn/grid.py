@@ -10,7 +10,7 @@ from typing import Any, Final
 from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import (
     DPSGD,
     EASGD,

@@ -14,9 +14,9 @@ from dsgd.datasets import load
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
-from dsgd.study.record import Record
-from dsgd.study.rows import StudyRun
-from dsgd.study.workers import cluster_where, place_name
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import StudyRun
+from dsgd.study.frame.workers import cluster_where, place_name
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:

@@ -14,7 +14,7 @@ from typing import Final
 from dsgd.report import Claim
 from dsgd.study.elimination.grid import REFERENCE
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
-from dsgd.study.summary import Stat
+from dsgd.study.frame.summary import Stat
 
 __all__ = ["FEWER_VALUES", "LESS_TIME", "OPTIMUM", "SEQUENTIAL", "check_elimination_claims"]
 

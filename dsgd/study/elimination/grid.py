@@ -9,7 +9,7 @@ from typing import Final
 from dsgd.errors import InvalidParameterError
 from dsgd.study.elimination.model import TEN_GIGABIT, Network
 from dsgd.study.elimination.problems import PROBLEMS, Problem
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun
 
 __all__ = [
     "CACHES",

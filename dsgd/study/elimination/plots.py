@@ -13,7 +13,7 @@ from dsgd.study.elimination.grid import PRESETS, REFERENCE, SOLVERS
 from dsgd.study.elimination.model import TEN_GIGABIT
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.elimination.tables import simulated
-from dsgd.study.summary import Stat
+from dsgd.study.frame.summary import Stat
 
 __all__ = ["elimination_figures"]
 

@@ -10,7 +10,7 @@ from dsgd.study.elimination.grid import REFERENCE, EliminationStudy
 from dsgd.study.elimination.plots import elimination_figures
 from dsgd.study.elimination.summary import EliminationSummary, summarise_elimination
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
-from dsgd.study.rows import Row, check_rows
+from dsgd.study.frame.rows import Row, check_rows
 
 __all__ = ["elimination_page", "elimination_verdict"]
 

@@ -15,13 +15,13 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import SVC as ReferenceSVC  # noqa: N811
 
 from dsgd.errors import DatasetError
-from dsgd.study.data import place
 from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationStudy
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import ProblemData, load_problem
-from dsgd.study.record import Record
-from dsgd.study.rows import StudyRun
-from dsgd.study.workers import cluster_where
+from dsgd.study.frame.data import place
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import StudyRun
+from dsgd.study.frame.workers import cluster_where
 from dsgd.svm import SVC
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsgd.study.elimination.grid import PRESETS, REFERENCE
-from dsgd.study.rows import Row
-from dsgd.study.summary import Stat
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import Stat
 
 __all__ = ["EliminationCell", "EliminationSummary", "summarise_elimination"]
 

@@ -10,8 +10,9 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import SCHEDULES
 from dsgd.sim.compute import stragglers_for
 from dsgd.sim.network import network_for
-from dsgd.study.grid import LOSSES, PARTITIONS, DataSource
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.data import PARTITIONS, DataSource
+from dsgd.study.frame.measure import LOSSES
+from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from dsgd.report import Page, byte_text, load_doubts, origin_doubts, ran, seconds_text
-from dsgd.study.rows import Row, check_rows
+from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.strategies.grid import StrategyStudy, looks
 from dsgd.study.strategies.plots import strategy_figures
 from dsgd.study.strategies.summary import (

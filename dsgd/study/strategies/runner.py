@@ -11,12 +11,12 @@ import numpy as np
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.data import StudyData, deal, load_data, place
-from dsgd.study.measure import objective, score
-from dsgd.study.record import Record
-from dsgd.study.rows import StudyRun
+from dsgd.study.frame.data import StudyData, deal, load_data, place
+from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import StudyRun
+from dsgd.study.frame.workers import cluster_where, place_name
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
-from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
     from distributed import Client

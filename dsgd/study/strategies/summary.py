@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text
-from dsgd.study.rows import Row
+from dsgd.study.frame.rows import Row
 from dsgd.study.strategies.grid import SEQUENTIAL
 
 __all__ = [

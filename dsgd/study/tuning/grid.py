@@ -9,8 +9,9 @@ from typing import Any, Final
 
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
-from dsgd.study.grid import LOSSES, DataSource
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.measure import LOSSES
+from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,

@@ -20,7 +20,7 @@ from dsgd.report import (
     ran,
     series,
 )
-from dsgd.study.rows import Row
+from dsgd.study.frame.rows import Row
 from dsgd.study.tuning.grid import AUTO, TuningStudy
 from dsgd.study.tuning.summary import (
     TuningSet,

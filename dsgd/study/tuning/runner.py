@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.data import StudyData, load_data, place
-from dsgd.study.measure import objective, score
-from dsgd.study.record import Record
-from dsgd.study.rows import Row, StudyRun
+from dsgd.study.frame.data import StudyData, load_data, place
+from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.workers import cluster_where, place_name
 from dsgd.study.tuning.grid import SEQUENTIAL, TuningRun, TuningStudy
 from dsgd.study.tuning.summary import targets_of
-from dsgd.study.workers import cluster_where, place_name
 
 if TYPE_CHECKING:
     from distributed import Client

@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Final
 
 from dsgd.report import Claim, Table, figure_text
-from dsgd.study.rows import Row
+from dsgd.study.frame.rows import Row
 from dsgd.study.tuning.grid import AUTO, SEQUENTIAL
 
 __all__ = [

@@ -7,42 +7,14 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from dsgd.errors import InvalidParameterError
-from dsgd.study.rows import AbstractRun
+from dsgd.study.frame.data import PARTITIONS, DataSource
+from dsgd.study.frame.measure import LOSSES
+from dsgd.study.frame.rows import AbstractRun
 
-__all__ = ["LOSSES", "PARTITIONS", "SCHEDULES", "DataSource", "RunSpec", "Study", "demo_study"]
+__all__ = ["SCHEDULES", "RunSpec", "Study", "demo_study"]
 
-# The losses whose full objective the study evaluates itself (measure.py), apart from the training code.
-LOSSES: Final = ("hinge", "squared_hinge", "log_loss")
 # "per_epoch" is the step of the published study, 1 / (alpha epoch), constant inside an epoch.
 SCHEDULES: Final = ("optimal", "pegasos", "per_epoch")
-# How rows are dealt to ranks: in file order (the published study), at random, or by label (every rank sees one class).
-PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
-
-
-@dataclass(frozen=True)
-class DataSource:
-    """A dataset of the study and how much of it is used.
-
-    Parameters
-    ----------
-    name : str
-        A name that `dsgd.datasets` knows; where the set is not at hand its generated twin is used and named as such.
-    rows : int, optional
-        Training rows: a draw without replacement of that many, or as many generated; all of them by default.
-    test_rows : int, optional
-        Test rows. By default a quarter of `rows`, or all where `rows` is not given.
-    """
-
-    name: str
-    rows: int | None = None
-    test_rows: int | None = None
-
-    def __post_init__(self) -> None:
-        if not self.name:
-            raise InvalidParameterError("DataSource(name=...) is empty; name a dataset, for example 'ijcnn1'.")
-        for name, value in (("rows", self.rows), ("test_rows", self.test_rows)):
-            if value is not None and value < 100:
-                raise InvalidParameterError(f"DataSource({name}={value}): a study needs at least 100 of them.")
 
 
 @dataclass(frozen=True)

@@ -14,13 +14,15 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dsgd.types import AnyArray
 
-__all__ = ["majority_accuracy", "objective", "score"]
+__all__ = ["LOSSES", "majority_accuracy", "objective", "score"]
 
 _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
     "hinge": lambda margin: np.maximum(0.0, 1.0 - margin),
     "squared_hinge": lambda margin: np.maximum(0.0, 1.0 - margin) ** 2,
     "log_loss": lambda margin: np.logaddexp(0.0, -margin),
 }
+#: The losses whose full objective is evaluated here, apart from the training code.
+LOSSES: Final = tuple(_LOSSES)
 
 
 def score(model: Any, X: Any, y: AnyArray) -> dict[str, float | None]:

@@ -1,38 +1,14 @@
-"""Rows of single runs put together: the median over seeds and the range between the lowest and the highest.
-
-Medians, because a run on a busy machine is now and then far slower than its repetitions, never far faster.
-"""
+"""Rows of single runs put together: cells of runs that differ in nothing but the seed."""
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from dsgd.study.rows import Row
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import Stat
 
-__all__ = ["Cell", "Stat", "Summary", "summarise", "target_reached"]
-
-
-@dataclass(frozen=True)
-class Stat:
-    """One quantity over the seeds of a cell.
-
-    Parameters
-    ----------
-    median, low, high : float
-        Median, lowest and highest value.
-    """
-
-    median: float
-    low: float
-    high: float
-
-    @classmethod
-    def of(cls, values: Iterable[float | None]) -> Stat | None:
-        """Return the quantity of some values, or None where there is none; those that are None are left out."""
-        known = [float(value) for value in values if value is not None]
-        return cls(statistics.median(known), min(known), max(known)) if known else None
+__all__ = ["Cell", "Summary", "summarise", "target_reached"]
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dsgd.report import Axis, Figure, Line, Page, Panel, origin, period_axis, ran, series
-from dsgd.study.gtopk import (
+from dsgd.study.gtopk.model import (
     OVER_DENSE,
     OVER_TOPK,
     Scaling,

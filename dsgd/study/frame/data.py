@@ -4,20 +4,48 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from dsgd.datasets import load_or_generate
 from dsgd.errors import ClusterError, InvalidParameterError
-from dsgd.study.grid import DataSource
-from dsgd.study.measure import majority_accuracy
+from dsgd.study.frame.measure import majority_accuracy
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["StudyData", "deal", "load_data", "place"]
+__all__ = ["PARTITIONS", "DataSource", "StudyData", "deal", "load_data", "place"]
+
+#: How rows are dealt to ranks: in file order, at random, or by label (every rank sees one class).
+PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
+
+
+@dataclass(frozen=True)
+class DataSource:
+    """A dataset of the study and how much of it is used.
+
+    Parameters
+    ----------
+    name : str
+        A name that `dsgd.datasets` knows; where the set is not at hand its generated twin is used and named as such.
+    rows : int, optional
+        Training rows: a draw without replacement of that many, or as many generated; all of them by default.
+    test_rows : int, optional
+        Test rows. By default a quarter of `rows`, or all where `rows` is not given.
+    """
+
+    name: str
+    rows: int | None = None
+    test_rows: int | None = None
+
+    def __post_init__(self) -> None:
+        if not self.name:
+            raise InvalidParameterError("DataSource(name=...) is empty; name a dataset, for example 'ijcnn1'.")
+        for name, value in (("rows", self.rows), ("test_rows", self.test_rows)):
+            if value is not None and value < 100:
+                raise InvalidParameterError(f"DataSource({name}={value}): a study needs at least 100 of them.")
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
-from dsgd.study.data import StudyData, load_data, place
-from dsgd.study.grid import RunSpec, Study
-from dsgd.study.measure import objective, score
-from dsgd.study.record import Record
-from dsgd.study.rows import StudyRun
-from dsgd.study.workers import cluster_where, place_name
+from dsgd.study.frame.data import StudyData, load_data, place
+from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.record import Record
+from dsgd.study.frame.rows import StudyRun
+from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.msf.grid import RunSpec, Study
 from dsgd.sync import EpochAveraging, LocalSGD
 
 if TYPE_CHECKING:

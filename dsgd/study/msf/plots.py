@@ -22,8 +22,9 @@ from dsgd.report.theme import (
     Colour,
     ramp,
 )
-from dsgd.study import published
-from dsgd.study.summary import Cell, Stat, Summary
+from dsgd.study.frame.summary import Stat
+from dsgd.study.msf import published
+from dsgd.study.msf.summary import Cell, Summary
 
 __all__ = ["study_figures"]
 

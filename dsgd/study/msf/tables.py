@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Table, byte_text, figure_text
-from dsgd.study.claims import is_trivial
-from dsgd.study.summary import Cell, Summary, target_reached
+from dsgd.study.msf.claims import is_trivial
+from dsgd.study.msf.summary import Cell, Summary, target_reached
 
 __all__ = [
     "BRIEF",

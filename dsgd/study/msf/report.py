@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 from dsgd.report import Claim, Page, load_doubts, origin_doubts, ran, span_of
-from dsgd.study import published, tables
-from dsgd.study.claims import check_claims
-from dsgd.study.grid import Study
-from dsgd.study.plots import study_figures
-from dsgd.study.rows import Row, check_rows
-from dsgd.study.summary import Summary, summarise
+from dsgd.study.frame.rows import Row, check_rows
+from dsgd.study.msf import published, tables
+from dsgd.study.msf.claims import check_claims
+from dsgd.study.msf.grid import Study
+from dsgd.study.msf.plots import study_figures
+from dsgd.study.msf.summary import Summary, summarise
 
 __all__ = ["doubts", "study_page", "verdict"]
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from dsgd.report import Claim
-from dsgd.study import published
-from dsgd.study.summary import Cell, Summary
+from dsgd.study.msf import published
+from dsgd.study.msf.summary import Cell, Summary
 
 __all__ = ["check_claims", "is_trivial"]
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from dsgd.report import origin
-from dsgd.study.rows import ROWS_FILE, AbstractRun, RowFile, StudyRun
+from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, RowFile, StudyRun
 
 __all__ = ["Record"]
 
