@@ -62,7 +62,8 @@ def gradient(worker: int, x: np.ndarray) -> np.ndarray:
 
 METHODS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "ASGD": (ASGD(), "asgd", {}),
-    "StalenessAware": (StalenessAware(arrivals=3), "aware", {"arrivals": 3}),
+    "StalenessAware": (StalenessAware(arrivals=2), "aware", {"arrivals": 2, "usual": 1.5}),
+    "softsync": (StalenessAware(arrivals=3, usual=1.0), "aware", {"arrivals": 3, "usual": 1.0}),
     "DelayCompensatedASGD": (
         DelayCompensatedASGD(compensation=0.5),
         "compensated",

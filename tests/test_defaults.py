@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cache
 from itertools import pairwise
 from typing import Any
 
@@ -12,7 +13,7 @@ import scipy.sparse as sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import linear_model
-from sklearn.datasets import load_digits, load_wine
+from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
 from dsgd import SGDClassifier, SGDRegressor
@@ -20,7 +21,8 @@ from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.sync import LocalSGD
+from dsgd.sim import SimulatedCluster
+from dsgd.sync import STRATEGIES, LocalSGD
 
 LAWS = settings(max_examples=60, deadline=None)
 
@@ -205,3 +207,29 @@ def test_more_ranks_are_no_worse_by_default(n_jobs: int) -> None:
         for n in (1, n_jobs)
     )
     assert abs(more - one) < 0.003
+
+
+@cache
+def hard_for_few_steps(n_classes: int) -> list[np.ndarray]:
+    """Return rows on which noisy or few steps end far from the best, and others to test on."""
+    shape, options = ((1200, 10, 6), {}) if n_classes == 5 else ((1600, 16, 10), {"class_sep": 2.0})
+    n_rows, n_columns, n_informative = shape
+    options |= {"n_clusters_per_class": 1, "flip_y": 0.05, "random_state": 0, "n_classes": n_classes}
+    X, y = make_classification(n_rows + 4000, n_columns, n_informative=n_informative, **options)
+    return [*(np.array_split(part, [n_rows]) for part in (X * (3.0 if n_classes == 5 else 1.0), y))]
+
+
+@cache
+def score_after_8_epochs(n_classes: int, sync: str | None, seed: int) -> float:
+    (X, X_test), (y, y_test) = hard_for_few_steps(n_classes)
+    where = {"n_jobs": 8} if sync == "hogwild" else {"client": SimulatedCluster(8)}
+    options = {} if sync is None else {"sync": sync, **where}
+    return SGDClassifier(max_iter=8, tol=None, random_state=seed, **options).fit(X, y).score(X_test, y_test)
+
+
+@pytest.mark.parametrize("n_classes", [5, 8])
+@pytest.mark.parametrize("sync", STRATEGIES)
+def test_no_strategy_ends_far_below_one_rank_by_default(sync: str, n_classes: int) -> None:
+    """With its defaults and as many epochs no strategy ends more than 1.5 points below one rank, on eight."""
+    alone = np.median([score_after_8_epochs(n_classes, None, seed) for seed in range(3)])
+    assert score_after_8_epochs(n_classes, sync, 1) > alone - 0.015

@@ -10,6 +10,7 @@ from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of
 from dsgd.local.sgd import SGD, SGDState, is_finite
 from dsgd.local.shard import Residency, Shard, split
+from dsgd.local.suffix import add_to_suffix, begin_suffix, end_suffix, is_in_suffix
 
 __all__ = [
     "LARS",
@@ -29,9 +30,13 @@ __all__ = [
     "Shard",
     "ShardBuilder",
     "Steps",
+    "add_to_suffix",
+    "begin_suffix",
     "concat_blocks",
+    "end_suffix",
     "evaluate",
     "is_finite",
+    "is_in_suffix",
     "make_shard",
     "n_params",
     "new_counters",

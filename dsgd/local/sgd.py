@@ -56,6 +56,8 @@ class SGDState(AbstractState):
         Scratch.
     rule : RuleState or None
         What the rule of minibatch steps remembers, if there is one.
+    suffix : array of float64, shape (n_params + 2,) or (0,)
+        Sums over the last models of the present epoch, where their mean is made; see `dsgd.local.suffix`.
     """
 
     counters: FloatVector
@@ -67,6 +69,7 @@ class SGDState(AbstractState):
     order: IntMatrix = field(repr=False)
     factors: FloatVector = field(repr=False)
     rule: RuleState | None = None
+    suffix: FloatVector = field(default_factory=lambda: np.zeros(0), repr=False)
 
     @property
     def averaged(self) -> FloatVector | None:
@@ -83,8 +86,8 @@ class SGDState(AbstractState):
         return {} if self.rule is None else self.rule.memory()
 
     def vectors(self) -> dict[str, AnyArray]:
-        """Return the average of the iterates, and the L1 penalty that weights have received."""
-        return {"averaged": self.auxiliary, "received": self.received}
+        """Return the average of the iterates, the L1 penalty that weights have received, the sums of last models."""
+        return {"averaged": self.auxiliary, "received": self.received, "suffix": self.suffix}
 
     def statistics(self) -> dict[str, AnyArray]:
         """Return nothing: a linear model is its parameters."""
@@ -149,6 +152,11 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     def n_outputs(self) -> int:
         """One, or the number of classes."""
         return self.objective.n_outputs
+
+    @property
+    def averages_suffix(self) -> bool:
+        """Whether the mean of the last models of an epoch is better than the last: where rates fall like 1 / t."""
+        return not self.average and SCHEDULES[self.schedule].power(self.power_t) == 1.0
 
     def init(self, shard: Shard) -> SGDState:
         """Return the state to train on `shard` from the start, with all scratch memory in it."""

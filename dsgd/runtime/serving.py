@@ -16,8 +16,9 @@ from scipy import sparse
 
 from dsgd.comm.frames import DTYPE_CODES, OP_POST
 from dsgd.errors import IncompatiblePartsError
-from dsgd.local import SGD, AbstractRows, Shard, make_shard
+from dsgd.local import SGD, AbstractRows, Shard, add_to_suffix, begin_suffix, end_suffix, is_in_suffix, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
+from dsgd.runtime.suffix import suffix_share
 from dsgd.runtime.train_job import TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.sync.base import AbstractStrategy
@@ -128,21 +129,33 @@ def serve_training(server: Server, job: TrainJob) -> None:
 
 
 def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, rounds: int) -> Model:
-    n_workers, optimizer = server.n_workers, job.optimizer
+    n_workers, optimizer, share = server.n_workers, job.optimizer, suffix_share(job)
     state = optimizer.init(no_rows)
+    if share:
+        begin_suffix(params, state)
 
     def step(gradient: FloatVector, factor: float) -> None:
         # All workers walk an epoch in as many rounds.
-        state.epoch = 1 + (model.n_letters - 1) // (rounds * len(model.working))
+        per_epoch = rounds * len(model.working)
+        epochs, number = divmod(model.n_letters - 1, per_epoch)
+        state.epoch = 1 + epochs
         # Each update is one step.
         state.t = job.t_start + model.version
         state.rate_factor = factor
         optimizer.step(params, gradient, 1, state)
+        if share and is_in_suffix(number, per_epoch, share):
+            add_to_suffix(params, state)
+            worked()
 
     def worked() -> None:
         server.worked(params=params.size)
 
-    model = Model(params, step, worked, n_workers, rounds)
+    def settle() -> None:
+        if share:
+            end_suffix(params, state)
+            worked()
+
+    model = Model(params, step, worked, n_workers, rounds, settle=settle)
     # Compiled or loaded now, and not while a worker waits.
     optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(no_rows))
     return model

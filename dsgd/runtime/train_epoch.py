@@ -18,6 +18,7 @@ from dsgd.local import Evaluation, is_finite
 from dsgd.runtime.account import ProgressAccount
 from dsgd.runtime.keeping import StateKeeping
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
+from dsgd.runtime.suffix import settle_suffix
 from dsgd.runtime.train_job import EpochRecord
 from dsgd.runtime.train_model import bring_together
 from dsgd.runtime.train_rounds import Rounds
@@ -97,6 +98,7 @@ class EpochEnd:
         same_model = self._run.ends_equal(self._run.clock_at(at.cut.rounds - 1))
         measured = job.strategy.exchanges == "model" and same_model
         dispersion = rounds.squared_distance_from_mean() if measured else np.nan
+        settle_suffix(self._rank, job, at.params, at.optimizer)
         settle(self._run, is_last=False)
         self._end_exchanges()
         self._rank.worked(epochs=1)

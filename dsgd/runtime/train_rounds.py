@@ -13,7 +13,7 @@ import numpy as np
 
 from dsgd.kernels.distance import squared_distances
 from dsgd.ledger import COMPUTE
-from dsgd.local import is_finite
+from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.anytime import AnytimeRounds
 from dsgd.runtime.train_run import Run
 from dsgd.runtime.train_walk import MOST_ENTRIES_PER_CALL
@@ -203,9 +203,9 @@ class Rounds:
             gradient.fill(np.nan)
         else:
             strategy.sync(self._rank.group, gradient, weight, at.strategy)
-        self._step(n_round)
+        self._step(n_round, clock)
 
-    def _step(self, n_rows: int) -> None:
+    def _step(self, n_rows: int, clock: RoundClock) -> None:
         """Take a step along the gradient that came home, the mean over `n_rows` rows."""
         at, ledger, gradient = self._at, self._ledger, self._run.gradient
         if self._job.strategy.n_servers:
@@ -215,6 +215,10 @@ class Rounds:
         begin = ledger.clock() if ledger.timing else 0.0
         self._job.optimizer.step(at.params, gradient, n_rows, at.optimizer)
         self._rank.worked(params=at.params.size)
+        state, share = at.optimizer, self._job.strategy.suffix
+        if isinstance(state, SGDState) and state.suffix.size and is_in_suffix(clock.round, clock.rounds, share):
+            add_to_suffix(at.params, state)
+            self._rank.worked(params=at.params.size)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
 

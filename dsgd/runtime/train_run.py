@@ -17,6 +17,7 @@ from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.fused import FusedRounds, window_for
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stop_rule import StopRule
+from dsgd.runtime.suffix import looks_at_suffix, suffix_share
 from dsgd.runtime.train_job import TrainData, TrainJob
 from dsgd.runtime.train_state import TrainState
 from dsgd.runtime.train_walk import Walk
@@ -112,6 +113,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         walk.add_term(strategy, at)
+    if looks := looks_at_suffix(rank, job, data.shard, params, state):
+        walk.add_looks(looks, suffix_share(job))
     adaptation: Adaptation | None = None
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         epochs = job.max_iter, job.epochs_before

@@ -263,7 +263,7 @@ def adapted(
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []
     arrays["n_ranks"] = np.array([max((len(saved[name]) for name in handovers if name in saved), default=n_before)])
-    for name in [n for n in saved if n in ("params", "averaged", "received") or n.startswith(OWN_MEMORY)]:
+    for name in [n for n in saved if n in ("params", "averaged", "received", "suffix") or n.startswith(OWN_MEMORY)]:
         table = saved[name]
         if len(table) > 1 and exact:
             per_rank.append(name)

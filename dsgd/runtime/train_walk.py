@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Final
 
-from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard
+from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard, add_to_suffix
 from dsgd.runtime.hogwild import shared_walk
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train_job import TrainJob
@@ -86,6 +86,21 @@ class Walk:
         if term.stretch is not None:
             self.rows_per_call = min(self.rows_per_call, term.stretch if steps.by_row else steps.rows)
         self.call = self._corrected(self.call, term, at)
+
+    def add_looks(self, looks: int, share: float) -> None:
+        """Look at the model, which threads share, so often in the last share of an epoch, for its mean over it."""
+        state, call, n_rows = self._state, self.call, self._shard.n_rows
+        assert isinstance(state, SGDState)
+        first = n_rows - int(share * n_rows)
+        self.rows_per_call = min(self.rows_per_call, max(1, int(share * n_rows) // looks))
+
+        def call_and_look(start: int, stop: int) -> None:
+            call(start, stop)
+            if stop > max(start, first):
+                add_to_suffix(self._params, state)
+                self._rank.worked(params=self._params.size)
+
+        self.call = call_and_look
 
     def over(self, start: int, stop: int) -> None:
         """Take the steps on the rows start..stop, in as many calls as it needs.

@@ -32,18 +32,23 @@ class ASGD(AbstractPushStrategy):
     ----------
     batch : int, default 8
         Rows of a worker's gradient.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source.
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer.
+        `batch` is not a positive integer or `suffix` not in [0, 1].
     """
 
     batch: int = 8
+    suffix: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
         check_number("ASGD(batch=...)", self.batch, low=1, integer=True)
+        check_number("ASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
 
     def desk(self, model: Model) -> SteppingDesk:
         """Return what takes a step with each gradient."""

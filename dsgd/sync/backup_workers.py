@@ -8,12 +8,13 @@ answered at once with the current one. Workers without rows are none of the P, a
 never stale; those of slow workers are lost, so that the model minimises ``sum_p k_p n_p f_p``, f_p being the mean loss
 of rank p and k_p the share of its gradients that are taken: with unlike rows on ranks of unlike speed that is not the
 whole. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an epoch, where
-fewer than N workers have rows left, a step takes all that are still to come. Steps are few and by the mean of many
-rows, so rates are those of large batches, of a schedule that falls more slowly than 1 / t.
+fewer than N workers have rows left, a step takes all that are still to come. The step counter counts gradients:
+the rate is that which `ASGD` has after as many of them.
 
 Cost per round and worker: that of `ASGD`.
 
-Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4).
+Source: Chen, Pan, Monga, Bengio and Jozefowicz 2016 (algorithms 3 and 4; their rates fall by the epoch, and so by the
+rows that have been used).
 """
 
 from __future__ import annotations
@@ -41,20 +42,25 @@ class BackupWorkers(AbstractPushStrategy):
         Rows of a worker's gradient.
     backups : int, default 1
         Workers that a step does not wait for. It waits for one at least.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source.
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer or `backups` is negative.
+        `batch` is not a positive integer, `backups` is negative or `suffix` not in [0, 1].
     """
 
     batch: int = 8
     backups: int = 1
+    suffix: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         check_number("BackupWorkers(batch=...)", self.batch, low=1, integer=True)
         check_number("BackupWorkers(backups=...)", self.backups, low=0, integer=True)
+        check_number("BackupWorkers(suffix=...)", self.suffix, low=0.0, high=1.0)
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what steps with the first gradients of a round."""
@@ -81,17 +87,22 @@ class _Desk(AbstractDesk):
             answered.append(worker)
         if len(self._waiting) >= min(self._wanted, len(self._waiting) + self._n_to_come()):
             answered += self._waiting
-            self.settle()
+            self._step()
         return answered
 
     def answer(self, worker: int, out: FloatVector) -> None:
         out[:] = self._model.params
 
     def settle(self) -> None:
+        self._step()
+        self._model.settle()
+
+    def _step(self) -> None:
         if self._waiting:
             self._sum /= len(self._waiting)
             self._model.step(self._sum, 1.0)
-            self._model.version += 1
+            # Rates fall with the gradients that have been used.
+            self._model.version += len(self._waiting)
             self._sum.fill(0.0)
             self._waiting = []
 

@@ -78,6 +78,10 @@ class AbstractStrategy(ABC, Generic[StateT]):
     rates : {"own", "pooled"}
         Whether a rank steps at the rate of its own schedule, or as much further as it takes the mean of all models to
         get as far in an epoch as one rank (`dsgd.local.SGD.pooled_factor`).
+    suffix : float
+        Share of the steps of an epoch, the last ones, whose mean model takes the place of the last one where rates fall
+        like 1 / t (`dsgd.local.suffix`); zero leaves the last one. Of strategies that exchange gradients, and of
+        threads that share a model.
     n_servers : int
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
@@ -92,6 +96,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
     compressor: AbstractCompressor[Any] | Literal["auto"] | None = None
     momentum: MomentumPolicy = "keep"
     rates: Literal["own", "pooled"] = "own"
+    suffix: float = 0.0
 
     @property
     @abstractmethod

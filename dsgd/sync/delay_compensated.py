@@ -5,9 +5,11 @@ Problem: a gradient that was computed at an old model is not that of the present
 Update: the server keeps the model b_p that it gave to each worker last. A gradient g of worker p becomes, at the model
 x, ``g + lambda g * g * (x - b_p)``: the first order of the gradient at x, with the outer product of g in the place of
 the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambda adapts for each parameter,
-``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the loss
-is a negative log-likelihood (log loss); for others it has the wrong scale. Where shards are uneven g is the gradient
-itself, and the share that weighs it in the step weighs what it has become.
+``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the
+loss is a negative log-likelihood (log loss); for others it has the wrong scale. Where ``lambda g (x - b_p)`` is beyond
+one in size, as with long rows and large rates, the correction is larger than what it corrects and the expansion says
+nothing: there it is cut to one, or training would diverge; ``limit=inf`` is the source's. Where shards are uneven g is
+the gradient itself, and the share that weighs it in the step weighs what it has become.
 
 Cost per round and worker: that of `ASGD`. The server keeps P models.
 
@@ -16,6 +18,7 @@ Source: Zheng et al. 2017 (DC-ASGD-c and DC-ASGD-a, algorithm 2); lambda 0.04 an
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Final, final
 
@@ -43,16 +46,24 @@ class DelayCompensatedASGD(AbstractPushStrategy):
         Lambda; 0 is `ASGD`.
     decay : float or None, default None
         Of the running mean of squared gradients that lambda is divided by the root of; None keeps lambda constant.
+    limit : float, default 1.0
+        Most by which a gradient is changed, as a share of it, entry by entry.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source.
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer, `compensation` is negative or `decay` is not in [0, 1).
+        `batch` is not a positive integer, `compensation` or `limit` is negative, `decay` is not in [0, 1) or `suffix`
+        not in [0, 1].
     """
 
     batch: int = 8
     compensation: float = 0.04
     decay: float | None = None
+    limit: float = 1.0
+    suffix: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
@@ -60,16 +71,18 @@ class DelayCompensatedASGD(AbstractPushStrategy):
         check_number("DelayCompensatedASGD(compensation=...)", self.compensation, low=0.0)
         if self.decay is not None:
             check_number("DelayCompensatedASGD(decay=...)", self.decay, low=0.0, high=1.0, open_high=True)
+        check_number("DelayCompensatedASGD(limit=...)", self.limit, low=0.0, high=math.inf)
+        check_number("DelayCompensatedASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what compensates delays."""
-        return _Desk(model, self.compensation, self.decay)
+        return _Desk(model, self.compensation, self.decay, self.limit)
 
 
 @final
 class _Desk(AbstractDesk):
-    def __init__(self, model: Model, compensation: float, decay: float | None) -> None:
-        self._model, self._compensation, self._decay = model, compensation, decay
+    def __init__(self, model: Model, compensation: float, decay: float | None, limit: float) -> None:
+        self._model, self._compensation, self._decay, self._limit = model, compensation, decay, limit
         self._given = np.repeat(model.params[None], model.n_workers, axis=0)
         self._mean_square = np.zeros_like(model.params)
 
@@ -79,13 +92,13 @@ class _Desk(AbstractDesk):
             # What has come is the share of the worker times its gradient; for one without rows it is nothing.
             if share != 1.0:
                 vector /= vector.dtype.type(share)
-            square = vector * vector
-            change = square * (model.params - self._given[worker])
+            change = strength * vector * (model.params - self._given[worker])
             if self._decay is not None:
                 self._mean_square *= self._decay
-                self._mean_square += (1.0 - self._decay) * square
+                self._mean_square += (1.0 - self._decay) * (vector * vector)
                 change /= np.sqrt(self._mean_square + _EPSILON)
-            vector += strength * change
+            np.clip(change, -self._limit, self._limit, out=change)
+            vector += vector * change
             if share != 1.0:
                 vector *= vector.dtype.type(share)
         model.step(vector, 1.0)
@@ -96,5 +109,6 @@ class _Desk(AbstractDesk):
         out[:] = self._given[worker] = self._model.params
 
     def settle(self) -> None:
-        """Take note that all workers get the model."""
+        """Leave the mean of the last models, and take note that all workers get it."""
+        self._model.settle()
         self._given[:] = self._model.params

@@ -8,6 +8,10 @@ the mean gradient of rank p's rows; then every rank takes the same step with ``g
 The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
 after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step.
 
+Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
+(`dsgd.local.suffix`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves the
+last one.
+
 Gradients may be summed in buckets, beside the pass that makes them; see `dsgd.sync.buckets`.
 
 Cost per round: one all-reduce of the gradient, `dsgd.collectives.allreduce_cost`; ``ceil(rows / batch)`` rounds per
@@ -55,6 +59,9 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     overlap : bool, default False
         Whether buckets are summed while the gradients of earlier layers come about: worth it for neural networks on a
         slow wire. It changes no bit.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source. Of linear models.
 
     Raises
     ------
@@ -62,7 +69,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         The compressor leaves out what never comes, or chooses among entries that are summed in buckets.
     InvalidParameterError
         `batch`, `base_batch` or `bucket_bytes` is not a positive integer, `warmup` is negative or has no factor to grow
-        to, or `overlap` has no buckets.
+        to, `overlap` has no buckets, or `suffix` is not in [0, 1].
     """
 
     batch: int = 32
@@ -71,6 +78,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     compressor: Compressor = None
     bucket_bytes: int | None = None
     overlap: bool = False
+    suffix: float = 0.5
     exchanges: ClassVar[Exchange] = "gradient"
 
     def __post_init__(self) -> None:
@@ -94,6 +102,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
                     "among all entries of a gradient. Leave out one of them, or use Half()."
                 )
         check_bool("MinibatchSGD(overlap=...)", self.overlap)
+        check_number("MinibatchSGD(suffix=...)", self.suffix, low=0.0, high=1.0)
         if self.overlap and self.bucket_bytes is None:
             raise InvalidParameterError(
                 "MinibatchSGD(overlap=True) sums buckets beside the pass that makes gradients: pass bucket_bytes too, "

@@ -4,6 +4,10 @@ Every worker walks its rows in batches of its own. It sends the mean gradient of
 goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of
 n rows, sends ``(P n_p / n) g_p``, P being the number of workers that have rows, and says that factor, its share, with
 it.
+
+Steps of a server are few beside those of one rank, and its gradients late. Where rates fall like 1 / t, as they do by
+default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.suffix`);
+``suffix=0.0`` leaves the last one, as in the sources.
 """
 
 from __future__ import annotations
@@ -28,9 +32,12 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
     ----------
     batch : int
         Rows of a worker's gradient.
+    suffix : float
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end, where rates fall like 1 / t.
     """
 
     batch: int
+    suffix: float
     exchanges: ClassVar[Exchange] = "gradient"
 
     @final
@@ -94,4 +101,5 @@ class SteppingDesk(AbstractDesk):
         out[:] = self._model.params
 
     def settle(self) -> None:
-        """Do nothing: nothing is left."""
+        """Leave the mean of the last models."""
+        self._model.settle()

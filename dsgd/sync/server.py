@@ -148,6 +148,10 @@ class PushState:
         self.n_with_rows = 1.0
 
 
+def _nothing() -> None:
+    """Leave the model as it is."""
+
+
 @dataclass
 class Model:
     """What a server keeps, and what it works with.
@@ -165,11 +169,13 @@ class Model:
     rounds : int
         In how many rounds each of them walks an epoch.
     version : int
-        Number of updates that it has received.
+        Number of updates that it has received; of gradients, each counts.
     n_letters : int
         Number of vectors that have come.
     author : int
         The worker whose vector the model is, or a negative number: every answer says it.
+    settle : callable
+        Replaces the model by what it is at the end of an epoch.
     idle : frozenset of int
         Those that have no rows and so no gradients: they ask for the model, and what they send is not looked at.
     """
@@ -182,6 +188,7 @@ class Model:
     version: int = 0
     n_letters: int = 0
     author: int = -1
+    settle: Callable[[], None] = _nothing
     idle: frozenset[int] = frozenset()
 
     @property
@@ -216,7 +223,7 @@ class AbstractDesk(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Take in what is left, when every worker is at the end of an epoch."""
+        """Take in what is left, when every worker is at the end of an epoch; a desk that steps ends `Model.settle`."""
 
 
 class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):

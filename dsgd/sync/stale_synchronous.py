@@ -36,20 +36,25 @@ class StaleSynchronous(AbstractPushStrategy):
         Rows of a worker's gradient.
     slack : int, default 3
         Rounds that a worker may be ahead of the slowest.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source.
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer or `slack` is negative.
+        `batch` is not a positive integer, `slack` is negative or `suffix` not in [0, 1].
     """
 
     batch: int = 8
     slack: int = 3
+    suffix: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         check_number("StaleSynchronous(batch=...)", self.batch, low=1, integer=True)
         check_number("StaleSynchronous(slack=...)", self.slack, low=0, integer=True)
+        check_number("StaleSynchronous(suffix=...)", self.suffix, low=0.0, high=1.0)
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what holds workers back."""
@@ -77,4 +82,5 @@ class _Desk(AbstractDesk):
         out[:] = self._model.params
 
     def settle(self) -> None:
-        """Do nothing: nothing is left."""
+        """Leave the mean of the last models."""
+        self._model.settle()

@@ -4,17 +4,21 @@ Problem: a gradient that was computed d steps ago points from where the model wa
 model back.
 
 Update: a gradient that was computed with version j of the model and goes into the step that makes version i + 1 of
-version i has the staleness ``d = i - j``, and its rate is divided by ``max(d, 1)``, for the penalty too. After every c
-arrivals the server takes one step with all of them, each at its own rate and divided by c; the worker is answered at
-once. At the end of an epoch it takes one with those that have come.
+version i has the staleness ``d = i - j``, and its rate is multiplied by ``s = min(1, usual / max(d, 1))``, for the
+penalty too. After every c arrivals the server takes one step with all of them, each at its own rate and divided by c;
+the worker is answered at once. At the end of an epoch it takes one with those that have come.
 
 The source calls this n-softsync, with ``c = P / n`` of P workers: between two gradients of a worker there are n steps,
 and that is what d is in the mean, a little less for few workers. With c = 1 (n = P) every gradient is a step, as in
-`ASGD`, and P workers that take turns have d = P - 1, so the rate that is given should be that much larger than for
-`ASGD`. With c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all workers.
+`ASGD`; with c = P (n = 1) gradients are one step old at most, and the rate is that of a batch of all workers.
 
-What it minimises: ``sum_p (n_p / tau_p) f_p``, f_p being the mean loss of rank p and tau_p the mean staleness of its
-gradients, harmonic and at least one: with unlike rows that is the whole only where all are equally old.
+In the source ``usual`` is one. Rates are then shorter by what d usually is, and of rates c / (alpha t) only those with
+c of one or more forget as fast as 1 / t where training began; with c = 1 / P the first, long steps are felt until the
+end. So by default ``usual`` is n: gradients that are as old as all count in full, and those of workers that are later
+than others for less.
+
+What it minimises: ``sum_p n_p s_p f_p``, f_p being the mean loss of rank p and s_p the mean of s over its gradients:
+with unlike rows that is the whole only where all are equally old, or none is older than usual.
 
 Cost per round and worker: that of `ASGD`.
 
@@ -46,49 +50,64 @@ class StalenessAware(AbstractPushStrategy):
         Rows of a worker's gradient.
     arrivals : int, default 1
         c, the gradients that the server takes one step with; the source's n is the number of workers over it.
+    usual : float or None, default None
+        Staleness up to which a gradient counts in full, 1 or more; None is n, and 1 the source's.
+    suffix : float, default 0.5
+        Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
+        0 leaves the last one, as in the source.
 
     Raises
     ------
     InvalidParameterError
-        One of them is not a positive integer.
+        `batch` or `arrivals` is not a positive integer, `usual` is below 1 or `suffix` not in [0, 1].
     """
 
     batch: int = 8
     arrivals: int = 1
+    usual: float | None = None
+    suffix: float = 0.5
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not positive."""
         check_number("StalenessAware(batch=...)", self.batch, low=1, integer=True)
         check_number("StalenessAware(arrivals=...)", self.arrivals, low=1, integer=True)
+        if self.usual is not None:
+            check_number("StalenessAware(usual=...)", self.usual, low=1.0)
+        check_number("StalenessAware(suffix=...)", self.suffix, low=0.0, high=1.0)
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what divides gradients by their staleness."""
-        return _Desk(model, self.arrivals)
+        usual = len(model.working) / self.arrivals if self.usual is None else self.usual
+        return _Desk(model, self.arrivals, max(1.0, usual))
 
 
 @final
 class _Desk(AbstractDesk):
-    def __init__(self, model: Model, arrivals: int) -> None:
-        self._model, self._arrivals = model, arrivals
+    def __init__(self, model: Model, arrivals: int, usual: float) -> None:
+        self._model, self._arrivals, self._usual = model, arrivals, usual
         self._sum = np.zeros_like(model.params)
         self._n = 0
         self._shares = 0.0
 
     def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        share = 1.0 / max(1, self._model.version - letter.version)
+        share = min(1.0, self._usual / max(1, self._model.version - letter.version))
         if share != 1.0:
             letter.body *= letter.body.dtype.type(share)
         self._sum += letter.body
         self._shares += share
         self._n += 1
         if self._n == self._arrivals:
-            self.settle()
+            self._step()
         return (worker,)
 
     def answer(self, worker: int, out: FloatVector) -> None:
         out[:] = self._model.params
 
     def settle(self) -> None:
+        self._step()
+        self._model.settle()
+
+    def _step(self) -> None:
         if self._n:
             # The step multiplies by the mean share, for the sake of the penalty; the gradients have theirs already.
             self._sum /= self._shares

@@ -47,7 +47,8 @@ class Server:
             self.step(g)
             self.hand_out(worker)
         elif method == "aware":
-            self.pool.append((g / max(delay, 1), 1 / max(delay, 1)))
+            share = min(1.0, options["usual"] / max(delay, 1))
+            self.pool.append((share * g, share))
             if len(self.pool) == options["arrivals"]:
                 self.settle()
             self.hand_out(worker)
