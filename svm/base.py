@@ -243,7 +243,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         )
         if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
             near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
-            return solve_from_weights(dual, near, run, tol=tol, n_threads=pool.n_threads)
+            return solve_from_weights(dual, near, run, tol=tol, pool=pool)
         return run(dual, max_iter)
 
     def _make_matrix(
@@ -279,6 +279,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                 ConvergenceWarning,
                 stacklevel=4,
             )
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether anybody listens to what is said; to put it into words takes as long as a small problem."""
+        return self._audience is not None or (self._gang is not None and self._gang.leads)
 
     def _say(self, text: str) -> None:
         """Tell who listens; on a gang, where the client is."""

@@ -148,6 +148,7 @@ class _Run:
         """Run to the end."""
         state, target = self.state, 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
         while True:
+            self.matrix.pool.check()
             with self.peers.round("control"):
                 gap = state.scan()
             if not state.is_finite:

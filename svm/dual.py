@@ -201,8 +201,9 @@ def _find_thresholds(
 ) -> FloatVector:
     """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
     thresholds: FloatVector = np.empty(len(least))
+    between = (alpha > 0) & (alpha < upper)
     for g in range(len(least)):
-        free = (alpha > 0) & (alpha < upper) & (group == g)
+        free = between & (group == g) if len(least) > 1 else between
         ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
         thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
     return thresholds

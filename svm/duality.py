@@ -38,6 +38,8 @@ def duality_gap(y: FloatMatrix, upper: FloatMatrix, alpha: FloatMatrix, f: Float
     float
         Not negative; infinite where a variable without a bound violates its margin.
     """
+    if not group.any():
+        return _of_group(y.ravel(), upper.ravel(), alpha.ravel(), -f.ravel())
     total = 0.0
     for g in np.unique(group):
         of = group == g
@@ -46,13 +48,13 @@ def duality_gap(y: FloatMatrix, upper: FloatMatrix, alpha: FloatMatrix, f: Float
 
 
 def _of_group(y: AnyArray, upper: AnyArray, alpha: AnyArray, points: AnyArray) -> float:
+    weights = upper
+    order = np.argsort(points, kind="stable")  # the other kind takes twenty times as long on some processors
     is_bounded = np.isfinite(upper)
-    order = np.argsort(points, kind="stable")
-    # One without a bound weighs as much as all others and itself together.
-    weights = np.where(is_bounded, upper, upper[is_bounded].sum() + alpha.sum())
+    if not is_bounded.all():  # one without a bound weighs as much as all others and itself together
+        weights = np.where(is_bounded, upper, upper[is_bounded].sum() + alpha.sum())
     mass = float(np.where(y > 0, weights - alpha, alpha).sum())
     place = int(np.searchsorted(np.cumsum(weights[order]), mass))
-    threshold = points[order[min(place, len(order) - 1)]]
-    slack = y * (points - threshold)
+    slack = y * (points - points[order[min(place, len(order) - 1)]])
     wrong = slack > 0.0
     return float((upper[wrong] - alpha[wrong]) @ slack[wrong] - alpha[~wrong] @ slack[~wrong])

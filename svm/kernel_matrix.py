@@ -7,12 +7,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from dsgd.svm.buffers import borrow
 from dsgd.svm.cache import RowCache
 from dsgd.svm.kernel_functions import (
     Kernel,
@@ -38,7 +37,7 @@ _SLAB = 256  # columns at a time: a slab of a block stays in the second-level ca
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
-_LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
+_FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product over all columns, at least, and what they may cost besides
 
 
 @dataclass(frozen=True)
@@ -119,7 +118,6 @@ class KernelMatrix:
         self.n_hits = 0
         self.n_evaluations = 0
         self._seen = np.zeros(self.n, dtype=np.bool_)
-        self._lent = np.empty(0, dtype=np.uint8)
         # A given matrix is its own cache.
         self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
         self.active: IntVector = self._features.here
@@ -132,9 +130,13 @@ class KernelMatrix:
         self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
         self._rows = self._prepared(self.active, self.dtype)
         self.__dict__.pop("_cache", None)  # its memory is lent to the next one
-        self._cache = RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
         self._picked: Picked | None = None
         self._number_positions()
+
+    @cached_property
+    def _cache(self) -> RowCache:
+        """Cached rows; who needs none has no memory set aside for them."""
+        return RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
 
     def _number_positions(self) -> None:
         self.position = np.full(self.n, -1, dtype=np.int64)
@@ -212,7 +214,7 @@ class KernelMatrix:
         They are gone with the next call, or with that of `values`.
         """
         q = len(picked.ids)
-        out = self._lend(q * q, self.dtype).reshape(q, q)
+        out = self.lend(q * q).reshape(q, q)
         slots = self._cache.peek(picked.ids)
         if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
             self._compute_block(out, picked, np.arange(q))
@@ -222,12 +224,23 @@ class KernelMatrix:
         self._compute_block(out, picked, np.flatnonzero(slots < 0))
         return out
 
-    def _lend(self, size: int, dtype: Any) -> AnyArray:
-        """Return memory that is lent again each time: new pages take as long as what is written there."""
-        nbytes = size * np.dtype(dtype).itemsize
-        if len(self._lent) < nbytes:
-            self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
-        return self._lent[:nbytes].view(dtype)
+    def lend(self, size: int, dtype: Any = None) -> AnyArray:
+        """Return memory for so many values, of the type of rows if none is given.
+
+        It is lent again by the next call, of this matrix or another one with its pool: `block` and `values` call it.
+        """
+        dtype = np.dtype(dtype or self.dtype)
+        return self.pool.lend(size * dtype.itemsize).view(dtype)
+
+    def fill_rows(self, samples: IntVector, out: FloatMatrix) -> None:
+        """Set `out`, shape (q, n_active), to the rows of some active samples, all of them here; none is cached."""
+        picked = self.pick(samples)
+        self.n_evaluations += out.size
+
+        def work(start: int, stop: int) -> None:
+            block_values(self.kernel, picked.take(np.arange(start, stop)), self._rows, self.dtype, out[start:stop])
+
+        self.pool.slabs(work, len(samples), max(_FILL_ROWS, int(_FILL_COST / (len(self.active) * self.value_cost))))
 
     def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
         """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows.
@@ -408,7 +421,7 @@ class KernelMatrix:
             slabs += [(held, start, min(size, start + _SLAB), n + start) for start in range(0, size, _SLAB)]
             n += size
         m = len(samples)
-        sums, memory = np.zeros((len(slabs), len(coefs), m)), self._lend(m * n, np.float64)
+        sums, memory = np.zeros((len(slabs), len(coefs), m)), self.lend(m * n, np.float64)
         tiles = [memory[m * at : m * (at + stop - start)].reshape(m, -1) for _, start, stop, at in slabs]
         self.n_evaluations += m * n
         rows = self._rows_of(samples, np.float64)

@@ -28,6 +28,7 @@ from dsgd.svm.linear_problem import LinearProblem, LinearSolution
 from dsgd.svm.linear_rows import LinearRows, Team
 from dsgd.svm.linear_solve import solve_linear
 from dsgd.svm.smo import extremes
+from dsgd.svm.threads import Pool
 from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["has_linear_start", "solve_from_weights"]
@@ -52,9 +53,7 @@ def has_linear_start(dual: Dual) -> bool:
     return not dual.by_sign and dual.u is None and not dual.alpha.any()
 
 
-def solve_from_weights(
-    dual: Dual, X: Any, run: Callable[[Dual, int], Solution], *, tol: float, n_threads: int
-) -> Solution:
+def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution], *, tol: float, pool: Pool) -> Solution:
     """Solve the dual of a linear kernel.
 
     Parameters
@@ -67,8 +66,8 @@ def solve_from_weights(
         ``run(dual, max_iter)`` is the kernel solver.
     tol : float
         The gap to reach.
-    n_threads : int
-        Threads.
+    pool : Pool
+        Says how many threads there are, and when what they do is wanted no more.
 
     Returns
     -------
@@ -80,7 +79,7 @@ def solve_from_weights(
         found = run(dual, _FIRST_STEPS * dual.y.size)
         if found.converged:
             return found
-    start, n_iter = _begin(dual, X, tol, n_threads)
+    start, n_iter = _begin(dual, X, tol, pool)
     if found is not None and found.objective <= _objective(start):
         start = replace(dual, alpha=found.alpha, u=found.u)
     solution = run(start, -1)
@@ -97,9 +96,9 @@ def solve_from_weights(
     return replace(solution, n_iter=n_iter + solution.n_iter)
 
 
-def _begin(dual: Dual, X: Any, tol: float, n_threads: int) -> tuple[Dual, int]:
+def _begin(dual: Dual, X: Any, tol: float, pool: Pool) -> tuple[Dual, int]:
     """Return the dual with what the linear solver has found as its start, and its passes and Newton steps."""
-    problem, team = _problem(dual, X), Team(n_threads)
+    problem, team = _problem(dual, X), Team(pool.n_threads, listener=lambda primal, dual: pool.check())
     best, n_iter = dual, 0
     try:
         for goal in _GOALS:

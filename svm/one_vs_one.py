@@ -13,7 +13,6 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import combinations
@@ -198,19 +197,25 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
                 scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
                 sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(total[rows])
-            self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
+            if self._is_heard:
+                self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
             return y * solution.alpha[0], solution
 
+        found: list[Any] = [None] * len(pairs)
         with self._open_pool() as pool:
             n = pool.n_threads
-            if (
-                n > 1 and len(pairs) >= n and self._gang is None
-            ):  # pairs side by side leave no thread waiting at the end of a block
-                with ThreadPoolExecutor(n) as executor:
-                    share = self._cache_bytes() // n
-                    found = list(executor.map(lambda pair: train_pair(pair, Pool(1, None), share), pairs))
+            # Pairs side by side leave no thread waiting at the end of a block.
+            is_spread = n > 1 and len(pairs) >= n and self._gang is None
+            share = self._cache_bytes() // (n if is_spread else 1)
+
+            def train(number: int, pool: Pool) -> None:
+                found[number] = train_pair(pairs[number], pool, share)
+
+            if is_spread:
+                pool.spread(train, len(pairs))
             else:
-                found = [train_pair(pair, pool, self._cache_bytes()) for pair in pairs]
+                for number in range(len(pairs)):
+                    train(number, pool)
         merged = np.zeros((len(self.classes_) - 1, len(first)))
         for pair, (beta, _) in zip(pairs, found, strict=True):
             rows = _rows_of(pair, merged_codes)

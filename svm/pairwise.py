@@ -111,6 +111,7 @@ class _Pairwise:
 
     def _step(self, i: int, j: int) -> tuple[int, int, bool]:
         """Move a pair; return the next one, and whether this one could not move."""
+        self.matrix.pool.check()
         pair = self._broadcast(i, j)
         K = block_values(self.matrix.kernel, pair, pair, np.float64)
         if not np.isfinite(K).all():

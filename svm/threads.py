@@ -20,9 +20,12 @@ import numpy as np
 from joblib import cpu_count
 from threadpoolctl import ThreadpoolController
 
+from dsgd.svm.buffers import borrow
 from dsgd.types import AnyArray
 
-__all__ = ["Pool", "count_threads", "open_pool", "scratch"]
+__all__ = ["Pool", "StoppedError", "count_threads", "open_pool", "scratch"]
+
+_LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
 
 _own = threading.local()
 
@@ -53,6 +56,10 @@ def scratch(shape: tuple[int, ...], dtype: Any) -> AnyArray:
     return found
 
 
+class StoppedError(Exception):
+    """What a thread does is wanted no more, as another one has failed or the user has interrupted."""
+
+
 class Pool:
     """Runs a function over slabs of a range.
 
@@ -62,22 +69,41 @@ class Pool:
         Threads; one means the calling thread.
     executor : ThreadPoolExecutor or None
         Where they run.
+    outer : Pool or None
+        The pool in a slab of which this one is used: when that is over, this one is.
     """
 
-    def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None) -> None:
+    def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None, outer: Pool | None = None) -> None:
         self.n_threads = n_threads
-        self._executor = executor
-        #: Whether a slab has failed, or the user has interrupted: what is under way may as well end.
-        self.is_over = False
+        self._executor, self._outer = executor, outer
+        self._lent = np.empty(0, dtype=np.uint8)
+        self._has_failed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a slab has failed, or the user has interrupted: what is under way may as well end."""
+        return self._has_failed or (self._outer is not None and self._outer.is_over)
+
+    def check(self) -> None:
+        """Raise `StoppedError` where the pool around this one is over."""
+        if self._outer is not None and self._outer.is_over:
+            raise StoppedError
+
+    def lend(self, nbytes: int) -> AnyArray:
+        """Return memory that is lent again each time: new pages take as long as what is written there."""
+        if len(self._lent) < nbytes:
+            self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
+        return self._lent[:nbytes]
 
     def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
         """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once.
 
         An exception, as that of ctrl-C in the main thread, ends it once all are done with the slab at hand.
         """
-        self.is_over = False
+        self._has_failed = False
         if self._executor is None or n <= size:
             for start in range(0, n, size):
+                self.check()
                 work(start, min(n, start + size))
             return
 
@@ -90,7 +116,7 @@ class Pool:
                         return
                     work(start, min(n, start + size))
             except BaseException:
-                self.is_over = True
+                self._has_failed = True
                 raise
 
         futures: list[Future[None]] = []
@@ -99,10 +125,30 @@ class Pool:
             take()
             for future in futures:
                 future.result()
-        except BaseException:
-            self.is_over = True
+        except BaseException as error:
+            self._has_failed = True
             wait(futures)
+            failures = [failure for future in futures if (failure := future.exception()) is not None]
+            for failure in failures if isinstance(error, StoppedError) else ():
+                if not isinstance(failure, StoppedError):  # it was that one which stopped this thread
+                    raise failure from None
             raise
+
+    def spread(self, work: Callable[[int, Pool], None], n: int) -> None:
+        """Call ``work(number, pool)`` for all numbers below n, several at once, each with a pool of one thread.
+
+        An exception, as that of ctrl-C in the main thread, ends all of them where they next use their pools.
+        """
+        idle = [Pool(1, None, self) for _ in range(self.n_threads)]
+
+        def run(number: int, _: int) -> None:
+            pool = idle.pop()
+            try:
+                work(number, pool)
+            finally:
+                idle.append(pool)
+
+        self.slabs(run, n, 1)
 
 
 def _keep_quiet() -> None:

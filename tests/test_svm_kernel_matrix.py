@@ -11,6 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
+import dsgd.svm.whole as whole_module
 from dsgd.svm import SVC, sums
 from dsgd.svm.block import solve
 from dsgd.svm.cache import RowCache
@@ -185,8 +186,12 @@ def test_memory_is_bounded_by_cache_size(cache_size):
 
 @pytest.mark.parametrize("by_sign", [False, True])
 @pytest.mark.parametrize("r", [1, 2])
-def test_small_problems_are_one_block(by_sign, r):
-    """A problem solved as one block has the solution and the gap of the rounds, and tells when steps run out."""
+@pytest.mark.parametrize("few", [False, True])
+def test_small_problems_take_rows_of_members(by_sign, r, few, monkeypatch):
+    """With all members at once or a few more each round the solution is that of blocks, and a cap on steps is kept."""
+    if few:
+        monkeypatch.setattr(whole_module, "_ROUND_COST", 0)
+        monkeypatch.setattr(whole_module, "_FEWEST", 2)
     rng = np.random.default_rng(5)
     X, n = rng.normal(size=(120, 4)), 120
     z = np.sin(X[:, 0])
@@ -200,10 +205,27 @@ def test_small_problems_are_one_block(by_sign, r):
     assert whole.objective == pytest.approx(rounds.objective, rel=1e-8)
     np.testing.assert_allclose(whole.thresholds, rounds.thresholds, atol=1e-5)
     np.testing.assert_allclose(whole.u, rbf_kernel(X, gamma=GAMMA) @ (y * whole.alpha).sum(axis=0), rtol=1e-9)
+    # Who has no member's row has cost none: nu-SVMs begin with a coefficient on every sample.
+    assert whole.n_evaluations == n * n if by_sign or not few else whole.n_evaluations < n * n
     capped = solve_whole(dual, _matrix(X), tol=1e-6, max_iter=3)
     assert not capped.converged
     assert capped.n_iter == 3
     assert capped.gap > whole.gap
+
+
+@pytest.mark.parametrize("kernel", ["rbf", "callable", "precomputed", "csr"])
+def test_threads_change_no_bit_of_pairs(kernel):
+    """Pairs side by side and pairs one after another, of one thread or two, are the same to the last bit."""
+    rng = np.random.default_rng(7)
+    X, y = rng.normal(size=(900, 4)), rng.integers(0, 3, 900)
+    X[:, 0] += y
+    function = (lambda A, B: rbf_kernel(A, B, gamma=GAMMA)) if kernel == "callable" else "rbf"
+    rows = {"precomputed": rbf_kernel(X, gamma=GAMMA), "csr": sp.csr_matrix(np.where(X > 1.5, X, 0.0))}.get(kernel, X)
+    name = "precomputed" if kernel == "precomputed" else function
+    one, two, four = (SVC(kernel=name, gamma=GAMMA, n_jobs=k).fit(rows, y) for k in (1, 2, 4))
+    for other in (two, four):  # with four threads the three pairs take turns, each with all of them
+        np.testing.assert_array_equal(other._dense_coefs(), one._dense_coefs())
+        np.testing.assert_array_equal(other.n_iter_, one.n_iter_)
 
 
 @pytest.mark.parametrize("form", ["dense", "csr", "precomputed"])

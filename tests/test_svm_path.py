@@ -123,7 +123,7 @@ def test_fine_grids_start_with_proven_samples_left_out_and_lose_nothing():
     left_out = [path.estimator(k).elimination_history_[0][0].n_active for k in range(8)]
     assert max(left_out[1:]) < 0.7 * 1500
     cold = _assert_as_cold(path, lambda C, gamma: SVC(C=C, gamma=gamma, cache_size=2), X, y)
-    assert path.n_kernel_evaluations < 0.3 * cold
+    assert path.n_kernel_evaluations < 0.4 * cold
 
 
 def test_float32_rows_are_proven_in_float64():

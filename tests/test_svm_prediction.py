@@ -161,6 +161,47 @@ def test_an_interrupt_ends_a_prediction_within_slices(n_threads):
     assert n_calls[0] == at_end
 
 
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_an_interrupt_ends_a_fit_of_many_pairs(n_threads):
+    """ctrl-C during a fit ends all pairs of classes that have begun, not only those that have not."""
+    n_calls, begun = [0], threading.Event()
+
+    def slow(A: Any, B: Any) -> Any:
+        n_calls[0] += 1
+        if n_calls[0] == 12:
+            begun.set()
+        time.sleep(0.01)
+        return np.exp(-100.0 * ((A[:, None] - B) ** 2).sum(axis=2))  # every sample is a support vector
+
+    X = np.random.default_rng(0).normal(size=(2000, 3))
+    timer = threading.Thread(target=lambda: (begun.wait(30), _thread.interrupt_main()))
+    timer.start()
+    with pytest.raises(KeyboardInterrupt):
+        SVC(kernel=slow, n_jobs=n_threads).fit(X, np.arange(2000) % 4)  # 6 pairs of many calls each
+    timer.join()
+    at_end = n_calls[0]
+    assert at_end < 30
+    time.sleep(0.05)
+    assert n_calls[0] == at_end
+
+
+def test_the_error_of_a_pair_is_told_not_that_the_others_were_stopped():
+    """Whichever thread fails, its own error ends a fit of pairs side by side."""
+    lock, threads = threading.Lock(), set()
+
+    def failing(A: Any, B: Any) -> Any:
+        with lock:
+            threads.add(threading.get_ident())
+            if len(threads) == 2 and threading.current_thread() is not threading.main_thread():
+                raise ZeroDivisionError("in the other thread")
+        time.sleep(0.01)
+        return np.exp(-100.0 * ((A[:, None] - B) ** 2).sum(axis=2))
+
+    X = np.random.default_rng(0).normal(size=(400, 3))
+    with pytest.raises(ZeroDivisionError, match="in the other"):
+        SVC(kernel=failing, n_jobs=2).fit(X, np.arange(400) % 4)
+
+
 def test_a_failed_slab_ends_the_others():
     """An exception in one slab of a pool ends the rest, and the pool works again afterwards."""
     done: list[int] = []

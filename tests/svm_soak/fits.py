@@ -59,7 +59,7 @@ def ask_libsvm(problem: Problem, max_iter: int) -> Answer:
 def ask_us(problem: Problem, **options: Any) -> Answer:
     """Fit our class; `options` are further parameters of it."""
     model = getattr(dsgd.svm, problem.estimator)(**{**problem.parameters, **problem.ours, **options})
-    with _blocks_of(problem.block_size):
+    with _blocks_of(problem.block_size, few=problem.number % 2 == 0):
         return _ask(lambda: _fit(model, problem) if problem.n_ranks == 1 else _fit_on_ranks(model, problem))
 
 
@@ -84,10 +84,11 @@ def _fit(model: Any, problem: Problem) -> Any:
 
 
 @contextlib.contextmanager
-def _blocks_of(size: int | None) -> Iterator[None]:
-    """Let the solver take blocks of so many variables, so that small problems take many rounds."""
+def _blocks_of(size: int | None, *, few: bool) -> Iterator[None]:
+    """Let the solver take blocks of so many variables, or `few` new members at a time, so that rounds are many."""
     if size is None:
-        yield
+        with patch("dsgd.svm.whole._ROUND_COST", 0) if few else contextlib.nullcontext():
+            yield
         return
     with (
         patch("dsgd.svm.base.solve", functools.partial(block.solve, block_size=size)),
