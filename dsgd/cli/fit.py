@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
@@ -50,7 +51,8 @@ def fit(
         str,
         typer.Option(
             help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
-            "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock.",
+            "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+            "package.module:Name of a strategy of your own.",
             rich_help_panel=_TRAINING,
         ),
     ] = "1024",
@@ -157,7 +159,8 @@ def parse_sync(text: str) -> Any:
     Parameters
     ----------
     text : str
-        A number of samples, ``minibatch:N``, ``anytime:SECONDS``, or a short name in `dsgd.sync.STRATEGIES`.
+        A number of samples, ``minibatch:N``, ``anytime:SECONDS``, a short name in `dsgd.sync.STRATEGIES` or of an entry
+        point, or ``package.module:Name``, where modules of the current folder are found too.
 
     Returns
     -------
@@ -179,16 +182,22 @@ def parse_sync(text: str) -> Any:
 
         with suppress(ValueError):
             return AnytimeSGD(seconds=float(size))
-    from dsgd.sync import STRATEGIES
+    from dsgd.sync import STRATEGIES, resolve
 
     if text in STRATEGIES:
         return text
     if text.isdigit() and int(text) > 0:
         return int(text)
-    raise InvalidParameterError(
-        f"--sync {text!r}: give a number of samples (256), minibatch:N (minibatch:64), anytime:SECONDS (anytime:0.05), "
-        f"or one of {', '.join(STRATEGIES)}"
-    )
+    if size:
+        sys.path.insert(0, str(Path.cwd()))
+    try:
+        return resolve(text)
+    except InvalidParameterError as error:
+        hint = f" ({error})" if size and name not in ("minibatch", "anytime") else ""
+        raise InvalidParameterError(
+            f"--sync {text!r}: give a number of samples (256), minibatch:N (minibatch:64), anytime:SECONDS "
+            f"(anytime:0.05), one of {', '.join(STRATEGIES)}, or package.module:Name of a strategy of your own{hint}"
+        ) from error
 
 
 def compressing(sync: Any, text: str) -> Any:

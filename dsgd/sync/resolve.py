@@ -1,7 +1,17 @@
-"""What a user may write for ``sync=`` and the strategy it means."""
+"""What a user may write for ``sync=`` and the strategy it means.
+
+A package of its own makes its strategies known by names of their own, with entry points of the group
+``dsgd.strategies``::
+
+    [project.entry-points."dsgd.strategies"]
+    mine = "my_package.my_module:MyStrategy"
+"""
 
 from __future__ import annotations
 
+from functools import cache
+from importlib import import_module
+from importlib.metadata import EntryPoint, entry_points
 from types import MappingProxyType
 from typing import Any
 
@@ -38,6 +48,8 @@ from dsgd.sync.stale_synchronous import StaleSynchronous
 from dsgd.sync.staleness_aware import StalenessAware
 
 __all__ = ["STRATEGIES", "resolve"]
+
+_GROUP = "dsgd.strategies"
 
 #: Every strategy by its short name, which stands for it with its defaults.
 STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
@@ -80,7 +92,8 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     ----------
     sync : AbstractStrategy, int, str or None
         An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD(rates="pooled")``, with which several ranks get as
-        far in an epoch as one; a short name in `STRATEGIES` is that strategy with its defaults.
+        far in an epoch as one; a short name in `STRATEGIES`, or of an entry point, is that strategy with its defaults,
+        and so is ``"package.module:Name"``, which is imported. Workers must be able to import it too.
 
     Returns
     -------
@@ -107,9 +120,37 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         return LocalSGD(every=int(sync))
     if isinstance(sync, str) and sync in STRATEGIES:
         return STRATEGIES[sync]()
-    names = ", ".join(repr(name) for name in STRATEGIES)
+    if isinstance(sync, str) and (sync in _entry_points() or ":" in sync):
+        return _imported(sync)
+    names = ", ".join(repr(name) for name in [*STRATEGIES, *_entry_points()])
     classes = ", ".join(strategy.__name__ for strategy in STRATEGIES.values())
     raise InvalidParameterError(
-        f"sync must be a positive number of samples, None, one of {names}, or a strategy of dsgd.sync ({classes}). "
-        f"Got {sync!r}."
+        f"sync must be a positive number of samples, None, one of {names}, 'package.module:Name' of a strategy of your "
+        f"own, or a strategy of dsgd.sync ({classes}). Got {sync!r}."
     )
+
+
+@cache
+def _entry_points() -> dict[str, EntryPoint]:
+    """Return the strategies that installed packages have made known, by name."""
+    return {point.name: point for point in entry_points(group=_GROUP)}
+
+
+def _imported(text: str) -> AbstractStrategy[Any]:
+    """Return the strategy, or the defaults of the class, that a name stands for."""
+    known = _entry_points().get(text)
+    try:
+        if known is not None:
+            found = known.load()
+        else:
+            module, _, name = text.partition(":")
+            found = getattr(import_module(module), name)
+    except (ImportError, AttributeError, ValueError) as error:
+        raise InvalidParameterError(f"sync={text!r} cannot be imported: {error}.") from error
+    try:
+        strategy = found() if isinstance(found, type) else found
+    except TypeError as error:
+        raise InvalidParameterError(f"sync={text!r} cannot be made without parameters: {error}.") from error
+    if not isinstance(strategy, AbstractStrategy):
+        raise InvalidParameterError(f"sync={text!r} is a {type(strategy).__name__}, and no strategy of dsgd.sync.")
+    return strategy

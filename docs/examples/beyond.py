@@ -1,0 +1,43 @@
+"""A strategy from outside the package: averages of models that go a little beyond the mean."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from dsgd.sync import AbstractStrategy, EveryRows, weighted_mean
+
+
+@dataclass
+class LastMean:
+    """What a rank remembers, kept in checkpoints: arrays of one dimension or more."""
+
+    mean: np.ndarray
+
+
+@dataclass(frozen=True)
+class Beyond(AbstractStrategy[LastMean]):
+    """x <- m + beyond (m - m_last), with m the mean of the models of all ranks, every so many rows."""
+
+    every: int = 256
+    beyond: float = 0.2
+    exchanges: ClassVar = "model"
+
+    @property
+    def period(self):
+        """After so many rows of the rank with the most."""
+        return EveryRows(self.every)
+
+    def init(self, group, params, weight):
+        """Remember the model that all ranks begin with."""
+        return LastMean(params.copy())
+
+    def sync(self, group, vector, weight, state):
+        """Take the mean in place, to the same bits on all ranks, and go on the way it went last time."""
+        weighted_mean(group, vector, weight)
+        step = vector - state.mean
+        state.mean[:] = vector
+        vector += self.beyond * step
+
+    def collect(self, group, params, weight, state):
+        """Do nothing: all ranks have the same model."""

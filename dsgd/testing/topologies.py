@@ -1,0 +1,89 @@
+"""The laws of a topology, for gangs of one to seventeen ranks."""
+
+from __future__ import annotations
+
+from typing import Final
+
+import numpy as np
+
+from dsgd.comm.topology import AbstractTopology
+from dsgd.comm.topology.mixing import mixing_matrix
+from dsgd.errors import DsgdError
+from dsgd.testing.laws import Check, check_is_value, require, run_checks
+
+__all__ = ["check_topology", "topology_checks"]
+
+_SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 12, 17)
+
+
+def check_topology(topology: AbstractTopology) -> None:
+    """Raise unless a topology keeps the laws that all topologies of the package are held to.
+
+    Sizes that it refuses by an error of the package are left out, if it takes some.
+
+    Parameters
+    ----------
+    topology : AbstractTopology
+        Any.
+
+    Raises
+    ------
+    AssertionError
+        Names the law, and how it was broken.
+    """
+    run_checks(topology, AbstractTopology, topology_checks)
+
+
+def topology_checks(topology: AbstractTopology) -> list[Check]:
+    """Return the checks that apply to a topology; each takes the topology and raises `AssertionError`."""
+    return [check_is_value, check_edges_match, check_mixing_keeps_the_mean]
+
+
+def check_edges_match(topology: AbstractTopology) -> None:
+    """Who is sent to receives, nobody writes to itself or twice, and the graph repeats after its period."""
+    for size, period in _sizes(topology):
+        for k in range(period):
+            _check_round(topology, size, k)
+        first, again = ([topology.out_peers(rank, size, k) for rank in range(size)] for k in (0, period))
+        require(first == again, f"of {size} ranks the graph does not repeat after its period of {period} rounds")
+
+
+def _check_round(topology: AbstractTopology, size: int, k: int) -> None:
+    sent = [topology.out_peers(rank, size, k) for rank in range(size)]
+    got = [topology.in_peers(rank, size, k) for rank in range(size)]
+    for rank, peers in enumerate(sent):
+        where = f"of {size} ranks in round {k}, rank {rank}"
+        is_list_of_others = len(set(peers)) == len(peers) and set(peers) <= set(range(size)) - {rank}
+        require(is_list_of_others, f"{where} sends to {peers}: that must be other ranks, each of them once")
+        missing = [peer for peer in peers if rank not in got[peer]]
+        require(not missing, f"{where} sends to {missing}, which do not receive from it")
+        silent = [peer for peer in got[rank] if rank not in sent[peer]]
+        require(not silent, f"{where} receives from {silent}, which do not send to it")
+        goes_both_ways = set(peers) == set(got[rank])
+        require(goes_both_ways or not topology.symmetric, f"{where} has an edge one way, and says symmetric=True")
+
+
+def check_mixing_keeps_the_mean(topology: AbstractTopology) -> None:
+    """The weights of what a rank hands out add up to one, and on a symmetric graph those of what it takes in do too."""
+    for size, period in _sizes(topology):
+        for k in range(period):
+            matrix, where = mixing_matrix(topology, size, k), f"of {size} ranks in round {k}"
+            require(bool((matrix >= 0.0).all()), f"{where} a weight is negative")
+            require(np.allclose(matrix.sum(axis=0), 1.0), f"{where} the mean of all models does not stay")
+            takes = not topology.symmetric or np.allclose(matrix.sum(axis=1), 1.0)
+            require(bool(takes), f"{where} equal models do not stay equal")
+
+
+def _sizes(topology: AbstractTopology) -> list[tuple[int, int]]:
+    """Return the sizes that it takes, each with its period."""
+    found = []
+    for size in _SIZES:
+        try:
+            period = topology.period(size)
+            topology.out_peers(0, size, 0)
+        except DsgdError:
+            continue
+        require(period >= 1, f"of {size} ranks its period is {period}")
+        found.append((size, period))
+    require(bool(found), f"it takes none of {_SIZES} ranks")
+    return found

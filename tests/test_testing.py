@@ -1,0 +1,252 @@
+"""Checks for parts from outside the package: good ones pass, and every law has a part that breaks it."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import pytest
+
+from dsgd.cli.fit import parse_sync
+from dsgd.collectives import Group
+from dsgd.comm.topology import AbstractTopology, Complete, Exponential, Grid, RandomRegular, Ring, Star
+from dsgd.compress import QSGD, AbstractCompressor, AbstractMemory, ErrorFeedback, Half, Identity, NonZero, Sign, TopK
+from dsgd.errors import InvalidParameterError
+from dsgd.sync import ASGD, DPSGD, AbstractStrategy, DiLoCo, LocalSGD, MinibatchSGD, OneShotAveraging, resolve
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import Exchange, NoState
+from dsgd.testing import check_compressor, check_strategy, check_topology
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
+from beyond import Beyond, LastMean
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [Beyond(8), LocalSGD(8), MinibatchSGD(12), DPSGD(8, Ring()), DiLoCo(8), OneShotAveraging(), ASGD(4)],
+    ids=repr,
+)
+def test_strategies_pass(strategy: AbstractStrategy[Any]) -> None:
+    """One from outside, and one of each kind of the package."""
+    check_strategy(strategy)
+
+
+@dataclass(frozen=True)
+class Unequal(Beyond):
+    """Leaves each rank its own model and says that they are equal."""
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
+        """Take the mean but for a part of the own model."""
+        own = vector.copy()
+        weighted_mean(group, vector, weight)
+        vector += 0.1 * (own - vector)
+
+
+@dataclass(frozen=True)
+class Forgetful(Beyond):
+    """Keeps what it remembers in itself, where no checkpoint finds it."""
+
+    kept: ClassVar[dict[int, np.ndarray]] = {}
+
+    def init(self, group: Group, params: np.ndarray, weight: float) -> Any:
+        """Remember the first model, in the wrong place."""
+        self.kept[group.rank] = params.copy()
+        return NoState()
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
+        """Take the mean, and a part of the last step."""
+        super().sync(group, vector, weight, LastMean(self.kept[group.rank]))
+
+
+@dataclass(frozen=True)
+class Scalar(Beyond):
+    """Remembers a number that is no array."""
+
+    def init(self, group: Group, params: np.ndarray, weight: float) -> Any:
+        """Return a record that no checkpoint can keep."""
+        return LastMean(3.0)  # type: ignore[arg-type]
+
+
+@dataclass(frozen=True)
+class Random(Beyond):
+    """Draws from a stream that nobody has seeded."""
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
+        """Take the mean, and noise that is equal on all ranks."""
+        vector += 1e-3 * np.random.default_rng().standard_normal(vector.shape)
+        weighted_mean(group, vector, weight)
+
+
+@dataclass(frozen=True)
+class Still(Beyond):
+    """Never learns."""
+
+    def sync(self, group: Group, vector: np.ndarray, weight: float, state: Any) -> None:
+        """Go back."""
+        vector[:] = 0.0
+
+
+@dataclass
+class Mutable(AbstractStrategy[Any]):
+    """Is no value."""
+
+    exchanges: ClassVar[Exchange] = "model"
+    period, init, sync, collect = Beyond.period, Beyond.init, Beyond.sync, Beyond.collect
+    every: int = 8
+    beyond: float = 0.2
+
+
+@pytest.mark.parametrize(
+    ("strategy", "law"),
+    [
+        (Unequal(8), "check_ranks_end_equal"),
+        (Forgetful(8), "check_checkpoints_resume"),
+        (Scalar(8), "check_state_is_arrays"),
+        (Random(8), "check_runs_repeat"),
+        (Still(8), "check_learns"),
+        (Mutable(), "check_is_value"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else type(value).__name__,
+)
+def test_strategies_that_break_a_law_are_told_which(strategy: Any, law: str) -> None:
+    """The error names the law and the strategy."""
+    with pytest.raises(AssertionError, match=f"{law}: .*{type(strategy).__name__}"):
+        check_strategy(strategy)
+
+
+@pytest.mark.parametrize(
+    "compressor",
+    [Identity(), Half(), NonZero(), QSGD(7), TopK(0.1), ErrorFeedback(Sign()), ErrorFeedback(TopK(0.1))],
+    ids=repr,
+)
+def test_compressors_pass(compressor: AbstractCompressor[Any]) -> None:
+    """One of each kind of the package."""
+    check_compressor(compressor)
+
+
+@dataclass
+class Count(AbstractMemory):
+    """How many vectors came."""
+
+    n: np.ndarray
+
+
+@dataclass(frozen=True)
+class Coarse(AbstractCompressor[Count]):
+    """Rounds to whole numbers; with `wrong` in one way or another."""
+
+    wrong: str = ""
+
+    @property
+    def unbiased(self) -> bool:  # type: ignore[override]
+        """Whether it says so."""
+        return self.wrong == "biased"
+
+    @property
+    def lossless(self) -> bool:  # type: ignore[override]
+        """Whether it says so."""
+        return self.wrong == "loses"
+
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> Count:
+        """Count from zero."""
+        return Count(np.zeros(1, dtype=np.int64))
+
+    def encode(self, vector: Any, memory: Count) -> Any:
+        """Return rounded numbers as float64."""
+        payload = np.round(vector).astype(np.float64)
+        if self.wrong == "writes":
+            vector[:] = payload
+        return payload.view(np.uint8)
+
+    def decode(self, payload: Any, out: Any, factor: float) -> None:
+        """Add them."""
+        values = payload.view(np.float64)
+        out[:] = (0.0 if self.wrong == "replaces" else out) + factor * values
+
+    def payload_bytes(self, n: int, itemsize: int) -> int:
+        """Eight bytes each."""
+        return n * (itemsize if self.wrong == "miscounts" else 8)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "law"),
+    [
+        ("loses", "check_loses_nothing"),
+        ("biased", "check_is_unbiased"),
+        ("writes", "check_vectors_stay"),
+        ("replaces", "check_decoding_adds"),
+        ("miscounts", "check_payloads"),
+    ],
+)
+def test_compressors_that_break_a_law_are_told_which(wrong: str, law: str) -> None:
+    """The error names the law; what breaks none passes."""
+    check_compressor(Coarse())
+    with pytest.raises(AssertionError, match=f"{law}: Coarse"):
+        check_compressor(Coarse(wrong))
+
+
+@pytest.mark.parametrize("topology", [Ring(), Grid(), Complete(), Star(), Exponential(), RandomRegular(3)], ids=repr)
+def test_topologies_pass(topology: AbstractTopology) -> None:
+    """Those of the package."""
+    check_topology(topology)
+
+
+@dataclass(frozen=True)
+class Chain(AbstractTopology):
+    """Every rank talks to the next one; the last one, if `wrong`, is not heard."""
+
+    wrong: bool = False
+
+    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """The ranks beside it."""
+        return tuple(peer for peer in (rank - 1, rank + 1) if 0 <= peer < size)
+
+    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
+        """The same ones."""
+        return () if self.wrong and rank == 0 else self.out_peers(rank, size)
+
+    def period(self, size: int) -> int:
+        """The graph stays."""
+        return 1
+
+
+def test_a_topology_that_breaks_a_law_is_told_which() -> None:
+    """The error names the law and the rank; what breaks none passes."""
+    check_topology(Chain())
+    with pytest.raises(AssertionError, match=r"check_edges_match: Chain.*rank 0 has an edge one way"):
+        check_topology(Chain(wrong=True))
+
+
+def test_what_is_no_strategy_is_refused() -> None:
+    """A number is none."""
+    with pytest.raises(AssertionError, match="must be an instance of AbstractStrategy"):
+        check_strategy(8)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("text", ["beyond:Beyond", "beyond-the-mean"])
+def test_strategies_are_found_by_name(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By module and class, or by the entry point of an installed package."""
+    point = importlib.metadata.EntryPoint("beyond-the-mean", "beyond:Beyond", "dsgd.strategies")
+    monkeypatch.setattr(sys.modules["dsgd.sync.resolve"], "_entry_points", lambda: {point.name: point})
+    assert resolve(text) == Beyond()
+    assert parse_sync(text) == Beyond()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("beyond:Nothing", "no attribute 'Nothing'"),
+        ("nowhere:Beyond", "No module"),
+        ("beyond:LastMean", "missing 1 req"),
+    ],
+)
+def test_names_of_nothing_are_refused(text: str, why: str) -> None:
+    """The error has the name, and why it cannot be had."""
+    with pytest.raises(InvalidParameterError, match=f"{text}.*{why}"):
+        resolve(text)
+    with pytest.raises(InvalidParameterError, match=f"{text}.*{why}"):
+        parse_sync(text)
