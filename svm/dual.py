@@ -140,6 +140,8 @@ def conclude(
     InvalidDataError
         A variable or a sum is not finite: nothing follows from such values, least of all that they are optimal.
     """
+    if len(alpha) == 2 and not dual.by_sign:  # what the variables of a sample share moves nothing, and costs
+        alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
     objective, gap_of_objectives = worth(dual, alpha, u)
     if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
         raise refuse(kernel)

@@ -17,7 +17,7 @@ import scipy.sparse as sp
 
 from dsgd.inputs import widen
 from dsgd.runtime.rank import Rank
-from dsgd.svm.kernel_functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey
+from dsgd.svm.kernel_functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.peers import Peers
@@ -185,7 +185,7 @@ class Gang:
             share = totals[self._holder[first] == self.rank.number] / (float(totals.sum()) * d)
             mean = float(self._sum(share @ row_sums(X, None)[rows])[0])
             variance = float(self._sum(share @ row_sums(X, mean)[rows])[0])
-            gamma = 1.0 / (d * variance) if variance > 0 else 1.0
+            gamma = width_of(d, mean, variance)
         elif isinstance(gamma, str):
             gamma = 1.0 / d
         kernel = replace(kernel, gamma=float(gamma))

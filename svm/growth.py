@@ -118,11 +118,12 @@ class Growth:
         """Return whether the next batch should come, the gap over the active samples being `gap`."""
         if not self.batches:
             return False
-        if self._scale is None and np.isfinite(gap):
+        tol = self.left_out.tol
+        if self._scale is None and tol <= gap < np.inf:  # before, the samples at hand say nothing of the problem
             self._scale = gap
             self.left_out.scale = gap
             self.left_out.margin = _MARGIN * gap
-        return self._scale is None or gap < _DONE * self._scale or self.state.n_stalls > 0
+        return self._scale is None or gap < max(_DONE * self._scale, tol) or self.state.n_stalls > 0
 
     def grow(self) -> None:
         """Look at the next batch."""

@@ -42,12 +42,15 @@ __all__ = [
     "span",
     "survey",
     "take_rows",
+    "width_of",
 ]
 
 #: Kernels by name; a callable k(A, B) -> (n_a, n_b) is the sixth kind.
 KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 
 _TILE = 16
+#: Standard deviations that are such a share of the mean are rounding.
+_SAME = 1e-14
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
 #: Left rows that are densified together, and of how many bytes each: 512 rows take 32 megabytes. Wider ones are given
 #: the columns only that are there, and go in smaller parts.
@@ -174,7 +177,12 @@ def scale_gamma(
     share = np.full(len(order), 1.0 / (len(order) * d)) if weights is None else weights / (weights.sum() * d)
     mean = float(share @ row_sums(X, None)[order])
     variance = float(share @ row_sums(X, mean)[order])
-    return float(1.0 / (d * variance)) if variance > 0 else 1.0
+    return width_of(d, mean, variance)
+
+
+def width_of(d: int, mean: float, variance: float) -> float:
+    """Return what "scale" says of d features; 1 if they are all the same number, whose mean may be off by rounding."""
+    return 1.0 / (d * variance) if variance > (_SAME * mean) ** 2 else 1.0
 
 
 def row_sums(X: Any, mean: float | None) -> FloatVector:

@@ -5,7 +5,13 @@ takes i = argmin f over I_up and the j of I_low that maximises (f_j − f_i)²/�
 t = (f_j − f_i)/η, clipped to the box. Pairs lie within one group: ν-SVMs hold the sum of α of each sign,
 which makes two groups.
 
-Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2.
+Two pairs that take turns, each undoing most of what the other gained, creep along a narrow valley: a hundred thousand
+steps on eight samples. When a pair comes back after one other, the two are moved together to the minimum of the plane
+that they span, or as far towards it as the box allows; that counts as two steps. It never raises the objective, and the
+step after it is one of a single pair again.
+
+Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2. The step on two
+pairs is ours.
 """
 
 from __future__ import annotations
@@ -93,6 +99,49 @@ def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untype
     bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
 
+@scalar
+def _turn(K, y, upper, alpha, f, i, j, a, b):  # type: ignore[no-untyped-def]
+    """Move the pairs (i, j) and (a, b) together as far as it pays; return what β_i and β_a, with β = yα, gain by it."""
+    g, h = f[i] - f[j], f[a] - f[b]
+    first = np.float64(K[i, i]) + K[j, j] - 2.0 * np.float64(K[i, j])
+    second = np.float64(K[a, a]) + K[b, b] - 2.0 * np.float64(K[a, b])
+    both = np.float64(K[i, a]) - K[i, b] - K[j, a] + K[j, b]
+    s, t = both * h - second * g, both * g - first * h  # towards the minimum, times the determinant
+    size = max(abs(s), abs(t))
+    if not (0.0 < size < np.inf):
+        return 0.0, 0.0
+    s, t = s / size, t / size
+    slope, curvature = g * s + h * t, first * s * s + 2.0 * both * s * t + second * t * t
+    if not slope < 0.0:
+        return 0.0, 0.0
+    most = -slope / curvature if curvature > 0.0 else np.inf
+    which, by = (i, j, a, b), (s, -s, t, -t)
+    moves = np.zeros(4)
+    for m in range(4):  # a variable may be in both pairs; then it moves once, by the sum
+        for k in range(4):
+            if which[k] == which[m]:
+                moves[m] += by[k]
+        k = which[m]
+        room = upper[k] - alpha[k] if y[k] * moves[m] > 0.0 else alpha[k]
+        if moves[m] != 0.0:
+            most = min(most, room / abs(moves[m]))
+    if not (0.0 < most < np.inf):
+        return 0.0, 0.0
+    for m in range(4):
+        k = which[m]
+        is_new = True
+        for before in range(m):
+            is_new &= which[before] != k
+        if is_new and moves[m] != 0.0:
+            rises = y[k] * moves[m] > 0.0
+            room = upper[k] - alpha[k] if rises else alpha[k]
+            if room / abs(moves[m]) == most:
+                alpha[k] = upper[k] if rises else 0.0
+            else:
+                alpha[k] = min(max(alpha[k] + y[k] * most * moves[m], 0.0), upper[k])
+    return most * s, most * t
+
+
 @kernel
 def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type: ignore[no-untyped-def]
     """Solve the block to `tol`; `alpha` and `f` change in place; return the steps made.
@@ -121,11 +170,16 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
     lows, highs, gains = np.empty((n_groups, _LANES)), np.empty((n_groups, _LANES)), np.empty(_LANES)
     least = np.empty(n_groups)
     t, one, two, steps = 0.0, K[0], K[0], 0
+    s, three, four = 0.0, K[0], K[0]
+    a, b, before_a, before_b = -1, -1, -1, -1  # the last pair, and the one before
     while True:
         lows[:] = np.inf
         highs[:] = -np.inf
         if steps:
             _move(f, t, one, two)
+            if s != 0.0:
+                _move(f, s, three, four)
+                s = 0.0
         for g in range(n_groups):
             _spread(lows[g], highs[g], f, bar_up[g], bar_low[g])
         gap = -np.inf
@@ -138,16 +192,27 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
         for g in range(n_groups):
             if least[g] == np.inf:
                 continue
-            a = _find_least(f, bar_up[g], lows[g], least[g])
-            row = K[a]
+            lowest = _find_least(f, bar_up[g], lows[g], least[g])
+            row = K[lowest]
             gains[:] = 0.0
-            _gain(gains, f, bar_low[g], row, diagonal, least[g], diagonal[a])
+            _gain(gains, f, bar_low[g], row, diagonal, least[g], diagonal[lowest])
             most = gains.max()
             if most > gain:
-                i, gain = a, most
-                j = _find_gain(f, bar_low[g], row, diagonal, least[g], diagonal[a], gains, most)
+                i, gain = lowest, most
+                j = _find_gain(f, bar_low[g], row, diagonal, least[g], diagonal[lowest], gains, most)
         if j < 0:
             break
+        one, two = K[i], K[j]
+        if i == before_a and j == before_b and steps + 2 <= max_steps:
+            t, s = _turn(K, y, upper, alpha, f, i, j, a, b)
+            if t != 0.0 or s != 0.0:
+                three, four = K[a], K[b]
+                for k in (i, j, a, b):
+                    _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
+                a, b, before_a, before_b = -1, -1, -1, -1
+                steps += 2
+                continue
+        before_a, before_b, a, b = a, b, i, j
         eta = diagonal[i] + diagonal[j] - 2.0 * K[i, j]
         if eta <= 0.0:
             eta = _TAU
@@ -162,7 +227,6 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             alpha[j] = 0.0 if y[j] > 0 else upper[j]
         for k in (i, j):
             _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
-        one, two = K[i], K[j]
         steps += 1
     return steps
 

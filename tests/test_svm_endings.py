@@ -11,11 +11,12 @@ from sklearn.datasets import make_classification
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.metrics.pairwise import rbf_kernel
 
+import dsgd.svm.base as base_module
 import dsgd.svm.left_out as left_out_module
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, Elimination, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.block import solve
-from dsgd.svm.dual import Dual
+from dsgd.svm.dual import Dual, conclude
 from dsgd.svm.kernel_functions import Kernel
 from dsgd.svm.kernel_matrix import KernelMatrix
 from dsgd.svm.merging import deal_out
@@ -65,6 +66,17 @@ def test_a_run_that_nothing_brings_on_ends_and_says_so(monkeypatch):
     assert not solution.converged
     assert solution.gap == pytest.approx(gap)
     assert gap > 1e-3
+
+
+@pytest.mark.parametrize("spikes", [1, 3])
+def test_a_large_problem_whose_first_samples_say_nothing_goes_on(spikes):
+    """A run that begins with few samples, all of them just within the tube, looks at the others too."""
+    rng = np.random.default_rng(0)
+    X, y = rng.normal(size=(9000, 2)), rng.integers(0, 2, 9000).astype(float)
+    y[rng.integers(0, 9000, spikes)] = 5.0
+    model = SVR(C=10.0, gamma=1.0, epsilon=0.5, cache_size=1).fit(X, y)
+    assert model.converged_
+    assert set(np.flatnonzero(y > 1)) <= set(model.support_)
 
 
 @pytest.mark.parametrize("preset", ["auto", "aggressive", "none", "libsvm"])
@@ -155,6 +167,26 @@ def test_degree_is_a_whole_number(machine, degree):
         machine(kernel="poly", degree=degree).fit(np.eye(4), [0, 1, 0, 1])
 
 
+def test_float32_rows_are_left_before_their_rounding_costs_steps(monkeypatch):
+    """Where C makes what float32 rounds larger than the tolerance, a run takes hardly more steps than in float64."""
+    X, y = make_classification(2100, 20, n_informative=10, flip_y=0.05, random_state=np.random.RandomState(0))
+    X = (X - X.mean(axis=0)) / X.std(axis=0)
+    assert base_module.row_dtype(Kernel("rbf", 1e-4, largest_square=100.0), 2100, 1e4, 1e-3) == np.float32
+    chosen = SVC(C=1e4, gamma=1e-4).fit(X, y)
+    monkeypatch.setattr(base_module, "row_dtype", lambda *_: np.float64)
+    exact = SVC(C=1e4, gamma=1e-4).fit(X, y)
+    assert chosen.converged_
+    assert chosen.n_iter_[0] < 1.4 * exact.n_iter_[0]
+    assert chosen.dual_objective_ == pytest.approx(exact.dual_objective_, rel=1e-7)
+
+
+def test_rows_that_are_all_one_number_have_no_spread():
+    """The mean of equal numbers is that number but for rounding, which is no variance."""
+    for n in range(3, 40):
+        X, y = np.full((n, 3), 1000.1), np.arange(n) % 3
+        assert SVR(kernel="poly", coef0=0.5).fit(X, y)._gamma == 1.0
+
+
 # -- what is said of the end ---------------------------------------------------------------------------------------
 
 
@@ -172,6 +204,21 @@ def test_nu_svc_says_whether_its_gap_is_below_tol(max_iter, tol):
     assert model.fit_status_ == int(not model.converged_)
     assert bool(caught) == (not model.converged_)
     assert model.converged_ or max_iter >= 0
+
+
+def test_the_objective_of_a_regression_is_that_of_its_coefficients():
+    """Both variables of a sample may be above zero before the end; what they share is not counted."""
+    rng = np.random.default_rng(0)
+    K, z, ones = np.eye(6), rng.normal(size=6), np.ones(6)
+    y = np.stack([ones, -ones])
+    alpha = rng.uniform(0.1, 0.9, size=(2, 6))
+    dual = Dual(y, 0.1 - y * z, np.ones((2, 6)), alpha)
+    beta = alpha[0] - alpha[1]
+    solution = conclude(
+        dual, Kernel("precomputed"), alpha, K @ beta, tol=1e-3, n_iter=0, n_rounds=0, n_evaluations=0, history=[]
+    )
+    np.testing.assert_allclose(solution.alpha[0] - solution.alpha[1], beta)
+    assert solution.objective == pytest.approx(0.5 * beta @ K @ beta - beta @ z + 0.1 * np.abs(beta).sum())
 
 
 def test_equal_rows_share_a_variable_that_is_small_beside_its_bound():
