@@ -84,7 +84,7 @@ SETS: dict[str, Any] = {
     "5 classes": lambda: made(10_000, 30, 10, 5),
     "100 classes": lambda: made(20_000, 40, 24, 100, flip_y=0.0, class_sep=3.0),
     "sparse": lambda: twin(10_000, 2_000, 0.02),
-    "text counts": lambda: text(10_000, 3_000, 20),
+    "text counts": lambda: text(12_000, 1_500, 20),
 }
 QUICK = ("cancer", "digits, raw", "sparse")
 

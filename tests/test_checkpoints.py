@@ -91,6 +91,7 @@ CASES = {
     "averaged-l1-epoch": (SGD(L1, average=1), EpochAveraging(), {}),
     "one-shot": (SGD(L1, average=1), OneShotAveraging(), {}),
     "minibatch": (SGD(HINGE, schedule="invscaling", eta0=0.1), MinibatchSGD(batch=16), {}),
+    "minibatch-suffix": (SGD(L1), MinibatchSGD(batch=16), {}),
     "adaptive": (SGD(HINGE, schedule="adaptive", eta0=0.5), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 1}),
     "early-stopping": (SGD(HINGE), LocalSGD(every=50), {"tol": 1e-2, "n_iter_no_change": 9, "early_stopping": True}),
 }

@@ -96,11 +96,11 @@ def test_threads_on_one_model_leave_the_mean_of_what_they_saw() -> None:
     """On dense rows the objective of the mean is nearer to its minimum than that of the last model, run by run."""
     X, y = (
         np.concatenate(parts)
-        for parts in zip(*((d.shard.values, d.shard.targets) for d in make_data(1, 960)), strict=True)
+        for parts in zip(*((d.shard.values, d.shard.targets) for d in make_data(1, 12_000)), strict=True)
     )
 
     def objective(strategy: Hogwild) -> float:
-        params = fit(strategy, 3, epochs=4, n_rows=960, schedule="optimal", alpha=1e-4).value.params
+        params = fit(strategy, 3, epochs=2, n_rows=12_000, schedule="optimal", alpha=1e-4).value.params
         return float(np.logaddexp(0.0, -y * (X @ params[:-1] + params[-1])).mean())
 
     assert all(objective(Hogwild()) < objective(Hogwild(suffix=0.0)) for _ in range(3))

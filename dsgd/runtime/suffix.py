@@ -21,8 +21,10 @@ __all__ = ["looks_at_suffix", "settle_suffix", "suffix_share"]
 
 #: Of a thread in one epoch; more would hardly make the mean better.
 _MOST_LOOKS: Final = 64
-#: How many entries of rows a thread visits for every weight that it looks at, at least.
-_ENTRIES_PER_LOOK: Final = 8
+#: How many entries of rows a thread visits, at least, for every weight that it looks at, and for every look: with fewer
+#: the look, and the call of a kernel that ends there, would be felt.
+_ENTRIES_PER_WEIGHT: Final = 8
+_ENTRIES_PER_LOOK: Final = 4096
 
 
 def suffix_share(job: TrainJob) -> float:
@@ -62,7 +64,7 @@ def looks_at_suffix(rank: Rank, job: TrainJob, rows: AbstractRows, params: Float
         return 0
     entries = np.array([float(rows.entries(0, rows.n_rows) * job.optimizer.n_outputs)])
     rank.group.allreduce(entries)
-    looks = min(_MOST_LOOKS, int(entries[0] / (rank.size * _ENTRIES_PER_LOOK * params.size)))
+    looks = min(_MOST_LOOKS, int(entries[0] / rank.size / (_ENTRIES_PER_LOOK + _ENTRIES_PER_WEIGHT * params.size)))
     if looks:
         begin_suffix(params, state)
     return looks

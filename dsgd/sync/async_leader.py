@@ -57,10 +57,10 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
 
     Parameters
     ----------
-    every : int, default 64
-        Rows of the rank with the most rows between two letters.
-    pull : float, default 0.1
-        Share of its distance to a new leader that a worker moves, in [0, 1].
+    every : int, default 256
+        Rows of the rank with the most rows between two letters. With few a worker leads whose rows happened to fit.
+    pull : float, default 0.05
+        Share of its distance to a new leader that a worker moves, in [0, 1]. The source takes 0.1.
     stretch : int or None, default None
         Rows after which losses are noted; None notes them once per call of the kernel.
 
@@ -70,8 +70,8 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         `every` or `stretch` is not a positive integer, or `pull` not in [0, 1].
     """
 
-    every: int = 64
-    pull: float = 0.1
+    every: int = 256
+    pull: float = 0.05
     stretch: int | None = None
     exchanges: ClassVar[Exchange] = "model"
 

@@ -91,8 +91,8 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
         Groups of consecutive ranks, such as those of a host, with a leader each.
     pull : float, default 0.1
         Pull to the leader of the group, in [0, 1].
-    global_pull : float, default 0.1
-        Pull to the global leader, in [0, 1].
+    global_pull : float, default 0.05
+        Pull to the global leader, in [0, 1]. The source takes 0.1, with which the noise of a score is felt.
     global_every : int, default 4
         Of how many exchanges one is with the global leader; with one group, all are.
     proximal, global_proximal : float, default 0
@@ -113,7 +113,7 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     every: int = 256
     n_groups: int = 1
     pull: float = 0.1
-    global_pull: float = 0.1
+    global_pull: float = 0.05
     global_every: int = 4
     proximal: float = 0.0
     global_proximal: float = 0.0
