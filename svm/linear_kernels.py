@@ -26,6 +26,7 @@ __all__ = [
     "add_rows",
     "best_dual",
     "cd_pass",
+    "compress",
     "densify",
     "hessian_rows",
     "line_derivatives",
@@ -319,6 +320,17 @@ def square_columns(
             column = j if indices is None else np.uint64(indices[begin + j])
             out[column] += factors[i] * value * value
         out[np.uint64(out.shape[0]) - _ONE] += factors[i] * bias * bias
+
+
+@kernel
+def compress(X: FloatMatrix, starts: PointerVector, values: FloatVector, indices: IndexVector) -> None:
+    """Write the entries of dense rows that are not zero, and their columns; row i begins at starts[i]."""
+    for i in range(np.uint64(X.shape[0])):
+        place = starts[i]
+        for j in range(np.uint64(X.shape[1])):
+            if X[i, j] != 0.0:
+                values[place], indices[place] = X[i, j], j
+                place += _ONE
 
 
 @kernel

@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
+import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dsgd.kernels.rng import mix64
@@ -26,6 +27,7 @@ from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense
 from dsgd.local import Shard, make_shard, split
 from dsgd.svm.linear_kernels import (
     add_rows,
+    compress,
     densify,
     hessian_rows,
     same_rows,
@@ -40,6 +42,10 @@ __all__ = ["LinearRows", "Peers", "Team", "gather_rows", "spread"]
 #: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache; longer ones
 #: are walked where they are.
 _PACKED_ROW_BYTES = 512
+
+#: Dense rows of so many columns, of whose entries at most this share is not zero, are read as sparse ones: a pass over
+#: digits, a fifth of whose pixels are ink, takes half the time so.
+_WIDE, _SPARSE_SHARE = 64, 0.25
 
 
 class Peers(Protocol):
@@ -289,6 +295,7 @@ def gather_rows(
     weights : array of float64, shape (n_rows,)
         Their summed weights.
     """
+    X = _without_zeros(X)
     targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
     weights = np.ascontiguousarray(weights, np.float64)
     shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
@@ -314,6 +321,20 @@ def gather_rows(
     else:
         rows = LinearRows(shard.values.ravel(), shard.indices, first[kept], last[kept], shard.n_features, bias)
     return rows, targets[kept], summed
+
+
+def _without_zeros(X: Any) -> Any:
+    """Return dense rows that are mostly zeros as CSR, others as they are."""
+    if sp.issparse(X) or X.shape[1] < _WIDE:
+        return X
+    counts = np.count_nonzero(X, axis=1)
+    n_entries = int(counts.sum())
+    if n_entries > _SPARSE_SHARE * X.size:
+        return X
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+    values, indices = np.empty(n_entries, X.dtype), np.empty(n_entries, np.uint32)
+    compress(np.ascontiguousarray(X), starts, values, indices)
+    return sp.csr_matrix((values, indices.view(np.int32), starts.astype(np.int64)), shape=X.shape)
 
 
 def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:

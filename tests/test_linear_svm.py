@@ -437,3 +437,16 @@ def test_more_columns_than_rows_start_with_coordinate_descent(monkeypatch):
     model = LinearSVC(tol=1e-9, random_state=0).fit(X, y)
     assert model.converged_
     assert model.solver_ == ["dual_cd, newton"]
+
+
+@pytest.mark.parametrize("loss", ["hinge", "squared_hinge"])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_dense_rows_of_zeros_are_the_sparse_ones(loss, dtype):
+    """Wide dense rows that are mostly zeros are read without them: the machine is that of CSR rows, to the last bit."""
+    rng = np.random.default_rng(0)
+    X = np.where(rng.random((300, 80)) < 0.15, rng.normal(size=(300, 80)), 0.0).astype(dtype)
+    X.flags.writeable = False
+    y = (X[:, :10].sum(axis=1) > 0).astype(int)
+    dense, sparse = (LinearSVC(loss=loss, random_state=0).fit(rows, y) for rows in (X, sp.csr_matrix(X)))
+    np.testing.assert_array_equal(dense.coef_, sparse.coef_)
+    np.testing.assert_array_equal(dense.intercept_, sparse.intercept_)
