@@ -49,6 +49,8 @@ __all__ = [
 KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 
 _TILE = 16
+#: Rows are far from the origin if the square of their mean is so many times the largest of what is left of them.
+_FAR = 100.0
 #: Standard deviations that are such a share of the mean are rounding.
 _SAME = 1e-14
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)
@@ -270,9 +272,9 @@ def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = No
 
 
 def is_far(kernel: Kernel) -> bool:
-    """Return whether what is taken off the rows is longer than all that is left of any of them."""
+    """Return whether what is taken off the rows would cost their inner products digits."""
     with np.errstate(over="ignore"):
-        return kernel.shift is not None and bool(kernel.shift @ kernel.shift > kernel.largest_square)
+        return kernel.shift is not None and bool(kernel.shift @ kernel.shift > _FAR * kernel.largest_square)
 
 
 def prefers_sparse(X: Any) -> bool:

@@ -100,11 +100,13 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     of, size = owner[rows], np.abs(merged)
     bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
     # In the widest type: bounds may differ by many orders, and what comes before must leave the small ones as they are.
-    filled = np.cumsum(bound, dtype=np.longdouble) - bound
+    sums = np.cumsum(bound, dtype=np.longdouble)
+    filled = sums - bound
     starts = np.flatnonzero(np.diff(of, prepend=-1))
     filled -= np.repeat(filled[starts], np.diff(starts, append=len(of)))
     amount = np.clip(size[of] - filled, 0.0, bound).astype(np.float64)
-    amount[amount < 1e-12 * filled] = 0.0  # what rounding of the running sum leaves
+    rounding = np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums  # of what is dealt, and of sums
+    amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
     amount = np.where(size[of] >= total[of], bound, amount)
     alone = np.bincount(of, minlength=len(merged))[of] == 1
     out[rows] = np.sign(merged[of]) * np.where(alone, size[of], amount)

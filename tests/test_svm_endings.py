@@ -247,6 +247,14 @@ def test_dealing_out_keeps_the_sum(size):
     assert coefs[5] == 0.0
 
 
+@pytest.mark.parametrize("rest", [1e-8, 1e-6, 1.0])
+def test_what_is_left_for_the_last_row_is_dealt_out(rest):
+    """Ten millionths beside a bound of a million are worth a kernel value: the second row gets them."""
+    size = 1e6 + rest
+    coefs = deal_out(np.array([size]), np.zeros(2, dtype=np.int64), np.array([1e6, 10.0]), np.array([1e6 + 10.0]))
+    np.testing.assert_array_equal(coefs, [1e6, size - 1e6])
+
+
 # -- the duality gap -----------------------------------------------------------------------------------------------
 
 

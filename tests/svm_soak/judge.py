@@ -11,7 +11,8 @@
 5. Steps are at most `step_bound` of LIBSVM's. No theory bounds them in a useful way; a solver that needs a hundred
    times as many as LIBSVM, beyond some for each variable, is going round. Only what chooses pairs to first order may
    take more, as it creeps where a second-order choice takes one step: the published algorithm, ``solver="pairwise"``,
-   and blocks of a few variables. And LIBSVM is a peer only where it has closed the gap: its rows are float32.
+   and blocks of a few variables. And LIBSVM is a peer only where it has closed the gap, as its rows are float32, and
+   where that takes more than luck, as rounding exceeds ``tol``.
 """
 
 from __future__ import annotations
@@ -163,7 +164,12 @@ def _check(
         say(f"dual_objective_={model.dual_objective_:.12g}, by numpy {objective:.12g}")
     if is_nu_svr:  # and a difference of two variables can be no finer than these are
         noise += 1e-15 * max(float(part.upper.max() * np.abs(part.values.K).max()) for part in parts)
-    is_peer = peers is not None and not theirs.warned and all(peer.gap < tol + 2 * peer.noise for peer in peers)
+    is_peer = (
+        peers is not None
+        and not theirs.warned
+        and noise < tol
+        and all(peer.gap < tol + 2 * peer.noise for peer in peers)
+    )
     _check_end(problem, verdict, ours, theirs.n_iter if is_peer else None, noise, n_iter)
     if peers is not None and problem.is_psd and model.converged_:
         # What two variables of a sample share is not public: as sums of signs are fixed it moves as far as the rest.
