@@ -14,6 +14,7 @@ The report needs bokeh, jinja2 and matplotlib (``pip install 'dsgd[study]'``); t
 
 from dsgd.report import Claim, Table, check_extras, claims_table
 from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.report import doubts
 from dsgd.study.frame.rows import RowFile, StudyRun, read_rows
 from dsgd.study.frame.summary import Stat
 from dsgd.study.msf import (
@@ -24,7 +25,6 @@ from dsgd.study.msf import (
     check_claims,
     data_table,
     demo_study,
-    doubts,
     results_table,
     run_study,
     study_page,

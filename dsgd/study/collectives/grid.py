@@ -8,6 +8,7 @@ from typing import Any, Final
 
 from dsgd.collectives.model import ALGORITHMS, FlatAlgorithm
 from dsgd.errors import InvalidParameterError
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun
 
 __all__ = ["WIRES", "CollectiveRun", "CollectiveStudy", "demo_collective_study"]
@@ -46,19 +47,12 @@ class CollectiveStudy:
     repeats: int = 30
 
     def __post_init__(self) -> None:
-        for name, values, choices in (("wires", self.wires, WIRES), ("algorithms", self.algorithms, ALGORITHMS)):
-            for value in values:
-                if value not in choices:
-                    raise InvalidParameterError(
-                        f"CollectiveStudy({name}={value!r}) is unknown; choose from {', '.join(choices)}."
-                    )
-        for name, numbers, least in (
-            ("ranks", self.ranks, 2),
-            ("sizes", self.sizes, 4),
-            ("repeats", [self.repeats], 1),
-        ):
-            if not numbers or min(numbers) < least:
-                raise InvalidParameterError(f"CollectiveStudy({name}=...) must be {least} or more. Got {numbers}.")
+        check_grid(
+            self,
+            given=("wires", "ranks", "sizes", "algorithms"),
+            least={"ranks": 2, "sizes": 4, "repeats": 1},
+            choices={"wires": WIRES, "algorithms": ALGORITHMS},
+        )
         if any(size % 4 for size in self.sizes):
             raise InvalidParameterError(f"CollectiveStudy(sizes=...) must be multiples of 4 bytes. Got {self.sizes}.")
 

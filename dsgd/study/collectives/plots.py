@@ -18,13 +18,7 @@ _CAPTION = (
 
 
 def collective_figure(gangs: Sequence[CollectiveGang]) -> Figure:
-    """Return the figure.
-
-    Parameters
-    ----------
-    gangs : sequence of CollectiveGang
-        The study.
-    """
+    """Return the figure of a study: a panel per gang."""
     columns = 2 if len(gangs) == 4 else 3
     panels = [_panel(gang) for gang in gangs]
     return Figure("collectives", "Time by length", _CAPTION, panels, columns, height=320, share="y")

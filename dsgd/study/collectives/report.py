@@ -5,7 +5,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 
-from dsgd.report import Page, load_doubts, origin_doubts, ran
+from dsgd.report import Page
 from dsgd.study.collectives.grid import CollectiveStudy
 from dsgd.study.collectives.plots import collective_figure
 from dsgd.study.collectives.summary import (
@@ -16,20 +16,14 @@ from dsgd.study.collectives.summary import (
     size_text,
     summarise_collectives,
 )
+from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row, check_rows
 
 __all__ = ["collective_page"]
 
 
 def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
-    """Return the report of a study.
-
-    Parameters
-    ----------
-    study : CollectiveStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs.
+    """Return the report of a study from its finished runs.
 
     Raises
     ------
@@ -38,17 +32,13 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
     """
     check_rows(rows)
     gangs = summarise_collectives(rows)
-    sizes = ", ".join(size_text(size) for size in sorted(set(study.sizes)))
+    sizes = joined(map(size_text, sorted(set(study.sizes))))
     ratios = [ratio for gang in gangs for ratio in gang.prediction_ratios()]
     chosen = [ratio for gang in gangs for n_bytes in gang.sizes() if (ratio := gang.auto_ratio(n_bytes)) is not None]
     return Page(
         title="What does a sum over all ranks take?",
         answer=collective_verdict(gangs),
-        ran=[
-            ("Command", rows[-1]["command"]),
-            ("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn"),
-            *ran(rows),
-        ],
+        ran=facts(rows, ("Grid", f"vectors of {sizes}; {study.repeats} repetitions, algorithms in turn")),
         highlights=[
             (f"{statistics.median(ratios):.2f}", "predicted over measured time, median"),
             *(
@@ -58,7 +48,7 @@ def collective_page(study: CollectiveStudy, rows: Sequence[Row]) -> Page:
             ),
             (f"{len(rows):,}", f"sums timed in {len(gangs)} gangs"),
         ],
-        doubts=[*origin_doubts(rows), *load_doubts(rows)],
+        doubts=doubts(rows),
         data=[link_table(gangs)],
         claims=check_collective_claims(gangs),
         source=(

@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from dsgd.runtime.threads import run_on_threads
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.collectives.measure import measure, take_blocks
-from dsgd.study.frame.record import Record
-from dsgd.study.frame.rows import StudyRun
-from dsgd.study.frame.workers import cluster_where
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record, run_grids
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -28,45 +27,24 @@ def run_collective_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when its gang is through.
+    """Run what of a study has no row yet; yield every run: by ranks, wires, lengths and algorithms.
 
-    Parameters
-    ----------
-    study : CollectiveStudy
-        What to run.
-    out : str or path-like
-        Folder of the study; rows go to ``rows.jsonl`` in it.
-    scheduler : str, optional
-        Address of a cluster to run on; worker processes are started here by default.
-    force : bool, default False
-        Run everything anew.
-    command : str, optional
-        What rows say they were made by; the command line of this process by default.
-
-    Yields
-    ------
-    StudyRun
-        By ranks, wire, length and algorithm.
+    Parameters and errors are those of `dsgd.study.run_study`.
+    The sums of a gang are made together.
     """
     record = Record(out, force=force, command=command)
-    for ranks, gangs in groupby(study.gangs(), key=lambda gang: gang[1]):
-        grids = {wire: study.runs(wire, ranks) for wire, _ in gangs}
-        in_processes = not all(record.has(runs) for wire, runs in grids.items() if wire != "inproc")
-        with cluster_where(in_processes, ranks, scheduler) as client:
-            for runs in grids.values():
-                known = {run: record.recall(run) for run in runs}
-                todo = [run for run in runs if known[run] is None]
-                made = zip(todo, _measure(todo, client) if todo else (), strict=True)
-                fresh = {run: record.add(run, found) for run, found in made}
-                for run in runs:
-                    yield known[run] or fresh[run]
+    grids = (
+        (0 if in_threads else ranks, [(None, study.runs(*gang)) for gang in gangs])
+        for (ranks, in_threads), gangs in groupby(study.gangs(), key=lambda gang: (gang[1], gang[0] == "inproc"))
+    )
+    yield from run_grids(record, grids, _measure, scheduler)
 
 
-def _measure(runs: Sequence[CollectiveRun], client: Client | None) -> list[dict[str, Any]]:
+def _measure(client: Client | None, data: None, runs: Sequence[CollectiveRun]) -> list[Row]:
     """Let a gang make sums; return what it says of each."""
     wire, ranks = runs[0].wire, runs[0].ranks
-    if wire == "inproc" or client is None:
-        threads: list[dict[str, Any]] = run_on_threads(measure, [None] * ranks, (runs,)).value
+    if client is None:
+        threads: list[Row] = run_on_threads(measure, [None] * ranks, (runs,)).value
         return threads
     from dsgd.runtime import run_on_cluster
 
@@ -81,5 +59,5 @@ def _measure(runs: Sequence[CollectiveRun], client: Client | None) -> list[dict[
         ranks_per_worker=1,
         transport=wire,  # type: ignore[arg-type]
     )
-    found: list[dict[str, Any]] = workers.value
+    found: list[Row] = workers.value
     return found

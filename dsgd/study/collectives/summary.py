@@ -10,6 +10,7 @@ from typing import Final
 from dsgd.collectives import choose_algorithm
 from dsgd.report import Claim, Table, span_of
 from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import grouped
 
 __all__ = [
     "CollectiveGang",
@@ -82,10 +83,8 @@ class CollectiveGang:
 
 def summarise_collectives(rows: Iterable[Row]) -> list[CollectiveGang]:
     """Return the gangs that `rows` are of, in their order."""
-    gangs: dict[tuple[str, int], list[Row]] = {}
-    for row in rows:
-        gangs.setdefault((row["wire"], row["ranks"]), []).append(row)
-    return [CollectiveGang(wire, ranks, found) for (wire, ranks), found in gangs.items()]
+    gangs = grouped(rows, "wire", "ranks").items()
+    return [CollectiveGang(wire, ranks, found) for (wire, ranks), found in gangs]
 
 
 def collective_table(gang: CollectiveGang) -> Table:
@@ -129,13 +128,7 @@ def link_table(gangs: Sequence[CollectiveGang]) -> Table:
 
 
 def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
-    """Return what this library says of its collectives, held against a study.
-
-    Parameters
-    ----------
-    gangs : sequence of CollectiveGang
-        The study.
-    """
+    """Return what this library says of its collectives, held against a study."""
     claims = []
     for gang in gangs:
         ratios = [ratio for n_bytes in gang.sizes() if (ratio := gang.auto_ratio(n_bytes)) is not None]

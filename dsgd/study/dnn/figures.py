@@ -19,13 +19,7 @@ _ERROR: Final = Axis("test error", "log", "%")
 
 
 def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
-    """Return test error against bytes and against seconds at the end of training.
-
-    Parameters
-    ----------
-    gangs : sequence of DnnGang
-        The study; a line of two panels each.
-    """
+    """Return test error against bytes and seconds at the end of training, a line of two panels per gang."""
     panels = []
     for gang in gangs:
         for cost, axis in (("bytes_sent", _SENT), ("train_s", _SECONDS)):
@@ -49,13 +43,7 @@ def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
 
 
 def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
-    """Return test error against bytes and seconds after some epochs and at the end.
-
-    Parameters
-    ----------
-    gangs : sequence of DnnGang
-        The study; a line of two panels each.
-    """
+    """Return test error against bytes and seconds after some epochs and at the end, a line of panels per gang."""
     panels = []
     for gang in gangs:
         for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):

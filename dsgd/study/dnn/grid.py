@@ -10,6 +10,7 @@ from typing import Any, Final
 from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import (
     DPSGD,
@@ -127,23 +128,18 @@ class DnnStudy:
     seeds: Sequence[int] = (0,)
 
     def __post_init__(self) -> None:
-        for name, values, known in (("models", self.models, MODELS), ("ways", self.ways, tuple(WAYS))):
-            unknown = [value for value in values if value not in known]
-            if unknown or not values:
-                raise InvalidParameterError(
-                    f"DnnStudy({name}=...) must name at least one of {', '.join(known)}. Got {list(values)}."
-                )
-        for name, numbers, least in (("ranks", self.ranks, 2), ("seeds", self.seeds, 0), ("looks", self.looks, 1)):
-            if not numbers or min(numbers) < least or list(numbers) != sorted(set(numbers)):
-                raise InvalidParameterError(
-                    f"DnnStudy({name}=...) must be rising numbers from {least} on. Got {list(numbers)}."
-                )
-        if self.batch < 1:
-            raise InvalidParameterError(f"DnnStudy(batch={self.batch}) must be a positive number of rows.")
-        for name, number in (("lr", self.lr), ("density", self.density)):
-            if not number > 0:
-                raise InvalidParameterError(f"DnnStudy({name}={number}) must be above 0.")
-        if not 0 <= self.momentum < 1:
+        check_grid(
+            self,
+            given=("models", "ways", "ranks", "seeds", "looks"),
+            least={"ranks": 2, "seeds": 0, "looks": 1, "batch": 1, "momentum": 0},
+            above={"lr": 0, "density": 0},
+            choices={"models": MODELS, "ways": tuple(WAYS)},
+        )
+        for name in ("ranks", "seeds", "looks"):
+            numbers = list(getattr(self, name))
+            if numbers != sorted(set(numbers)):
+                raise InvalidParameterError(f"DnnStudy({name}=...) must be rising numbers. Got {numbers}.")
+        if not self.momentum < 1:
             raise InvalidParameterError(f"DnnStudy(momentum={self.momentum}) must lie in [0, 1).")
         if self.network is not None:
             network_for(self.network)
@@ -157,17 +153,7 @@ class DnnStudy:
         return len(self.models) * len(self.ranks) * len(self.seeds) * len(self.names())
 
     def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[DnnRun]:
-        """Return the runs on one number of ranks.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data at hand.
-        rows, test_rows : int
-            Its rows to train and to test on.
-        ranks : int
-            How many.
-        """
+        """Return the runs on one number of ranks, of data of this name and numbers of rows."""
         return [
             DnnRun(self, dataset, rows, test_rows, ranks, model, name, seed)
             for model in self.models

@@ -5,43 +5,34 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from dsgd.report import Page, origin_doubts, ran
+from dsgd.report import Page, origin_doubts
 from dsgd.study.dnn.figures import curves_figure, pareto_figure
 from dsgd.study.dnn.grid import DnnStudy
 from dsgd.study.dnn.summary import check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
+from dsgd.study.frame.report import facts, joined, where
 
 __all__ = ["dnn_doubts", "dnn_page"]
 
 
 def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
-    """Return what the report says.
-
-    Parameters
-    ----------
-    study : DnnStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs, at least one.
-    """
+    """Return the report of a study from its finished runs, at least one."""
     gangs = summarise_dnn(rows)
     figures = [pareto_figure(gangs)] if gangs else []
     # Of one look a curve is one point, which the first figure has already.
     if gangs and len(study.looks) > 1:
         figures.append(curves_figure(gangs))
-    where = "worker processes" if study.network is None else f"simulated, {study.network}"
     return Page(
         title="How should the ranks of a neural network talk?",
         answer=dnn_answer(gangs),
-        ran=[
-            ("Command", rows[-1]["command"]),
-            ("Ranks", f"{', '.join(map(str, study.ranks))}; {where}"),
+        ran=facts(
+            rows,
+            ("Ranks", f"{joined(study.ranks)}; {where(study.network)}"),
             (
                 "Training",
                 f"{study.batch} rows of a rank in a step, rate {study.lr:g}, momentum {study.momentum:g}; looked at "
-                f"after {', '.join(map(str, study.looks))} epochs; seeds {', '.join(map(str, study.seeds))}",
+                f"after {joined(study.looks)} epochs; seeds {joined(study.seeds)}",
             ),
-            *ran(rows),
-        ],
+        ),
         doubts=dnn_doubts(study, rows),
         data=[dnn_data_table(rows)],
         claims=check_dnn_claims(gangs),
@@ -53,15 +44,7 @@ def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
 
 
 def dnn_doubts(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Return what makes figures of a study hard to compare.
-
-    Parameters
-    ----------
-    study : DnnStudy
-        What was asked for.
-    rows : sequence of dict
-        Rows of one study.
-    """
+    """Return what makes figures of a study hard to compare."""
     found = list(origin_doubts(rows))
     if study.network is not None:
         found.append(

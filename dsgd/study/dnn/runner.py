@@ -14,9 +14,9 @@ from dsgd.datasets import load
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
-from dsgd.study.frame.record import Record
-from dsgd.study.frame.rows import StudyRun
-from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.workers import place_name
 from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
@@ -108,60 +108,38 @@ def run_dnn_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+    """Run what of a study has no row yet; yield every run: by ranks, networks, seeds, ways.
+
+    Parameters and errors are those of `dsgd.study.run_study`.
 
     What training returns after so many epochs is trained by itself for each look, from the same start and with the same
-    seed: what ranks have in the middle of a run is not what training returns.
-
-    Parameters
-    ----------
-    study : DnnStudy
-        What to run.
-    out : str or path-like
-        Folder of the study; rows go to ``rows.jsonl`` in it.
-    scheduler : str, optional
-        Address of a cluster that is there already, where ranks are not simulated.
-    force : bool, default False
-        Run everything anew.
-    command : str, optional
-        What rows say they were made by; the command line of this process by default.
-
-    Yields
-    ------
-    StudyRun
-        In the order of ranks, networks, seeds, ways.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    DsgdError
-        A run diverges.
+    seed: what ranks have in the middle of a run is not what training returns. A run that diverges raises
+    `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     images = load_images(study.rows, study.test_rows)
-    for ranks in study.ranks:
-        specs = study.runs(images.name, len(images.y), len(images.y_test), ranks)
-        needed = study.network is None and not record.has(specs)
-        with cluster_where(needed, ranks, scheduler) as client:
-            yield from _run_gang(client, images, specs, record)
+    grids = (
+        (
+            ranks if study.network is None else 0,
+            [(images, study.runs(images.name, len(images.y), len(images.y_test), ranks))],
+        )
+        for ranks in study.ranks
+    )
+    yield from run_grids(record, grids, _measure, scheduler)
 
 
-def _run_gang(client: Client | None, images: Images, specs: Sequence[DnnRun], record: Record) -> Iterator[StudyRun]:
+def _measure(client: Client | None, images: Images, runs: Sequence[DnnRun]) -> Iterator[Row]:
+    """Train on one number of ranks; yield what rows say of it."""
     warm = set()
-    for spec in specs:
-        if known := record.recall(spec):
-            yield known
-            continue
+    for spec in runs:
         if client is not None and spec.model not in warm:
             # Loading torch and compiled code on the workers is in no timing.
             _fit(client, images, spec, 1, 4 * spec.ranks * spec.study.batch)
             warm.add(spec.model)
-        about = {"source": images.source, "shape": list(images.X.shape[1:])}
-        yield record.add(spec, about | _measure(client, images, spec))
+        yield {"source": images.source, "shape": list(images.X.shape[1:])} | _train(client, images, spec)
 
 
-def _measure(client: Client | None, images: Images, spec: DnnRun) -> dict[str, Any]:
+def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:
     """Train a way of talking for each point of its curve; return what the row says of it."""
     curve = []
     for epochs in spec.study.looks:

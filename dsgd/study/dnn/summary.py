@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text
 from dsgd.study.dnn.grid import SYNCHRONOUS
+from dsgd.study.frame.report import data_table
+from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import AbstractCell, grouped, pareto
 
 __all__ = ["DnnCell", "DnnGang", "check_dnn_claims", "dnn_answer", "dnn_data_table", "dnn_table", "summarise_dnn"]
 
@@ -20,7 +22,7 @@ _SHARES: Final = {"local": 15, "gtopk": 30}
 
 
 @dataclass(frozen=True)
-class DnnCell:
+class DnnCell(AbstractCell):
     """The runs of a way of talking that differ in nothing but the seed.
 
     Parameters
@@ -32,16 +34,7 @@ class DnnCell:
     """
 
     name: str
-    rows: Sequence[dict[str, Any]]
-
-    def median(self, name: str) -> float:
-        """Return the median of a column over the seeds."""
-        return float(statistics.median(row[name] for row in self.rows))
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return epochs, seconds, bytes and accuracy at every look, medians over the seeds."""
-        points = zip(*(row["curve"] for row in self.rows), strict=True)
-        return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
+    rows: Sequence[Row]
 
 
 @dataclass(frozen=True)
@@ -82,48 +75,21 @@ class DnnGang:
         return self.synchronous.median("bytes_sent") / max(1.0, cell.median("bytes_sent"))
 
     def front(self, cost: str) -> list[str]:
-        """Return the ways that no other beats in both accuracy and `cost`, cheapest first.
-
-        Parameters
-        ----------
-        cost : {"bytes_sent", "train_s"}
-            What is to be small.
-        """
-        points = {cell.name: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells}
-
-        def is_beaten(own: tuple[float, float]) -> bool:
-            return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())
-
-        return sorted((name for name, point in points.items() if not is_beaten(point)), key=lambda name: points[name])
+        """Return the ways that no other beats in both accuracy and `cost` (bytes_sent or train_s), cheapest first."""
+        return pareto({cell.name: (cell.median(cost), -cell.median("test_accuracy")) for cell in self.cells})
 
 
-def summarise_dnn(rows: Iterable[dict[str, Any]]) -> list[DnnGang]:
-    """Return what `rows` are of: one entry per network and number of ranks that has a synchronous run.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        Rows of one study.
-    """
-    groups: dict[tuple[str, str, int, str | None], dict[str, list[dict[str, Any]]]] = {}
-    for row in rows:
-        where = (row["dataset"], row["model"], row["ranks"], row["network"])
-        groups.setdefault(where, {}).setdefault(row["strategy"], []).append(row)
-    return [
-        DnnGang(*where, [DnnCell(name, seeds) for name, seeds in by_name.items()])
-        for where, by_name in groups.items()
-        if SYNCHRONOUS in by_name
+def summarise_dnn(rows: Iterable[Row]) -> list[DnnGang]:
+    """Return what the rows of a study are of: one entry per network and number of ranks that has a synchronous run."""
+    gangs = [
+        DnnGang(*place, [DnnCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()])
+        for place, own in grouped(rows, "dataset", "model", "ranks", "network").items()
     ]
+    return [gang for gang in gangs if any(cell.name == SYNCHRONOUS for cell in gang.cells)]
 
 
 def dnn_table(gang: DnnGang) -> Table:
-    """Return one row per way of talking, the synchronous one first.
-
-    Parameters
-    ----------
-    gang : DnnGang
-        What was run.
-    """
+    """Return one row per way of talking, the synchronous one first."""
     fronts = {"bytes_sent": gang.front("bytes_sent"), "train_s": gang.front("train_s")}
     base = gang.synchronous.median("test_accuracy")
     rows = []
@@ -157,32 +123,13 @@ def dnn_table(gang: DnnGang) -> Table:
     return Table(gang.name, columns, rows, note)
 
 
-def dnn_data_table(rows: Sequence[dict[str, Any]]) -> Table:
-    """Return what was trained on.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of one study.
-    """
-    first: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        first.setdefault(row["dataset"], row)
-    cells = [
-        (name, row["source"], f"{row['rows']:,}", f"{row['test_rows']:,}", " x ".join(map(str, row["shape"])))
-        for name, row in first.items()
-    ]
-    return Table("Data", ("data", "source", "train rows", "test rows", "a row"), cells, n_text=2)
+def dnn_data_table(rows: Sequence[Row]) -> Table:
+    """Return what was trained on."""
+    return data_table(rows, "a row")
 
 
 def check_dnn_claims(gangs: Sequence[DnnGang]) -> list[Claim]:
-    """Return what this library promises of neural networks, and whether it holds here.
-
-    Parameters
-    ----------
-    gangs : sequence of DnnGang
-        The study.
-    """
+    """Return what this library promises of neural networks, and whether it holds here."""
     claims = []
     for gang in gangs:
         cells = {cell.name: cell for cell in gang.cells}
@@ -209,13 +156,7 @@ def check_dnn_claims(gangs: Sequence[DnnGang]) -> list[Claim]:
 
 
 def dnn_answer(gangs: Sequence[DnnGang]) -> str:
-    """Return the answer of the study, a sentence per network and number of ranks.
-
-    Parameters
-    ----------
-    gangs : sequence of DnnGang
-        The study.
-    """
+    """Return the answer of the study, a sentence per network and number of ranks."""
     return " ".join(map(_answer, gangs)) or "No synchronous run has been finished yet, and so nothing to compare with."
 
 

@@ -14,6 +14,7 @@ from typing import Final
 from dsgd.report import Claim
 from dsgd.study.elimination.grid import REFERENCE
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
+from dsgd.study.frame.report import time_text
 from dsgd.study.frame.summary import Stat
 
 __all__ = ["FEWER_VALUES", "LESS_TIME", "OPTIMUM", "SEQUENTIAL", "check_elimination_claims"]
@@ -31,13 +32,7 @@ _PROMISE: Final = "promise of this library"
 
 
 def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
-    """Return the claims, each with what a study says of it on each of its problems.
-
-    Parameters
-    ----------
-    summary : EliminationSummary
-        The study.
-    """
+    """Return the claims, each with what a study says of it on each of its problems."""
     checks: tuple[Callable[[EliminationSummary, str], Claim | None], ...] = (
         _faster_than_sequential,
         _less_time,
@@ -67,8 +62,8 @@ def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
     alone = summary.cell(problem, "none", cache)
     share = _inverse(alone.ratio(base, "seconds")) if alone else None
     note = (
-        f"Sequential baseline: scikit-learn's SVC (LIBSVM, one thread), {_seconds(base.median('seconds'))}. "
-        f"Best preset: {best.method}, {_seconds(best.median('seconds'))} in one process"
+        f"Sequential baseline: scikit-learn's SVC (LIBSVM, one thread), {time_text(base.median('seconds'))}. "
+        f"Best preset: {best.method}, {time_text(best.median('seconds'))} in one process"
     )
     if share is not None and speedup is not None:
         note += (
@@ -98,8 +93,8 @@ def _why(base: EliminationCell, best: EliminationCell, values: Stat | None) -> s
     """Return what decides how much elimination can save on a problem."""
     samples = base.median("samples")
     note = (
-        f"Best preset {best.method}: {_seconds(base.median('seconds'))} -> {_seconds(best.median('seconds'))}, kernel "
-        f"values {_percent(1.0 - _median(values))} fewer."
+        f"Best preset {best.method}: {time_text(base.median('seconds'))} -> {time_text(best.median('seconds'))}, "
+        f"kernel values {_percent(1.0 - _median(values))} fewer."
     )
     support = base.median("n_support") / base.median("rows")
     needed = base.median("kernel_evaluations") / (samples * samples)
@@ -135,8 +130,8 @@ def _less_time_on_ranks(summary: EliminationSummary, problem: str) -> Claim | No
         ours = 1.0 - _median(best.ratio(base, "seconds"))
         values = best.ratio(base, "kernel_evaluations")
         note = (
-            f"{solver} solver on {base.ranks} processes, {best.method}: {_seconds(base.median('seconds'))} -> "
-            f"{_seconds(best.median('seconds'))}, kernel values {_percent(1.0 - _median(values))} fewer."
+            f"{solver} solver on {base.ranks} processes, {best.method}: {time_text(base.median('seconds'))} -> "
+            f"{time_text(best.median('seconds'))}, kernel values {_percent(1.0 - _median(values))} fewer."
         )
         return Claim(name, problem, "30-60 %", _percent(ours), ours >= LESS_TIME[0], note)
     return None
@@ -204,12 +199,8 @@ def _median(stat: Stat | None) -> float:
 
 
 def _inverse(stat: Stat | None) -> Stat | None:
-    return Stat(1.0 / stat.median, 1.0 / stat.high, 1.0 / stat.low) if stat and stat.low > 0 else None
+    return stat.under() if stat else None
 
 
 def _percent(share: float) -> str:
     return f"{100 * share:.0f} %"
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

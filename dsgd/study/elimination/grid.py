@@ -9,6 +9,7 @@ from typing import Final
 from dsgd.errors import InvalidParameterError
 from dsgd.study.elimination.model import TEN_GIGABIT, Network
 from dsgd.study.elimination.problems import PROBLEMS, Problem
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun
 
 __all__ = [
@@ -90,32 +91,18 @@ class EliminationStudy:
     with_reference: bool = field(default=True)
 
     def __post_init__(self) -> None:
-        if not self.problems:
-            raise InvalidParameterError("EliminationStudy(problems=...) names no problem.")
+        check_grid(
+            self,
+            given=("problems", "caches"),
+            least={"ranks": 1, "simulated_ranks": 1, "repeats": 1},
+            above={"tol": 0},
+            choices={"presets": PRESETS, "rank_presets": PRESETS, "caches": CACHES},
+        )
         names = [problem.name for problem in self.problems]
         if len(set(names)) < len(names):
             raise InvalidParameterError(f"EliminationStudy(problems=...) names a problem twice: {', '.join(names)}.")
-        for name, values, choices in (
-            ("presets", self.presets, PRESETS),
-            ("rank_presets", self.rank_presets, PRESETS),
-            ("caches", self.caches, CACHES),
-        ):
-            for value in values:
-                if value not in choices:
-                    raise InvalidParameterError(
-                        f"EliminationStudy({name}={value!r}) is unknown; choose from {', '.join(choices)}."
-                    )
-        if not self.caches:
-            raise InvalidParameterError("EliminationStudy(caches=...) is empty; give 'small', 'fits' or both.")
         if not 0 < self.cache_share < 1:
             raise InvalidParameterError(f"EliminationStudy(cache_share={self.cache_share}) must lie between 0 and 1.")
-        for name, ranks in (("ranks", self.ranks), ("simulated_ranks", self.simulated_ranks)):
-            if any(rank < 1 for rank in ranks):
-                raise InvalidParameterError(f"EliminationStudy({name}=...) must be 1 or more; got {list(ranks)}.")
-        if self.repeats < 1:
-            raise InvalidParameterError(f"EliminationStudy(repeats={self.repeats}) must be at least 1.")
-        if not self.tol > 0:
-            raise InvalidParameterError(f"EliminationStudy(tol={self.tol}) must be above 0.")
 
     def all_presets(self) -> list[str]:
         """Return the presets in their usual order, the one without elimination first."""

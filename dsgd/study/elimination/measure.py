@@ -115,15 +115,7 @@ def serial_seconds(histories: Sequence[History], n_free: int) -> float:
 
 @cache
 def step_seconds(q: int, repeats: int = 7) -> float:
-    """Return what a step on two variables of a block of q costs here: the fastest of some block solves.
-
-    Parameters
-    ----------
-    q : int
-        Variables of the block.
-    repeats : int, default 7
-        How many solves.
-    """
+    """Return what a step on two variables of a block of q costs here: the fastest of some block solves."""
     rng = np.random.default_rng(0)
     X, y = rng.normal(size=(q, 4)), rng.choice([-1.0, 1.0], q)
     squares = (X * X).sum(axis=1)

@@ -116,17 +116,7 @@ class SimulatedTime:
 
 
 def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
-    """Return what a run would take on `ranks` ranks.
-
-    Parameters
-    ----------
-    counts : Counts
-        The run on one rank.
-    ranks : int
-        How many.
-    network : Network
-        What messages cost.
-    """
+    """Return what a run that counted this on one rank would take on `ranks` ranks."""
     if ranks < 1:
         raise InvalidParameterError(f"simulate(ranks={ranks}): there must be at least one.")
     compute = counts.parallel_s / ranks + counts.serial_s

@@ -35,13 +35,7 @@ _CACHES: Final = {"small": "Cache of a tenth of the matrix", "fits": "Cache that
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
-    """Return the figures of a study: those that it ran something for.
-
-    Parameters
-    ----------
-    summary : EliminationSummary
-        The study.
-    """
+    """Return the figures of a study: those that it ran something for."""
     return [
         Figure(name, title, caption, panels, columns, height, share)
         for name, title, caption, make, columns, share in _FIGURES

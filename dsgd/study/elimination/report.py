@@ -3,29 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
-from dsgd.report import Claim, Page, load_doubts, origin_doubts, ran, span_of
+from dsgd.report import Claim, Page, span_of
 from dsgd.study.elimination.claims import check_elimination_claims
 from dsgd.study.elimination.grid import REFERENCE, EliminationStudy
 from dsgd.study.elimination.plots import elimination_figures
 from dsgd.study.elimination.summary import EliminationSummary, summarise_elimination
 from dsgd.study.elimination.tables import elimination_data_table, elimination_table, overview_table, ranks_table
+from dsgd.study.frame.report import doubts, facts, tally
 from dsgd.study.frame.rows import Row, check_rows
 
 __all__ = ["elimination_page", "elimination_verdict"]
 
 
 def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequence[str] = ()) -> Page:
-    """Return the report of a study.
-
-    Parameters
-    ----------
-    study : EliminationStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs; a study that was stopped early gives a report of what is there.
-    skipped : sequence of str, optional
-        What was left out, a line each.
+    """Return the report of a study from its finished runs, with a line of doubt for each problem that was skipped.
 
     Raises
     ------
@@ -43,14 +36,13 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
     return Page(
         title="What does leaving samples out save a kernel SVM?",
         answer=elimination_verdict(summary, claims),
-        ran=[
-            ("Command", rows[-1]["command"]),
+        ran=facts(
+            rows,
             ("Grid", _grid(study)),
             ("Solver", f"tol {study.tol:g}, kernel exp(-gamma ||x - z||²), {_threads(study)}"),
-            *ran(rows),
-        ],
+        ),
         highlights=_highlights(summary, claims),
-        doubts=[*skipped, *_doubts(rows)],
+        doubts=[*skipped, *doubts(rows, _once(rows))],
         data=[elimination_data_table(summary)],
         claims=claims,
         source=(
@@ -67,41 +59,28 @@ def elimination_page(study: EliminationStudy, rows: Sequence[Row], skipped: Sequ
     )
 
 
-def _highlights(summary: EliminationSummary, claims: Sequence[Claim]) -> list[tuple[str, str]]:
-    """Return ranges over the problems, with a small cache."""
-    values, seconds, single = [], [], []
-    for problem in summary.problems():
-        base, auto = summary.cell(problem, "none", "small"), summary.cell(problem, "auto", "small")
-        reference = summary.cell(problem, REFERENCE, "small")
-        if auto is not None and base is not None and (less := auto.ratio(base, "kernel_evaluations")) is not None:
-            values.append(less.median)
-        if auto is not None and base is not None and (faster := auto.ratio(base, "seconds")) is not None:
-            seconds.append(faster.median)
-        if auto is not None and reference is not None and (times := reference.ratio(auto, "seconds")) is not None:
-            single.append(times.median)
-    judged = [claim for claim in claims if claim.holds is not None]
-    found = [
-        (f"{span_of(numbers, form)}x", text)
-        for numbers, form, text in (
-            (values, "{:.2f}", "the kernel values of a run without elimination"),
-            (seconds, "{:.2f}", "the time of a run without elimination"),
-            (single, "{:.1f}", "as fast as scikit-learn's SVC"),
-        )
-        if numbers
-    ]
-    return [*found, (f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)}", "claims hold here")]
-
-
-def elimination_verdict(summary: EliminationSummary, claims: Sequence[Claim]) -> str:
-    """Return the answer of the study in a sentence or two.
+@dataclass(frozen=True)
+class _Gains:
+    """What auto was worth with a small cache, a figure per problem.
 
     Parameters
     ----------
-    summary : EliminationSummary
-        The study.
-    claims : sequence of Claim
-        Its claims.
+    values, seconds : list of float
+        Kernel values and time, as shares of a run without elimination.
+    single : list of float
+        How many times as fast as the reference.
+    wrong, out : float
+        Samples that came back, of those left out, over all presets.
     """
+
+    values: list[float]
+    seconds: list[float]
+    single: list[float]
+    wrong: float
+    out: float
+
+
+def _gains(summary: EliminationSummary) -> _Gains:
     values, seconds, single, wrong, out = [], [], [], 0.0, 0.0
     for problem in summary.problems():
         base, auto = summary.cell(problem, "none", "small"), summary.cell(problem, "auto", "small")
@@ -117,22 +96,39 @@ def elimination_verdict(summary: EliminationSummary, claims: Sequence[Claim]) ->
         for cell in summary.presets(problem, "small"):
             wrong += cell.median("n_returned")
             out += cell.median("n_eliminated")
-    judged = [claim for claim in claims if claim.holds is not None]
-    count = f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)} claims hold here."
-    if not values:
+    return _Gains(values, seconds, single, wrong, out)
+
+
+def _highlights(summary: EliminationSummary, claims: Sequence[Claim]) -> list[tuple[str, str]]:
+    """Return ranges over the problems, with a small cache."""
+    gains = _gains(summary)
+    found = [
+        (f"{span_of(numbers, form)}x", text)
+        for numbers, form, text in (
+            (gains.values, "{:.2f}", "the kernel values of a run without elimination"),
+            (gains.seconds, "{:.2f}", "the time of a run without elimination"),
+            (gains.single, "{:.1f}", "as fast as scikit-learn's SVC"),
+        )
+        if numbers
+    ]
+    return [*found, (tally(claims), "claims hold here")]
+
+
+def elimination_verdict(summary: EliminationSummary, claims: Sequence[Claim]) -> str:
+    """Return the answer of the study in a sentence or two."""
+    gains, count = _gains(summary), f"{tally(claims)} claims hold here."
+    if not gains.values:
         return f"This study did not run both none and auto with a small cache. {count}"
-    same = [claim for claim in judged if claim.name.startswith("Every preset")]
-    if same and all(claim.holds for claim in same):
-        same_text = "Every preset ended at the same optimum"
-    else:
-        same_text = "Not every preset ended at the same optimum"
+    same = [claim.holds for claim in claims if claim.holds is not None and claim.name.startswith("Every preset")]
+    every = "Every" if same and all(same) else "Not every"
     text = (
-        f"With a cache of a tenth of the kernel matrix, elimination (auto) computed {span_of(values, '{:.2f}')} times "
-        f"the kernel values of a run without it, in {span_of(seconds, '{:.2f}')} times the time. {same_text}; "
-        f"{wrong:,.0f} of {out:,.0f} samples left out, over all presets, had to come back. "
+        f"With a cache of a tenth of the kernel matrix, elimination (auto) computed {span_of(gains.values, '{:.2f}')} "
+        f"times the kernel values of a run without it, in {span_of(gains.seconds, '{:.2f}')} times the time. {every} "
+        f"preset ended at the same optimum; {gains.wrong:,.0f} of {gains.out:,.0f} samples left out, over all presets, "
+        "had to come back. "
     )
-    if single:
-        text += f"Against scikit-learn's single thread auto was {span_of(single, '{:.1f}')} times as fast. "
+    if gains.single:
+        text += f"Against scikit-learn's single thread auto was {span_of(gains.single, '{:.1f}')} times as fast. "
     return text + count
 
 
@@ -147,8 +143,6 @@ def _threads(study: EliminationStudy) -> str:
     return "all threads" if study.n_threads is None else f"{study.n_threads} thread{'s' * (study.n_threads > 1)}"
 
 
-def _doubts(rows: Sequence[Row]) -> list[str]:
-    found = origin_doubts(rows)
-    if max(row["repeat"] for row in rows) == 0:
-        found.append("Every run was made once: seconds vary from run to run by tens of per cent, counts do not.")
-    return [*found, *load_doubts(rows)]
+def _once(rows: Sequence[Row]) -> list[str]:
+    text = "Every run was made once: seconds vary from run to run by tens of per cent, counts do not."
+    return [] if max(row["repeat"] for row in rows) else [text]

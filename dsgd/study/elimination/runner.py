@@ -19,9 +19,8 @@ from dsgd.study.elimination.grid import REFERENCE, EliminationRun, EliminationSt
 from dsgd.study.elimination.measure import curve, reuse, serial_seconds
 from dsgd.study.elimination.problems import ProblemData, load_problem
 from dsgd.study.frame.data import place
-from dsgd.study.frame.record import Record
-from dsgd.study.frame.rows import StudyRun
-from dsgd.study.frame.workers import cluster_where
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record, run_grids
 from dsgd.svm import SVC
 
 if TYPE_CHECKING:
@@ -96,34 +95,24 @@ def run_elimination_study(
         First the runs in this process, by problem, then the distributed ones, by ranks and problem.
     """
     record = Record(out, force=force, command=command)
-    for found in data:
-        yield from _run(study.runs(found.problem), found, record, None)
-    for ranks in sorted(set(study.ranks)):
-        todo = [(found, study.rank_runs(found.problem, ranks)) for found in data]
-        needed = ranks > 1 and not all(record.has(runs) for _, runs in todo)
-        with cluster_where(needed, ranks) as client:
-            for found, runs in todo:
-                yield from _run(runs, found, record, client)
+    grids = [(0, [(found, study.runs(found.problem)) for found in data])]
+    # One rank is this process.
+    grids += [
+        (ranks if ranks > 1 else 0, [(found, study.rank_runs(found.problem, ranks)) for found in data])
+        for ranks in sorted(set(study.ranks))
+    ]
+    yield from run_grids(record, grids, _measure)
 
 
-def _run(
-    runs: Sequence[EliminationRun], data: ProblemData, record: Record, client: Client | None
-) -> Iterator[StudyRun]:
-    described: dict[str, Any] = {}
-    warm: set[str] = set()
-    blocks: list[Any] | None = None
+def _measure(client: Client | None, data: ProblemData, runs: Sequence[EliminationRun]) -> Iterator[Row]:
+    """Train on one problem; yield what rows say of it."""
+    described, warm = data.describe(), set[str]()
+    blocks = None if client is None else place(client, data.X, data.y, runs[0].ranks or 1, "shuffled")
     for run in runs:
-        if known := record.recall(run):
-            yield known
-            continue
-        if not described:
-            described = data.describe()
         if run.solver not in warm:
-            if client is not None and blocks is None and run.ranks is not None:
-                blocks = place(client, data.X, data.y, run.ranks, "shuffled")
             _warm_up(run, data, client, blocks)
             warm.add(run.solver)
-        yield record.add(run, {**described, **_fit(run, data, client, blocks)})
+        yield {**described, **_fit(run, data, client, blocks)}
 
 
 def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: list[Any] | None) -> dict[str, Any]:

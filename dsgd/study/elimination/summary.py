@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dsgd.study.elimination.grid import PRESETS, REFERENCE
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import Stat
+from dsgd.study.frame.summary import AbstractCell, Stat, grouped
 
 __all__ = ["EliminationCell", "EliminationSummary", "summarise_elimination"]
 
@@ -19,7 +19,7 @@ _ORDER = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
 
 
 @dataclass(frozen=True)
-class EliminationCell:
+class EliminationCell(AbstractCell):
     """The runs that differ in nothing but the repetition.
 
     Parameters
@@ -39,33 +39,8 @@ class EliminationCell:
     ranks: int | None
     rows: Sequence[Row]
 
-    def stat(self, name: str) -> Stat | None:
-        """Return a column over the repetitions, or None where no row has it."""
-        return Stat.of(row.get(name) for row in self.rows)
-
-    def median(self, name: str) -> float:
-        """Return the median of a column.
-
-        Raises
-        ------
-        KeyError
-            If no row has it.
-        """
-        stat = self.stat(name)
-        if stat is None:
-            raise KeyError(name)
-        return stat.median
-
     def ratio(self, base: EliminationCell, name: str) -> Stat | None:
-        """Return a column over that of another cell, repetition by repetition.
-
-        Parameters
-        ----------
-        base : EliminationCell
-            What is divided by.
-        name : str
-            The column.
-        """
+        """Return a column over that of another cell, repetition by repetition."""
         below = {row["repeat"]: row.get(name) for row in base.rows}
         pairs = [(row.get(name), below.get(row["repeat"])) for row in self.rows]
         return Stat.of(above / under for above, under in pairs if above is not None and under)
@@ -137,17 +112,8 @@ class EliminationSummary:
 
 
 def summarise_elimination(rows: Iterable[Row]) -> EliminationSummary:
-    """Return the cells that `rows` fall into.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        Rows of one study.
-    """
-    groups: dict[tuple[str, str, str, str, int | None], list[Row]] = {}
-    for row in rows:
-        key = (row["problem"], row["method"], row["cache"], row["solver"], row["ranks"])
-        groups.setdefault(key, []).append(row)
+    """Return the cells that the rows of a study fall into."""
+    groups = grouped(rows, "problem", "method", "cache", "solver", "ranks")
     place = {name: number for number, name in enumerate(dict.fromkeys(key[0] for key in groups))}
     keys = sorted(groups, key=lambda key: (place[key[0]], key[4] or 0, key[3], key[2] != "small", _ORDER[key[1]]))
     return EliminationSummary([EliminationCell(*key, groups[key]) for key in keys])

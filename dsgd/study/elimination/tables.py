@@ -50,15 +50,7 @@ def elimination_data_table(summary: EliminationSummary) -> Table:
 
 
 def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> Table:
-    """Return one row per method on a problem.
-
-    Parameters
-    ----------
-    summary : EliminationSummary
-        The study.
-    problem, cache : str
-        Which of its runs.
-    """
+    """Return one row per method on a problem with this cache."""
     base = summary.cell(problem, "none", cache)
     cells = summary.presets(problem, cache)
     reference = summary.cell(problem, REFERENCE, cache)
@@ -83,15 +75,7 @@ def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> 
 
 
 def overview_table(summary: EliminationSummary, cache: str) -> Table:
-    """Return one row per problem: what elimination is worth there.
-
-    Parameters
-    ----------
-    summary : EliminationSummary
-        The study.
-    cache : str
-        Which size of cache.
-    """
+    """Return one row per problem with this cache: what elimination is worth there."""
     rows: list[tuple[str, ...]] = []
     for problem in summary.problems():
         base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)
@@ -130,17 +114,7 @@ def overview_table(summary: EliminationSummary, cache: str) -> Table:
 
 
 def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Network) -> Table:
-    """Return measured and simulated times by ranks.
-
-    Parameters
-    ----------
-    summary : EliminationSummary
-        The study.
-    ranks : tuple of int
-        The numbers of ranks to simulate.
-    network : Network
-        What messages cost there.
-    """
+    """Return times by ranks: measured, and simulated on these numbers of ranks over a network."""
     rows: list[tuple[str, ...]] = []
     for problem in summary.problems():
         for solver in SOLVERS:

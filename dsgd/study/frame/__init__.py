@@ -1,9 +1,9 @@
-"""What all studies do alike: rows in a file that a study goes on from, data, workers, scores, medians.
+"""What all studies do alike; the folders beside this one say what is measured and what is drawn.
 
-A study lists its runs (`rows.AbstractRun`), makes those that have no row yet (`record.Record`), on workers that are
-started for the while (`workers.cluster_where`) with data that is loaded once (`data.load_data`), and puts their rows
-together (`summary.Stat`). The folders beside this one say what is measured and what is drawn, and none else imports
-from here. Begin with `record`, then `rows`.
+A study lists its runs (`rows.AbstractRun`) on a grid (`grid.check_grid`). `runner.run_grids` makes those that have no
+row yet, on workers that are started for the while (`workers`), with data that is loaded once (`data`) and what fits are
+worth (`measure`). `summary` puts rows together, `report` has what pages say alike. Only studies import from here; begin
+with `runner`.
 """
 
 __all__: list[str] = []

@@ -16,10 +16,12 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["PARTITIONS", "DataSource", "StudyData", "deal", "load_data", "place"]
+__all__ = ["DTYPES", "PARTITIONS", "DataSource", "StudyData", "deal", "load_data", "place"]
 
 #: How rows are dealt to ranks: in file order, at random, or by label (every rank sees one class).
 PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
+#: Precisions of rows and models.
+DTYPES: Final = ("float32", "float64")
 
 
 @dataclass(frozen=True)

@@ -55,12 +55,7 @@ class StudyRun:
 
 
 def check_rows(rows: Sequence[Row]) -> None:
-    """Raise if there is nothing to report.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        The finished runs of a study.
+    """Raise if a study has no rows to report.
 
     Raises
     ------
@@ -105,11 +100,6 @@ def parse_rows(text: str, name: str) -> list[Row]:
 
 def read_rows(path: str | os.PathLike[str]) -> list[Row]:
     """Return the rows of a file, or none if there is no such file.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The file.
 
     Raises
     ------

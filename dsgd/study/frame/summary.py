@@ -6,10 +6,14 @@ Medians, because a run on a busy machine is now and then far slower than its rep
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable
+from abc import ABC
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-__all__ = ["Stat"]
+from dsgd.study.frame.rows import Row
+
+__all__ = ["AbstractCell", "Stat", "grouped", "pareto"]
 
 
 @dataclass(frozen=True)
@@ -31,3 +35,52 @@ class Stat:
         """Return the quantity of some values, or None where there is none; those that are None are left out."""
         known = [float(value) for value in values if value is not None]
         return cls(statistics.median(known), min(known), max(known)) if known else None
+
+    def under(self, above: float = 1.0) -> Stat | None:
+        """Return `above` over the quantity; None where it is not positive."""
+        return Stat(above / self.median, above / self.high, above / self.low) if self.low > 0 else None
+
+
+class AbstractCell(ABC):
+    """The runs that differ in nothing but the seed or the repetition, their `rows`."""
+
+    rows: Sequence[Row]
+
+    def stat(self, name: str) -> Stat | None:
+        """Return a column over the repetitions, or None where no row has it."""
+        return Stat.of(row.get(name) for row in self.rows)
+
+    def median(self, name: str) -> float:
+        """Return the median of a column.
+
+        Raises
+        ------
+        KeyError
+            If no row has it.
+        """
+        stat = self.stat(name)
+        if stat is None:
+            raise KeyError(name)
+        return stat.median
+
+    def curve(self) -> list[dict[str, float]]:
+        """Return the ``curve`` of the rows point by point, medians over the repetitions."""
+        points = zip(*(row["curve"] for row in self.rows), strict=True)
+        return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
+
+
+def grouped(rows: Iterable[Row], *names: str) -> dict[tuple[Any, ...], list[Row]]:
+    """Return rows by what they have in these columns, in the order in which that first comes."""
+    found: dict[tuple[Any, ...], list[Row]] = {}
+    for row in rows:
+        found.setdefault(tuple(row[name] for name in names), []).append(row)
+    return found
+
+
+def pareto(points: Mapping[str, tuple[float, float]]) -> list[str]:
+    """Return the names of the points that no other beats in both of their numbers, by rising numbers."""
+
+    def is_beaten(own: tuple[float, float]) -> bool:
+        return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())
+
+    return sorted((name for name, point in points.items() if not is_beaten(point)), key=lambda name: points[name])

@@ -6,7 +6,7 @@ said of them, `report` the page. `dsgd.study` exports what users need; begin wit
 
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import RunSpec, Study, demo_study
-from dsgd.study.msf.report import doubts, study_page, verdict
+from dsgd.study.msf.report import study_page, verdict
 from dsgd.study.msf.runner import run_study
 from dsgd.study.msf.summary import Cell, Summary, summarise
 from dsgd.study.msf.tables import data_table, results_table, target_table
@@ -19,7 +19,6 @@ __all__ = [
     "check_claims",
     "data_table",
     "demo_study",
-    "doubts",
     "results_table",
     "run_study",
     "study_page",

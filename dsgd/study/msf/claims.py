@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dsgd.report import Claim
+from dsgd.study.frame.report import time_text
 from dsgd.study.msf import published
 from dsgd.study.msf.summary import Cell, Summary
 
@@ -17,19 +18,9 @@ def check_claims(summary: Summary) -> list[Claim]:
     """Return the published claims, each with what a study says of it on each of its datasets.
 
     Every claim is read at the largest number of ranks that was run.
-
-    Parameters
-    ----------
-    summary : Summary
-        The study.
     """
-    datasets = summary.datasets()
-    return [
-        *(_less_communication(summary, dataset) for dataset in datasets),
-        *(_faster_than_frequent(summary, dataset) for dataset in datasets),
-        *(_faster_than_sequential(summary, dataset) for dataset in datasets),
-        *(_same_accuracy(summary, dataset) for dataset in datasets),
-    ]
+    checks = (_less_communication, _faster_than_frequent, _faster_than_sequential, _same_accuracy)
+    return [check(summary, dataset) for check in checks for dataset in summary.datasets()]
 
 
 def is_trivial(cell: Cell) -> bool:
@@ -61,8 +52,9 @@ def _less_communication(summary: Summary, dataset: str) -> Claim:
     before, after = (cell.median("communication_s") for cell in ends)
     fall = 1.0 - after / before if before > 0 else 0.0
     note = (
-        f"Wire plus waiting, per rank: {_seconds(before)} -> {_seconds(after)} over {ends[0].rows[0]['epochs']} epochs "
-        f"on {ends[0].ranks} processes; {ends[0].median('rounds'):,.0f} -> {ends[1].median('rounds'):,.0f} exchanges."
+        f"Wire plus waiting, per rank: {time_text(before)} -> {time_text(after)} over {ends[0].rows[0]['epochs']} "
+        f"epochs on {ends[0].ranks} processes; {ends[0].median('rounds'):,.0f} -> {ends[1].median('rounds'):,.0f} "
+        "exchanges."
     )
     return Claim(name, dataset, figure, f"{fall:.1%}", fall >= published.REDUCTION, note)
 
@@ -82,7 +74,7 @@ def _faster_than_frequent(summary: Summary, dataset: str) -> Claim:
     best = min(cells.values(), key=lambda cell: cell.median("train_s"))
     speedup = base / best.median("train_s")
     note = (
-        f"Training time {_seconds(base)} at every=1, {_seconds(best.median('train_s'))} at every={best.every} "
+        f"Training time {time_text(base)} at every=1, {time_text(best.median('train_s'))} at every={best.every} "
         f"on {best.ranks} processes. The ratio is set by what a sample costs against what an exchange costs here."
     )
     return Claim(name, dataset, figure, f"{speedup:.1f}x", speedup >= low, note)
@@ -99,11 +91,11 @@ def _faster_than_sequential(summary: Summary, dataset: str) -> Claim:
     base = sequential.median("train_s")
     speedup = base / best.median("train_s")
     note = (
-        f"Sequential {_seconds(base)}, best parallel {_seconds(best.median('train_s'))} (every={best.every}). "
+        f"Sequential {time_text(base)}, best parallel {time_text(best.median('train_s'))} (every={best.every}). "
         f"{best.ranks} processes can be about {best.ranks}x as fast as one, not {low:.0f}x: "
         "this claim needs the published 32 processes and cannot hold here."
         if best.ranks < low
-        else f"Sequential {_seconds(base)}, best parallel {_seconds(best.median('train_s'))} (every={best.every})."
+        else f"Sequential {time_text(base)}, best parallel {time_text(best.median('train_s'))} (every={best.every})."
     )
     return Claim(name, dataset, figure, f"{speedup:.2f}x on {best.ranks}", speedup >= low, note)
 
@@ -132,7 +124,3 @@ def _same_accuracy(summary: Summary, dataset: str) -> Claim:
         note += " No better than trivial: this accuracy says next to nothing."
     ours = f"{100 * (accuracy - base):+.2f} points"
     return Claim(name, dataset, figure, ours, accuracy >= base - tolerance, note, trivial)
-
-
-def _seconds(seconds: float) -> str:
-    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

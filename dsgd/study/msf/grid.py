@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from dsgd.errors import InvalidParameterError
-from dsgd.study.frame.data import PARTITIONS, DataSource
+from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.rows import AbstractRun
 
@@ -71,21 +71,13 @@ class Study:
     target_excess: float = field(default=0.02)
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise InvalidParameterError("Study(data=...) names no dataset.")
-        _refuse_below("ranks", self.ranks, 1)
-        _refuse_below("every", self.every, 1)
-        _refuse_below("seeds", self.seeds, 0)
-        _refuse_outside("schedule", self.schedule, SCHEDULES)
-        _refuse_outside("loss", self.loss, LOSSES)
-        _refuse_outside("partition", self.partition, PARTITIONS)
-        _refuse_outside("dtype", self.dtype, ("float32", "float64"))
-        if self.epochs < 1:
-            raise InvalidParameterError(f"Study(epochs={self.epochs}) must be at least 1.")
-        if not self.alpha > 0:
-            raise InvalidParameterError(f"Study(alpha={self.alpha}) must be above 0: every schedule divides by it.")
-        if not self.target_excess >= 0:
-            raise InvalidParameterError(f"Study(target_excess={self.target_excess}) must not be negative.")
+        check_grid(
+            self,
+            given=("data", "ranks", "every", "seeds"),
+            least={"ranks": 1, "every": 1, "seeds": 0, "epochs": 1, "target_excess": 0},
+            above={"alpha": 0},  # every schedule divides by it
+            choices={"schedule": SCHEDULES, "loss": LOSSES, "partition": PARTITIONS, "dtype": DTYPES},
+        )
 
     def all_ranks(self) -> list[int]:
         """Return the numbers of ranks in the order they are run: the sequential run first."""
@@ -100,15 +92,6 @@ class Study:
         """Return the runs of one dataset on one number of ranks.
 
         Seeds come before periods, so that a study that is stopped early holds whole curves of its first seeds.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data actually at hand: the set itself, or its twin.
-        rows, test_rows : int
-            Its rows to train and to test on.
-        ranks : int
-            Worker processes. One rank has nobody to synchronise with, so its runs have no period.
         """
         periods: list[int | None] = [None] if ranks == 1 else [*sorted(set(self.every))]
         return [RunSpec(self, dataset, rows, test_rows, ranks, every, seed) for seed in self.seeds for every in periods]
@@ -120,18 +103,10 @@ class RunSpec(AbstractRun):
 
     Parameters
     ----------
-    study : Study
-        The settings shared by all runs.
-    dataset : str
-        Name of the data at hand.
-    rows, test_rows : int
-        Its rows to train and to test on.
-    ranks : int
-        Worker processes.
+    study, dataset, rows, test_rows, ranks, seed
+        See `Study.runs`.
     every : int or None
         Synchronisation period; None for the sequential run.
-    seed : int
-        Seed of the walk over the rows.
     """
 
     study: Study
@@ -179,16 +154,3 @@ def demo_study() -> Study:
         seeds=(0, 1, 2),
         epochs=5,
     )
-
-
-def _refuse_below(name: str, values: Sequence[int], least: int) -> None:
-    if not values:
-        raise InvalidParameterError(f"Study({name}=...) is empty; give at least one value.")
-    for value in values:
-        if value < least:
-            raise InvalidParameterError(f"Study({name}=...) must be {least} or more; got {value}.")
-
-
-def _refuse_outside(name: str, value: str, choices: Sequence[str]) -> None:
-    if value not in choices:
-        raise InvalidParameterError(f"Study({name}={value!r}) is unknown; choose one of {', '.join(choices)}.")

@@ -34,13 +34,7 @@ _MOST_WORDS: Final = 8
 
 
 def study_figures(summary: Summary) -> list[Figure]:
-    """Return the figures of a study; none if it ran nothing on more than one rank.
-
-    Parameters
-    ----------
-    summary : Summary
-        The study.
-    """
+    """Return the figures of a study; none if it ran nothing on more than one rank."""
     datasets = summary.datasets()
     if not any(summary.parallel(dataset) for dataset in datasets):
         return []
@@ -279,9 +273,7 @@ def _curve(cell: Cell, against: str, label: str, colour: Colour, marker: str = "
 
 
 def _ratio(base: float | None, stat: Stat | None) -> Stat | None:
-    if base is None or stat is None or stat.low <= 0:
-        return None
-    return Stat(base / stat.median, base / stat.high, base / stat.low)
+    return None if base is None or stat is None else stat.under(base)
 
 
 def _periods(summary: Summary, dataset: str) -> Axis:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-from dsgd.report import Claim, Page, load_doubts, origin_doubts, ran, span_of
+from dsgd.report import Claim, Page, span_of
+from dsgd.study.frame.report import doubts, facts, joined, tally
 from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.msf import published, tables
 from dsgd.study.msf.claims import check_claims
@@ -13,18 +13,11 @@ from dsgd.study.msf.grid import Study
 from dsgd.study.msf.plots import study_figures
 from dsgd.study.msf.summary import Summary, summarise
 
-__all__ = ["doubts", "study_page", "verdict"]
+__all__ = ["study_page", "verdict"]
 
 
 def study_page(study: Study, rows: Sequence[Row]) -> Page:
-    """Return the report of a study.
-
-    Parameters
-    ----------
-    study : Study
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs; a study that was stopped early gives a report of what is there.
+    """Return the report of a study from its finished runs; one that was stopped early shows what is there.
 
     Raises
     ------
@@ -34,10 +27,19 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
     check_rows(rows)
     summary = summarise(rows)
     claims = check_claims(summary)
+    intercept = "with" if study.fit_intercept else "no"
     return Page(
         title="How often must the ranks of a parallel SGD synchronise?",
         answer=verdict(summary, claims),
-        ran=_facts(study, rows),
+        ran=facts(
+            rows,
+            ("Grid", f"ranks {joined(study.all_ranks())}; every {joined(study.every)}; seeds {joined(study.seeds)}"),
+            (
+                "Model",
+                f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, {study.epochs} epochs, "
+                f"{intercept} intercept, {study.dtype}, {study.partition} partition",
+            ),
+        ),
         highlights=_highlights(summary, claims),
         doubts=doubts(rows),
         data=[tables.data_table(summary)],
@@ -59,18 +61,9 @@ def study_page(study: Study, rows: Sequence[Row]) -> Page:
 
 
 def verdict(summary: Summary, claims: Sequence[Claim]) -> str:
-    """Return the answer of the study in a sentence or two.
-
-    Parameters
-    ----------
-    summary : Summary
-        The study.
-    claims : sequence of Claim
-        Its claims.
-    """
+    """Return the answer of the study in a sentence or two."""
     found = _against_frequent(summary)
-    judged = [claim for claim in claims if claim.holds is not None]
-    count = f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)} published claims hold here."
+    count = f"{tally(claims)} published claims hold here."
     if found is None:
         return f"This study did not run both every=1 and every={published.RARE} on two or more processes. {count}"
     falls, speedups, best, losses, ranks = found
@@ -101,8 +94,7 @@ def _against_frequent(summary: Summary) -> tuple[list[float], list[float], list[
 
 def _highlights(summary: Summary, claims: Sequence[Claim]) -> list[tuple[str, str]]:
     found = _against_frequent(summary)
-    judged = [claim for claim in claims if claim.holds is not None]
-    count = (f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)}", "published claims hold here")
+    count = (tally(claims), "published claims hold here")
     if found is None:
         return [count]
     falls, speedups, best, losses, _ = found
@@ -113,32 +105,3 @@ def _highlights(summary: Summary, claims: Sequence[Claim]) -> list[tuple[str, st
         (span_of(losses, "{:+.2f}"), "points of test accuracy against the sequential run"),
         count,
     ]
-
-
-def _facts(study: Study, rows: Sequence[Row]) -> list[tuple[str, str]]:
-    """Return what was run, where, as pairs of name and text."""
-    return [
-        ("Command", rows[-1]["command"]),
-        ("Grid", f"ranks {_join(study.all_ranks())}; every {_join(study.every)}; seeds {_join(study.seeds)}"),
-        (
-            "Model",
-            f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, {study.epochs} epochs, "
-            f"{'with' if study.fit_intercept else 'no'} intercept, {study.dtype}, {study.partition} partition",
-        ),
-        *ran(rows),
-    ]
-
-
-def doubts(rows: Sequence[Row]) -> list[str]:
-    """Return what makes the seconds of a study hard to compare with each other or with another study's.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of one study.
-    """
-    return [*origin_doubts(rows), *(load_doubts(rows) if rows[-1]["cluster"] == "local" else ())]
-
-
-def _join(values: Sequence[Any]) -> str:
-    return ", ".join(str(value) for value in values)

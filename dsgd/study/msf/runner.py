@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 from dsgd.estimators import SGDClassifier
 from dsgd.study.frame.data import StudyData, load_data, place
 from dsgd.study.frame.measure import objective, score
-from dsgd.study.frame.record import Record
-from dsgd.study.frame.rows import StudyRun
-from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.workers import place_name
 from dsgd.study.msf.grid import RunSpec, Study
 from dsgd.sync import EpochAveraging, LocalSGD
 
@@ -64,30 +64,23 @@ def run_study(
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler))
     loaded = [load_data(source, study.dtype) for source in study.data]
-    for ranks in study.all_ranks():
-        grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
-        needed = not all(record.has(specs) for _, specs in grids)
-        with cluster_where(needed, ranks, scheduler) as client:
-            for data, specs in grids:
-                yield from _run_placed(client, study, data, specs, record)
+    grids = (
+        (ranks, [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded])
+        for ranks in study.all_ranks()
+    )
+    yield from run_grids(record, grids, _measure, scheduler)
 
 
-def _run_placed(
-    client: Client | None, study: Study, data: StudyData, specs: Sequence[RunSpec], record: Record
-) -> Iterator[StudyRun]:
-    """Run the cells of one dataset on one number of ranks."""
-    blocks: list[Any] = []
-    described = data.describe()
-    for spec in specs:
-        if known := record.recall(spec):
-            yield known
-            continue
-        assert client is not None  # there is one for runs that have yet to be made
-        if not blocks:
-            blocks = place(client, data.X, data.y, spec.ranks, study.partition)
-            _model(spec, client, max_iter=1).fit(blocks, None)
-        model = _model(spec, client, max_iter=study.epochs).fit(blocks, None)
-        yield record.add(spec, {**described, **_worth(model, data, study), **_cost(model)})
+def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) -> Iterator[Row]:
+    """Train on one dataset and one number of ranks; yield what rows say of it."""
+    assert client is not None  # every run has workers
+    study, described = runs[0].study, data.describe()
+    blocks = place(client, data.X, data.y, runs[0].ranks, study.partition)
+    # Loading compiled code is in no timing.
+    _model(runs[0], client, max_iter=1).fit(blocks, None)
+    for run in runs:
+        model = _model(run, client, max_iter=study.epochs).fit(blocks, None)
+        yield {**described, **_worth(model, data, study), **_cost(model)}
 
 
 def _model(spec: RunSpec, client: Client, *, max_iter: int) -> SGDClassifier:

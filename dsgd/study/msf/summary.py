@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import Stat
+from dsgd.study.frame.summary import Stat, grouped
 
 __all__ = ["Cell", "Summary", "summarise", "target_reached"]
 
@@ -94,16 +94,8 @@ class Summary:
 
 
 def summarise(rows: Iterable[Row]) -> Summary:
-    """Return the cells that `rows` fall into.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        Rows of one study.
-    """
-    groups: dict[tuple[str, int, int | None], list[Row]] = {}
-    for row in rows:
-        groups.setdefault((row["dataset"], row["ranks"], row["every"]), []).append(row)
+    """Return the cells that the rows of a study fall into."""
+    groups = grouped(rows, "dataset", "ranks", "every")
     order = {dataset: number for number, dataset in enumerate(dict.fromkeys(dataset for dataset, _, _ in groups))}
     keys = sorted(groups, key=lambda key: (order[key[0]], key[1], key[2] or 0))
     return Summary([Cell(*key, groups[key]) for key in keys])

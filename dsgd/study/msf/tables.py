@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.report import Table, byte_text, figure_text
+from dsgd.study.frame.report import data_table as sets_table
 from dsgd.study.msf.claims import is_trivial
 from dsgd.study.msf.summary import Cell, Summary, target_reached
 
@@ -21,65 +22,23 @@ __all__ = [
 
 def data_table(summary: Summary) -> Table:
     """Return what the study trained on."""
-    rows: list[tuple[str, ...]] = []
-    for dataset in summary.datasets():
-        row = next(cell.rows[0] for cell in summary.cells if cell.dataset == dataset)
-        rows.append(
-            (
-                dataset,
-                row["source"],
-                f"{row['rows']:,}",
-                f"{row['test_rows']:,}",
-                f"{row['features']:,}",
-                f"{row['density']:.1%}",
-                f"{row['majority_accuracy']:.2%}",
-                "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
-            )
-        )
-    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label", "best possible")
     note = "commonest label: test accuracy of always predicting it; best possible: of a generated set, from its noise."
-    return Table("Data", columns, rows, note, n_text=2)
+    rows = (cell.rows[0] for cell in summary.cells)
+    return sets_table(rows, "features", "non-zero", "commonest label", "best possible", note=note)
 
 
 # What of the results goes together: what fits a terminal, what a run took, and what its model is worth.
 BRIEF: Final = (
-    "ranks",
-    "every",
-    "time s",
-    "comm. share",
-    "comm. saved",
-    "x sequential",
-    "accuracy",
-    "balanced",
-    "exchanges",
-)
+    "ranks", "every", "time s", "comm. share", "comm. saved", "x sequential", "accuracy", "balanced", "exchanges",
+)  # fmt: skip
 TIME: Final = (
-    "ranks",
-    "every",
-    "time s",
-    "compute s",
-    "encode s",
-    "wire s",
-    "wait s",
-    "comm. share",
-    "comm. saved",
-    "x sequential",
-    "exchanges",
-    "sent",
-    "peak memory",
-)
+    "ranks", "every", "time s", "compute s", "encode s", "wire s", "wait s", "comm. share", "comm. saved",
+    "x sequential", "exchanges", "sent", "peak memory",
+)  # fmt: skip
 WORTH: Final = (
-    "ranks",
-    "every",
-    "accuracy",
-    "lowest",
-    "highest",
-    "balanced",
-    "F1",
-    "training accuracy",
-    "objective",
+    "ranks", "every", "accuracy", "lowest", "highest", "balanced", "F1", "training accuracy", "objective",
     "dispersion",
-)
+)  # fmt: skip
 
 
 def results_table(summary: Summary, dataset: str, columns: Sequence[str] = BRIEF, title: str = "Results") -> Table:

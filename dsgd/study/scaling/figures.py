@@ -42,15 +42,7 @@ def speedup_figure(predicted: Sequence[Predicted]) -> Figure:
 
 
 def own_figure(found: Sequence[Curve], title: str) -> Figure:
-    """Return predicted speed-up against nodes of one network.
-
-    Parameters
-    ----------
-    found : sequence of Curve
-        Data parallel and hybrid.
-    title : str
-        The network.
-    """
+    """Return predicted speed-up against nodes of the network of this title, data parallel and hybrid."""
     nodes = [point.nodes for point in found[0].points]
     panel = _speedup_panel(title, nodes, _curve_lines(found))
     return Figure("own-speedup", f"Predicted speed-up: {title}", "Of a step on a fixed batch.", [panel], columns=1)

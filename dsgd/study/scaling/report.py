@@ -66,17 +66,7 @@ def own_tables(own: Own) -> list[Table]:
 
 
 def scaling_page(predicted: Sequence[Predicted], own: Own | None = None, *, command: str = "") -> Page:
-    """Return what the report says.
-
-    Parameters
-    ----------
-    predicted : sequence of Predicted
-        The published points.
-    own : Own, optional
-        A network that the reader has asked about.
-    command : str, default ""
-        What was run.
-    """
+    """Return the report on the published points, and on a network that the reader has asked about."""
     points = [found.point for found in predicted]
     tables, figures = [points_table(predicted), assumptions_table(predicted), variations_table(predicted)], []
     if own is not None:

@@ -132,15 +132,7 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
 
 
 def curve_table(found: Sequence[Curve], title: str) -> Table:
-    """Return speed-up, efficiency and what is waited for, one row per number of nodes.
-
-    Parameters
-    ----------
-    found : sequence of Curve
-        Data parallel and hybrid.
-    title : str
-        What the table is of.
-    """
+    """Return speed-up, efficiency and what is waited for, one row per number of nodes."""
     rows = []
     for data, hybrid in zip(*(curve.points for curve in found), strict=True):
         rows.append(

@@ -10,7 +10,8 @@ from dsgd.errors import InvalidParameterError
 from dsgd.kernels import SCHEDULES
 from dsgd.sim.compute import stragglers_for
 from dsgd.sim.network import network_for
-from dsgd.study.frame.data import PARTITIONS, DataSource
+from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import (
@@ -105,26 +106,13 @@ class StrategyStudy:
     target_excess: float = field(default=0.02)
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise InvalidParameterError("StrategyStudy(data=...) names no dataset; give at least one.")
-        for name, values, least in (("ranks", self.ranks, 2), ("seeds", self.seeds, 0), ("epochs", [self.epochs], 1)):
-            if not values or min(values) < least:
-                raise InvalidParameterError(f"StrategyStudy({name}=...) must be {least} or more. Got {values}.")
-        for name, value, choices in (
-            ("loss", self.loss, LOSSES),
-            ("schedule", self.schedule, tuple(SCHEDULES)),
-            ("partition", self.partition, PARTITIONS),
-            ("dtype", self.dtype, ("float32", "float64")),
-        ):
-            if value not in choices:
-                raise InvalidParameterError(
-                    f"StrategyStudy({name}={value!r}) is unknown; choose one of {', '.join(choices)}."
-                )
-        for name, number in (("alpha", self.alpha), ("eta0", self.eta0)):
-            if not number > 0:
-                raise InvalidParameterError(f"StrategyStudy({name}={number}) must be above 0.")
-        if not self.target_excess >= 0:
-            raise InvalidParameterError(f"StrategyStudy(target_excess={self.target_excess}) must not be negative.")
+        check_grid(
+            self,
+            given=("data", "ranks", "seeds"),
+            least={"ranks": 2, "seeds": 0, "epochs": 1, "target_excess": 0},
+            above={"alpha": 0, "eta0": 0},
+            choices={"loss": LOSSES, "schedule": tuple(SCHEDULES), "partition": PARTITIONS, "dtype": DTYPES},
+        )
         if self.network is not None:
             network_for(self.network)
             stragglers_for(self.stragglers)
@@ -167,17 +155,7 @@ class StrategyStudy:
         return len(self.data) * len(self.seeds) * (1 + n_strategies * len(set(self.ranks)))
 
     def runs(self, dataset: str, rows: int, test_rows: int, ranks: int) -> list[StrategyRun]:
-        """Return the runs of one dataset on one number of ranks, seed by seed.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data at hand: the set itself, or its twin.
-        rows, test_rows : int
-            Its rows to train and to test on.
-        ranks : int
-            How many; one has nobody to talk to.
-        """
+        """Return the runs of data of this name and numbers of rows on one number of ranks, seed by seed."""
         chosen = {SEQUENTIAL: resolve("epoch")} if ranks == 1 else self.chosen()
         return [
             StrategyRun(self, dataset, rows, test_rows, ranks, name, strategy, seed)

@@ -3,32 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Final
 
-from dsgd.report import Page, byte_text, load_doubts, origin_doubts, ran, seconds_text
+from dsgd.report import Page, byte_text, seconds_text
+from dsgd.study.frame.report import data_table, doubts, facts, joined, where
 from dsgd.study.frame.rows import Row, check_rows
 from dsgd.study.strategies.grid import StrategyStudy, looks
 from dsgd.study.strategies.plots import strategy_figures
 from dsgd.study.strategies.summary import (
     StrategyGang,
     check_strategy_claims,
-    data_table,
     strategy_table,
     strategy_verdict,
     summarise_strategies,
 )
 
-__all__ = ["strategy_doubts", "strategy_page"]
+__all__ = ["strategy_page"]
+
+_COMMONEST: Final = "commonest label: test accuracy of always predicting it."
 
 
 def strategy_page(study: StrategyStudy, rows: Sequence[Row]) -> Page:
-    """Return the report of a study.
-
-    Parameters
-    ----------
-    study : StrategyStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs.
+    """Return the report of a study from its finished runs.
 
     Raises
     ------
@@ -37,26 +33,23 @@ def strategy_page(study: StrategyStudy, rows: Sequence[Row]) -> Page:
     """
     check_rows(rows)
     gangs, excess = summarise_strategies(rows), study.target_excess
-    where = (
-        "worker processes" if study.network is None else f"simulated, {study.network}, stragglers {study.stragglers}"
-    )
+    ranks = where(study.network) + (f", stragglers {study.stragglers}" if study.network else "")
     tails = ["" if len(gangs) == 1 else f"-{gang.dataset}-{gang.ranks}" for gang in gangs]
     return Page(
         title="How should ranks talk?",
         answer=strategy_verdict(gangs, excess=excess),
-        ran=[
-            ("Command", rows[-1]["command"]),
-            ("Ranks", f"{', '.join(map(str, sorted(set(study.ranks))))}; {where}; seeds {_join(study.seeds)}"),
+        ran=facts(
+            rows,
+            ("Ranks", f"{joined(sorted(set(study.ranks)))}; {ranks}; seeds {joined(study.seeds)}"),
             (
                 "Model",
                 f"{study.loss} loss, alpha {study.alpha:g}, {study.schedule} schedule, eta0 {study.eta0:g}, "
-                f"{study.dtype}, {study.partition} partition; looked at after {_join(looks(study.epochs))} epochs",
+                f"{study.dtype}, {study.partition} partition; looked at after {joined(looks(study.epochs))} epochs",
             ),
-            *ran(rows),
-        ],
+        ),
         highlights=_highlights(gangs[0], excess) if len(gangs) == 1 else (),
-        doubts=strategy_doubts(study, rows),
-        data=[data_table(rows)],
+        doubts=_doubts(study, rows),
+        data=[data_table(rows, "features", "non-zero", "commonest label", note=_COMMONEST)],
         claims=check_strategy_claims(gangs, excess=excess),
         source=(
             "The claims are those of this library; the methods and their sources are listed in its documentation. "
@@ -84,26 +77,11 @@ def _highlights(gang: StrategyGang, excess: float) -> list[tuple[str, str]]:
     return found
 
 
-def strategy_doubts(study: StrategyStudy, rows: Sequence[Row]) -> list[str]:
-    """Return what makes figures of a study hard to compare.
-
-    Parameters
-    ----------
-    study : StrategyStudy
-        What was asked for.
-    rows : sequence of dict
-        Rows of one study.
-    """
-    found = origin_doubts(rows)
-    if len({row["schedule"] for row in rows}) > 1:
-        found.append(
-            f"Strategies that talk by post have a constant rate of {study.eta0:g}, the others the {study.schedule} "
-            "schedule: between the two kinds curves differ by their rates first."
-        )
-    if study.network is not None:
-        return found
-    return [*found, *(load_doubts(rows) if rows[-1]["cluster"] == "local" else ())]
-
-
-def _join(values: Sequence[int]) -> str:
-    return ", ".join(map(str, values))
+def _doubts(study: StrategyStudy, rows: Sequence[Row]) -> list[str]:
+    if len({row["schedule"] for row in rows}) == 1:
+        return doubts(rows)
+    own = (
+        f"Strategies that talk by post have a constant rate of {study.eta0:g}, the others the {study.schedule} "
+        "schedule: between the two kinds curves differ by their rates first."
+    )
+    return doubts(rows, [own])

@@ -13,9 +13,9 @@ from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, deal, load_data, place
 from dsgd.study.frame.measure import objective, score
-from dsgd.study.frame.record import Record
-from dsgd.study.frame.rows import StudyRun
-from dsgd.study.frame.workers import cluster_where, place_name
+from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.workers import place_name
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
 
 if TYPE_CHECKING:
@@ -32,62 +32,31 @@ def run_strategy_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+    """Run what of a study has no row yet; yield every run: by ranks, datasets, seeds, strategies.
+
+    Parameters and errors are those of `dsgd.study.run_study`.
 
     What a strategy would return after so many epochs is trained apart for each point of its curve, from the same start
-    and with the same seed: what ranks have in the middle of a run is not what training returns.
-
-    Parameters
-    ----------
-    study : StrategyStudy
-        What to run.
-    out : str or path-like
-        Folder of the study; rows go to ``rows.jsonl`` in it.
-    scheduler : str, optional
-        Address of a cluster that is there already, where ranks are not simulated.
-    force : bool, default False
-        Run everything anew.
-    command : str, optional
-        What rows say they were made by; the command line of this process by default.
-
-    Yields
-    ------
-    StudyRun
-        In the order of ranks, datasets, seeds, strategies.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    ClusterError
-        The cluster has fewer workers than ranks.
-    DatasetError
-        A dataset can be neither found nor made.
-    DsgdError
-        A strategy diverges.
+    and with the same seed: what ranks have in the middle of a run is not what training returns. A strategy that
+    diverges raises `dsgd.DsgdError`.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
-    for ranks in study.all_ranks():
-        grids = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded]
-        needed = study.network is None and not all(record.has(specs) for _, specs in grids)
-        with cluster_where(needed, ranks, scheduler) as client:
-            for data, specs in grids:
-                yield from _run_placed(client, data, specs, record)
+    grids = (
+        (
+            ranks if study.network is None else 0,
+            [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded],
+        )
+        for ranks in study.all_ranks()
+    )
+    yield from run_grids(record, grids, _measure, scheduler)
 
 
-def _run_placed(
-    client: Client | None, data: StudyData, specs: Sequence[StrategyRun], record: Record
-) -> Iterator[StudyRun]:
-    """Run the strategies on one dataset and one number of ranks."""
-    described = data.describe()
-    placed: tuple[Any, Any] | None = None
-    for spec in specs:
-        if known := record.recall(spec):
-            yield known
-            continue
-        placed = placed or _place(client, data, spec)
-        yield record.add(spec, {**described, **_measure(client, data, placed, spec)})
+def _measure(client: Client | None, data: StudyData, runs: Sequence[StrategyRun]) -> Iterator[Row]:
+    """Train the strategies on one dataset and one number of ranks; yield what rows say of them."""
+    described, placed = data.describe(), _place(client, data, runs[0])
+    for run in runs:
+        yield {**described, **_train(client, data, placed, run)}
 
 
 def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[Any, Any]:
@@ -98,7 +67,7 @@ def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[A
     return data.X[order], data.y[order]
 
 
-def _measure(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec: StrategyRun) -> dict[str, Any]:
+def _train(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec: StrategyRun) -> Row:
     """Train a strategy for each point of its curve; return what the row says of it."""
     study, cluster = spec.study, client
     if client is None:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text
 from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import AbstractCell, grouped, pareto
 from dsgd.study.strategies.grid import SEQUENTIAL
 
 __all__ = [
     "StrategyCell",
     "StrategyGang",
     "check_strategy_claims",
-    "data_table",
     "strategy_table",
     "strategy_verdict",
     "summarise_strategies",
@@ -26,7 +25,7 @@ _CLOSE: Final = 0.01
 
 
 @dataclass(frozen=True)
-class StrategyCell:
+class StrategyCell(AbstractCell):
     """The runs of a strategy that differ in nothing but the seed.
 
     Parameters
@@ -44,15 +43,6 @@ class StrategyCell:
     def family(self) -> str:
         """To whom its ranks talk."""
         return str(self.rows[0]["family"])
-
-    def median(self, name: str) -> float:
-        """Return the median of a column over the seeds."""
-        return float(statistics.median(row[name] for row in self.rows))
-
-    def curve(self) -> list[dict[str, float]]:
-        """Return epochs, seconds, bytes and objective at every point, medians over the seeds."""
-        points = zip(*(row["curve"] for row in self.rows), strict=True)
-        return [{name: statistics.median(point[name] for point in seeds) for name in seeds[0]} for seeds in points]
 
     def reached(self, target: float) -> dict[str, float] | None:
         """Return the first point of the curve with an objective of `target` or less; None if there is none."""
@@ -101,13 +91,8 @@ class StrategyGang:
 
     def front(self, excess: float) -> list[str]:
         """Return the strategies that no other beats in both seconds and bytes to the target, soonest first."""
-        points = {name: (point["seconds"], point["bytes_sent"]) for name, point in self.reached(excess).items()}
-
-        def is_beaten(own: tuple[float, float]) -> bool:
-            return any(other != own and other[0] <= own[0] and other[1] <= own[1] for other in points.values())
-
-        kept = [name for name, point in points.items() if not is_beaten(point)]
-        return sorted(kept, key=lambda name: points[name])
+        reached = self.reached(excess)
+        return pareto({name: (point["seconds"], point["bytes_sent"]) for name, point in reached.items()})
 
     def behind(self, cell: StrategyCell) -> float:
         """Return the test accuracy of a strategy less that of the sequential run."""
@@ -115,22 +100,13 @@ class StrategyGang:
 
 
 def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
-    """Return what `rows` are of: one entry per dataset and number of ranks.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        Rows of one study. Without its sequential run a dataset is left out: there is no target.
-    """
-    groups: dict[tuple[str, int, str | None], dict[str, list[Row]]] = {}
-    for row in rows:
-        where = (row["dataset"], row["ranks"], row["network"])
-        groups.setdefault(where, {}).setdefault(row["strategy"], []).append(row)
+    """Return what the rows of a study are of: one entry per dataset, with a sequential run, and number of ranks."""
+    gangs = grouped(rows, "dataset", "ranks", "network")
     found = []
-    for (dataset, ranks, network), by_name in groups.items():
-        alone = groups.get((dataset, 1, network), {}).get(SEQUENTIAL)
+    for (dataset, ranks, network), own in gangs.items():
+        alone = grouped(gangs.get((dataset, 1, network), ()), "strategy").get((SEQUENTIAL,))
         if ranks > 1 and alone:
-            cells = [StrategyCell(name, seeds) for name, seeds in by_name.items()]
+            cells = [StrategyCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()]
             found.append(StrategyGang(dataset, ranks, network, StrategyCell(SEQUENTIAL, alone), cells))
     return found
 
@@ -178,43 +154,8 @@ def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[
     )
 
 
-def data_table(rows: Sequence[Row]) -> Table:
-    """Return what was trained on.
-
-    Parameters
-    ----------
-    rows : sequence of dict
-        Rows of one study.
-    """
-    first: dict[str, dict[str, Any]] = {}
-    for row in rows:
-        first.setdefault(row["dataset"], row)
-    cells = [
-        (
-            name,
-            row["source"],
-            f"{row['rows']:,}",
-            f"{row['test_rows']:,}",
-            f"{row['features']:,}",
-            f"{row['density']:.1%}",
-            f"{row['majority_accuracy']:.2%}",
-        )
-        for name, row in first.items()
-    ]
-    columns = ("data", "source", "train rows", "test rows", "features", "non-zero", "commonest label")
-    return Table("Data", columns, cells, "commonest label: test accuracy of always predicting it.", n_text=2)
-
-
 def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> list[Claim]:
-    """Return what this library promises of its strategies, and whether it holds here.
-
-    Parameters
-    ----------
-    gangs : sequence of StrategyGang
-        The study.
-    excess : float
-        See `strategy_table`.
-    """
+    """Return what this library promises of its strategies, and whether it holds here; see `strategy_table`."""
     claims = []
     for gang in gangs:
         lowest = min(gang.cells, key=gang.behind)
@@ -238,15 +179,7 @@ def check_strategy_claims(gangs: Sequence[StrategyGang], *, excess: float) -> li
 
 
 def strategy_verdict(gangs: Sequence[StrategyGang], *, excess: float) -> str:
-    """Return the answer of the study, a sentence or two per dataset and number of ranks.
-
-    Parameters
-    ----------
-    gangs : sequence of StrategyGang
-        The study.
-    excess : float
-        See `strategy_table`.
-    """
+    """Return the answer of the study, a sentence or two per dataset and number of ranks; see `strategy_table`."""
     return " ".join(_answer(gang, excess) for gang in gangs) or "No strategy has been run beside a sequential run yet."
 
 

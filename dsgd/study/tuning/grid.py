@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any, Final
 
-from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
-from dsgd.study.frame.data import DataSource
+from dsgd.study.frame.data import DTYPES, DataSource
+from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
 from dsgd.study.frame.rows import AbstractRun
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
@@ -104,26 +104,9 @@ class TuningStudy:
     dtype: str = "float32"
 
     def __post_init__(self) -> None:
-        if not self.data:
-            raise InvalidParameterError("TuningStudy(data=...) names no dataset; give at least one.")
-        for name, values, least in (
-            ("every", self.every, 1),
-            ("seeds", self.seeds, 0),
-            ("ranks", [self.ranks], 2),
-            ("epochs", [self.epochs], 2),
-            ("repeats", [self.repeats], 1),
-        ):
-            if not values or min(values) < least:
-                raise InvalidParameterError(f"TuningStudy({name}=...) must be {least} or more. Got {values}.")
-        for rule in self.rules:
-            if rule not in RULES:
-                raise InvalidParameterError(
-                    f"TuningStudy(rules=...): {rule!r} is unknown; choose among {', '.join(RULES)}."
-                )
-        if self.loss not in LOSSES:
-            raise InvalidParameterError(f"TuningStudy(loss={self.loss!r}): choose one of {', '.join(LOSSES)}.")
-        if self.dtype not in ("float32", "float64"):
-            raise InvalidParameterError(f"TuningStudy(dtype={self.dtype!r}): choose float32 or float64.")
+        least = {"every": 1, "seeds": 0, "ranks": 2, "epochs": 2, "repeats": 1}
+        choices = {"rules": tuple(RULES), "loss": LOSSES, "dtype": DTYPES}
+        check_grid(self, given=("data", "every", "seeds"), least=least, choices=choices)
         AutoSync(self.target)
         if self.network is not None:
             network_for(self.network)
@@ -143,15 +126,7 @@ class TuningStudy:
         return len(self.data) * len(self.seeds) * (1 + len(set(self.every)) + len(set(self.rules)))
 
     def runs(self, dataset: str, rows: int, test_rows: int) -> list[TuningRun]:
-        """Return the runs of one dataset, seed by seed: one rank, periods from the longest to the shortest, rules.
-
-        Parameters
-        ----------
-        dataset : str
-            Name of the data at hand: the set itself, or its twin.
-        rows, test_rows : int
-            Its rows to train and to test on.
-        """
+        """Return the runs of data of this name and numbers of rows, seed by seed: one rank, falling periods, rules."""
         policies: list[tuple[str, int | None, AbstractStrategy[Any]]] = [(SEQUENTIAL, None, EpochAveraging())]
         policies += [(str(every), every, LocalSGD(every)) for every in sorted(set(self.every), reverse=True)]
         policies += [(name, None, AutoSync(self.target, RULES[name])) for name in dict.fromkeys(self.rules)]

@@ -14,12 +14,10 @@ from dsgd.report import (
     Line,
     Page,
     Panel,
-    load_doubts,
-    origin_doubts,
     period_axis,
-    ran,
     series,
 )
+from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row
 from dsgd.study.tuning.grid import AUTO, TuningStudy
 from dsgd.study.tuning.summary import (
@@ -41,14 +39,7 @@ _PERIODS: Final = 'The period that sync="auto" had, from the start of training o
 
 
 def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
-    """Return what the report says.
-
-    Parameters
-    ----------
-    study : TuningStudy
-        What was asked for.
-    rows : sequence of dict
-        Its finished runs.
+    """Return the report of a study from its finished runs.
 
     Raises
     ------
@@ -58,23 +49,21 @@ def tuning_page(study: TuningStudy, rows: Sequence[Row]) -> Page:
     sets = summarise_tuning(rows)
     if not sets:
         raise DsgdError("the study has no finished period yet, so there is nothing to report: run it first")
-    claims = check_tuning_claims(sets)
-    where = "worker processes" if study.network is None else f"simulated ranks on {study.network}"
+    ranks = "worker processes" if study.network is None else f"simulated ranks on {study.network}"
     return Page(
         title="Which period does training choose, and how good is it?",
         answer=tuning_verdict(sets),
-        ran=[
-            ("Command", rows[-1]["command"]),
-            ("Ranks", f"{study.ranks} {where}; seeds {', '.join(map(str, study.seeds))}"),
+        ran=facts(
+            rows,
+            ("Ranks", f"{study.ranks} {ranks}; seeds {joined(study.seeds)}"),
             (
                 "Model",
                 f"{study.loss} loss, alpha {study.alpha:g}, {study.dtype}; target: the objective of one rank after "
                 f"{study.target_epochs} epochs with the same seed; curves end after {study.epochs}",
             ),
-            *ran(rows),
-        ],
-        doubts=[*origin_doubts(rows), *(load_doubts(rows) if rows[-1]["cluster"] == "local" else ())],
-        claims=claims,
+        ),
+        doubts=doubts(rows),
+        claims=check_tuning_claims(sets),
         figures=[
             Figure("tuning_seconds", "Seconds to the target", _TIMES, [_times(one) for one in sets]),
             Figure("tuning_periods", "Periods chosen", _PERIODS, [_periods(one) for one in sets]),

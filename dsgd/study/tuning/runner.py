@@ -18,8 +18,8 @@ from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, load_data, place
 from dsgd.study.frame.measure import objective, score
-from dsgd.study.frame.record import Record
 from dsgd.study.frame.rows import Row, StudyRun
+from dsgd.study.frame.runner import Record
 from dsgd.study.frame.workers import cluster_where, place_name
 from dsgd.study.tuning.grid import SEQUENTIAL, TuningRun, TuningStudy
 from dsgd.study.tuning.summary import targets_of
@@ -42,34 +42,10 @@ def run_tuning_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+    """Run what of a study has no row yet; yield every run: by datasets, those of one rank, then seeds, policies.
 
-    Parameters
-    ----------
-    study : TuningStudy
-        What to run.
-    out : str or path-like
-        Folder of the study; rows go to ``rows.jsonl`` in it.
-    scheduler : str, optional
-        Address of a cluster that is there already; its workers should have one thread each.
-    force : bool, default False
-        Run everything anew.
-    command : str, optional
-        What rows say they were made by; the command line of this process by default.
-
-    Yields
-    ------
-    StudyRun
-        In the order of datasets: the runs of one rank, then seeds, policies. Those of a seed are finished together.
-
-    Raises
-    ------
-    ClusterUnreachableError
-        No scheduler answers at the address.
-    ClusterError
-        The cluster has fewer workers than ranks.
-    DatasetError
-        A dataset can be neither found nor made.
+    Parameters and errors are those of `dsgd.study.run_study`.
+    The runs of a seed are finished together.
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
@@ -82,39 +58,35 @@ def run_tuning_study(
 
 def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], record: Record) -> Iterator[StudyRun]:
     """Run the policies on one dataset."""
-    study, described, blocks, made = specs[0].study, data.describe(), None, dict[str, StudyRun]()
-    alone = []
-    for spec in specs:
-        if spec.policy == SEQUENTIAL:
-            run = record.recall(spec)
-            if run is None:
-                curve = _Curve(spec, None, data, None)
-                curve.look(study.target_epochs)
-                run = record.add(spec, {**described, **curve.as_row()})
-            alone.append(run)
-            yield run
-    targets = targets_of(run.row for run in alone)
-    for seed in study.seeds:
-        together = [spec for spec in specs if spec.seed == seed and spec.policy != SEQUENTIAL]
-        missing = [spec for spec in together if not record.has([spec])]
-        if missing and blocks is None and client is not None:
+    study, described, blocks = specs[0].study, data.describe(), None
+
+    def alone(missing: list[TuningRun]) -> Iterator[Row]:
+        for spec in missing:
+            curve = _Curve(spec, None, data, None)
+            curve.look(study.target_epochs)
+            yield {**described, **curve.as_row()}
+
+    def by_turns(missing: list[TuningRun]) -> list[Row]:
+        nonlocal blocks
+        if blocks is None and client is not None:
             # As an estimator deals the rows of an array.
             blocks = place(client, data.X, data.y, study.ranks, "shuffled")
             # Loading compiled code is in no timing.
             _model(missing[0], client, 1).fit(blocks, None)
         where = client if study.network is None else SimulatedCluster(study.ranks, study.network)
-        for curve in _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[seed]):
-            made[curve.spec.key] = record.add(curve.spec, {**described, **curve.as_row()})
-        for spec in together:
-            run = made.get(spec.key) or record.recall(spec)
-            if run is not None:
-                yield run
+        curves = _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[missing[0].seed])
+        return [{**described, **curve.as_row()} for curve in curves]
+
+    first = list(record.finish([spec for spec in specs if spec.policy == SEQUENTIAL], alone))
+    yield from first
+    targets = targets_of(run.row for run in first)
+    for seed in study.seeds:
+        together = [spec for spec in specs if spec.seed == seed and spec.policy != SEQUENTIAL]
+        yield from record.finish(together, by_turns)
 
 
 def _by_turns(curves: list[_Curve], target: float) -> list[_Curve]:
     """Train all policies of a seed for each point of their curves, by turns; return them."""
-    if not curves:
-        return curves
     study, going = curves[0].spec.study, curves
     # A virtual clock shows the same every time.
     repeats = 1 if study.network is not None else study.repeats

@@ -11,6 +11,7 @@ from typing import Final
 
 from dsgd.report import Claim, Table, figure_text
 from dsgd.study.frame.rows import Row
+from dsgd.study.frame.summary import AbstractCell, grouped
 from dsgd.study.tuning.grid import AUTO, SEQUENTIAL
 
 __all__ = [
@@ -31,7 +32,7 @@ _POINTS: Final = 0.003
 
 
 @dataclass(frozen=True)
-class TuningCell:
+class TuningCell(AbstractCell):
     """The runs of a policy on a set that differ in nothing but the seed.
 
     Parameters
@@ -70,12 +71,12 @@ class TuningCell:
         """The test accuracy in the end, the median over seeds; None where the runs were ended early."""
         if not all(row["complete"] for row in self.rows):
             return None
-        return float(statistics.median(row["test_accuracy"] for row in self.rows))
+        return self.median("test_accuracy")
 
     @property
     def share(self) -> float:
         """The share of wire and wait in the time of the ranks, the median over seeds."""
-        return float(statistics.median(row["share"] for row in self.rows))
+        return self.median("share")
 
     @property
     def period(self) -> int:
@@ -135,13 +136,6 @@ class TuningSet:
 def seconds_to(row: Row, target: float) -> float:
     """Return after how many seconds the objective of a run was `target`, between points of its curve by a line.
 
-    Parameters
-    ----------
-    row : dict
-        A row with a ``curve``.
-    target : float
-        The training objective to reach.
-
     Returns
     -------
     float
@@ -158,34 +152,20 @@ def seconds_to(row: Row, target: float) -> float:
 
 
 def targets_of(rows: Iterable[Row]) -> dict[int, float]:
-    """Return the objective to reach with each seed: that of one rank in the end.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        The rows of one rank.
-    """
+    """Return from the rows of one rank the objective to reach with each seed: its last one."""
     return {row["seed"]: float(row["curve"][-1]["objective"]) for row in rows}
 
 
 def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
-    """Return the sets of a study, in its order.
-
-    Parameters
-    ----------
-    rows : iterable of dict
-        Rows of one study.
-    """
-    groups: dict[str, dict[str, list[Row]]] = {}
-    for row in rows:
-        groups.setdefault(row["dataset"], {}).setdefault(row["policy"], []).append(row)
+    """Return the sets that the rows of a study are of, in its order."""
     found = []
-    for dataset, policies in groups.items():
-        alone = policies.pop(SEQUENTIAL, [])
+    for (dataset,), own in grouped(rows, "dataset").items():
+        policies = grouped(own, "policy")
+        alone = policies.pop((SEQUENTIAL,), [])
         if not alone:
             continue
         targets = targets_of(alone)
-        cells = [TuningCell(policy, runs[0]["every"], runs, targets) for policy, runs in policies.items()]
+        cells = [TuningCell(policy, runs[0]["every"], runs, targets) for (policy,), runs in policies.items()]
         sweep = sorted((cell for cell in cells if cell.every is not None), key=lambda cell: cell.every or 0)
         if sweep:
             rules = [cell for cell in cells if cell.every is None]
@@ -194,13 +174,7 @@ def summarise_tuning(rows: Iterable[Row]) -> list[TuningSet]:
 
 
 def regret_table(sets: Sequence[TuningSet]) -> Table:
-    """Return the regret of every rule on every set, the default first.
-
-    Parameters
-    ----------
-    sets : sequence of TuningSet
-        The sets.
-    """
+    """Return the regret of every rule on every set, the default first."""
     names = list(dict.fromkeys(cell.policy for one in sets for cell in one.rules))
     lines = []
     for name in names:
@@ -217,13 +191,7 @@ def regret_table(sets: Sequence[TuningSet]) -> Table:
 
 
 def sweep_table(one: TuningSet) -> Table:
-    """Return all policies on a set.
-
-    Parameters
-    ----------
-    one : TuningSet
-        The set.
-    """
+    """Return all policies on a set."""
     lines = []
     lowest, highest = (figure_text(limit(one.targets.values())) for limit in (min, max))
     for cell in (*one.sweep, *one.rules):
@@ -249,13 +217,7 @@ def sweep_table(one: TuningSet) -> Table:
 
 
 def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
-    """Return what is claimed of ``sync="auto"``, held against the study.
-
-    Parameters
-    ----------
-    sets : sequence of TuningSet
-        The sets.
-    """
+    """Return what is claimed of ``sync="auto"``, held against the study."""
     regrets, claims = [], []
     for one in sets:
         cell = one.rule(AUTO)
@@ -292,13 +254,7 @@ def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
 
 
 def tuning_verdict(sets: Sequence[TuningSet]) -> str:
-    """Return the answer of the study in a sentence or two.
-
-    Parameters
-    ----------
-    sets : sequence of TuningSet
-        The sets.
-    """
+    """Return the answer of the study in a sentence or two."""
     regrets = {one.dataset: one.regret(cell) for one in sets if (cell := one.rule(AUTO)) is not None}
     if not regrets:
         return 'The study has not run sync="auto" on any set.'

@@ -1,0 +1,75 @@
+"""What the pages of all studies say alike: what was run, what to doubt, what on, and how many claims hold."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Final
+
+from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
+from dsgd.study.frame.rows import Row
+
+__all__ = ["data_table", "doubts", "facts", "joined", "tally", "time_text", "where"]
+
+_COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
+    "data": lambda row: row["dataset"],
+    "source": lambda row: row["source"],
+    "train rows": lambda row: f"{row['rows']:,}",
+    "test rows": lambda row: f"{row['test_rows']:,}",
+    "a row": lambda row: " x ".join(map(str, row["shape"])),
+    "features": lambda row: f"{row['features']:,}",
+    "non-zero": lambda row: f"{row['density']:.1%}",
+    "commonest label": lambda row: f"{row['majority_accuracy']:.2%}",
+    "best possible": lambda row: "-" if row["bayes_accuracy"] is None else f"{row['bayes_accuracy']:.2%}",
+}
+
+
+def data_table(rows: Iterable[Row], *more: str, note: str = "") -> Table:
+    """Return what was trained on: name, source and rows of each set, and `more` columns."""
+    columns = ("data", "source", "train rows", "test rows", *more)
+    first: dict[str, Row] = {}
+    for row in rows:
+        first.setdefault(row["dataset"], row)
+    return Table(
+        "Data", columns, [tuple(_COLUMNS[name](row) for name in columns) for row in first.values()], note, n_text=2
+    )
+
+
+def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:
+    """Return what was run, with what a study adds of its `own`, and where, as pairs of name and text."""
+    return [("Command", rows[-1]["command"]), *own, *ran(rows)]
+
+
+def doubts(rows: Sequence[Row], own: Iterable[str] = ()) -> list[str]:
+    """Return what makes the seconds of a study hard to compare with each other or with another study's.
+
+    Parameters
+    ----------
+    rows : sequence of dict
+        Rows of one study.
+    own : iterable of str, optional
+        What the study adds.
+    """
+    # Of a cluster elsewhere, and of a virtual clock, this machine's load and cores say nothing.
+    is_here = rows[-1].get("cluster", "local") == "local"
+    return [*origin_doubts(rows), *own, *(load_doubts(rows) if is_here else ())]
+
+
+def tally(claims: Sequence[Claim]) -> str:
+    """Return how many of the claims hold, of those that could be judged, as ``3 of 4``."""
+    judged = [claim for claim in claims if claim.holds is not None]
+    return f"{sum(bool(claim.holds) for claim in judged)} of {len(judged)}"
+
+
+def where(network: str | None) -> str:
+    """Return what ranks were: worker processes, or simulated on a network."""
+    return "worker processes" if network is None else f"simulated, {network}"
+
+
+def joined(values: Iterable[object]) -> str:
+    """Return values with commas between."""
+    return ", ".join(map(str, values))
+
+
+def time_text(seconds: float) -> str:
+    """Return seconds from one second on, and milliseconds below."""
+    return f"{seconds:.2f} s" if seconds >= 1 else f"{1e3 * seconds:.3g} ms"

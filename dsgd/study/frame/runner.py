@@ -1,0 +1,105 @@
+"""Making the runs of a study: those that have a row are there, those that have none are made, on workers of their own.
+
+A study is stopped and goes on as often as one likes: its record is on disk after every run.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from dsgd.report import origin
+from dsgd.study.frame.rows import ROWS_FILE, AbstractRun, Row, RowFile, StudyRun
+from dsgd.study.frame.workers import cluster_where
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["Record", "run_grids"]
+
+RunT = TypeVar("RunT", bound=AbstractRun)
+DataT = TypeVar("DataT")
+
+
+class Record:
+    """The finished runs of a study, one row each, in the folder of the study.
+
+    Parameters
+    ----------
+    out : str or path-like
+        The folder; rows go to ``rows.jsonl`` in it.
+    force : bool, default False
+        Drop the rows that are there.
+    command : str, optional
+        What new rows say they were made by; the command line of this process by default.
+    **about
+        What new rows say besides, such as where their ranks were.
+    """
+
+    def __init__(
+        self, out: str | os.PathLike[str], *, force: bool = False, command: str | None = None, **about: Any
+    ) -> None:
+        self._rows = RowFile(Path(out) / ROWS_FILE, force=force)
+        self._about = {**origin(command), **about}
+
+    def has(self, runs: Iterable[AbstractRun]) -> bool:
+        """Return whether all of these runs are finished."""
+        return all(run.key in self._rows for run in runs)
+
+    def finish(self, runs: Sequence[RunT], measure: Callable[[list[RunT]], Iterable[Row]]) -> Iterator[StudyRun]:
+        """Yield all of these runs in their order, each when its row is on disk.
+
+        Parameters
+        ----------
+        runs : sequence of AbstractRun
+            The runs.
+        measure : callable
+            Takes the runs that have no row yet, and returns what it found of each. It is called only if there are any.
+            As a generator it makes a run when that is asked for, and keeps what they share in its variables; of runs
+            that are made together it returns a list, whose rows are all on disk before the first is yielded.
+        """
+        missing = {run.key: run for run in runs if run.key not in self._rows}
+        found = measure(list(missing.values())) if missing else ()
+        made = zip(missing.values(), found, strict=True)
+        if isinstance(found, list):
+            for run, row in made:
+                self._add(run, row)
+        for run in runs:
+            if run.key not in self._rows:
+                self._add(*next(made))
+            yield StudyRun(self._rows.select([run.key])[0], resumed=run.key not in missing)
+
+    def _add(self, run: AbstractRun, found: Mapping[str, Any]) -> None:
+        when = datetime.now(UTC).isoformat(timespec="seconds")
+        self._rows.append({"key": run.key, **run.settings(), **found, "when": when, **self._about})
+
+
+def run_grids(
+    record: Record,
+    grids: Iterable[tuple[int, Sequence[tuple[DataT, Sequence[RunT]]]]],
+    measure: Callable[[Client | None, DataT, list[RunT]], Iterable[Row]],
+    scheduler: str | None = None,
+) -> Iterator[StudyRun]:
+    """Yield all runs of a study in their order, each when its row is on disk.
+
+    Parameters
+    ----------
+    record : Record
+        Where rows are and go.
+    grids : iterable of (int, sequence of (data, sequence of AbstractRun))
+        Runs by the worker processes that they need, 0 for none, and inside by what they are trained on. Workers are
+        started once for each entry, and only if one of its runs has no row yet.
+    measure : callable
+        Takes a client (None without workers), the data and the runs to make, and yields what it found of each.
+    scheduler : str, optional
+        Address of a cluster to use in place of worker processes on this machine.
+    """
+    for n_workers, parts in grids:
+        needed = n_workers > 0 and not all(record.has(runs) for _, runs in parts)
+        with cluster_where(needed, n_workers, scheduler) as client:
+            for data, runs in parts:
+                yield from record.finish(runs, partial(measure, client, data))
