@@ -5,6 +5,10 @@
     study = demo_collective_study()
     runs = list(run_collective_study(study, "study/"))
     collective_page(study, [run.row for run in runs]).save("study/")
+
+`grid` says which sums, `runner` has the program of a rank that times them, `summary` what rows of a gang say beside the
+model of cost, `report` the page. Programs call what is exported here, and so does the command line; begin with
+`runner`.
 """
 
 from dsgd.study.collectives.grid import WIRES, CollectiveStudy, demo_collective_study

@@ -1,22 +1,31 @@
-"""Running a study of collectives: one row per sum, written when its gang is through."""
+"""Running a study of collectives: the program of a rank that times all-reduces, and a row per sum."""
 
 from __future__ import annotations
 
 import os
+import statistics
 from collections.abc import Iterator, Sequence
 from itertools import groupby
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, Final
 
+import numpy as np
+
+from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate
+from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
-from dsgd.study.collectives.measure import measure, take_blocks
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, run_grids
+from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["run_collective_study"]
+__all__ = ["measure", "run_collective_study", "take_blocks"]
+
+# Sums between two looks at the clock.
+_MOST: Final = 20
+_BATCH_BYTES: Final = 8 << 20
 
 
 def run_collective_study(
@@ -61,3 +70,69 @@ def _measure(client: Client | None, data: None, runs: Sequence[CollectiveRun]) -
     )
     found: list[Row] = workers.value
     return found
+
+
+def take_blocks(blocks: Sequence[Any], rank_number: int) -> None:
+    """Return nothing: the program works on no rows."""
+
+
+def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[str, Any]]:
+    """Time sums; a rank program.
+
+    Short sums are timed some at a time, one after the other as in training; a sum has taken as long as the slowest rank
+    took for it. Of equal lengths the algorithms take turns, so that what else the machine does meets all of them.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    data : object
+        Not looked at.
+    runs : sequence of CollectiveRun
+        What to sum, and how.
+
+    Returns
+    -------
+    list of dict
+        Of each run: seconds, what was predicted from a calibration in the same gang, and what was sent.
+    """
+    transport = rank.group.transport
+    link = calibrate(rank.group)
+    found: dict[CollectiveRun, list[float]] = {}
+    for n_bytes in dict.fromkeys(run.n_bytes for run in runs):
+        same = [run for run in runs if run.n_bytes == n_bytes]
+        groups = [Group(transport, run.algorithm, hosts=[0] * rank.size) for run in same]
+        vector = np.zeros(n_bytes // 4, dtype=np.float32)
+        batch = max(2, min(_MOST, _BATCH_BYTES // n_bytes))
+        seconds = np.zeros((same[0].repeats + 2, len(same)))
+        for line in seconds:
+            for k, group in enumerate(groups):
+                line[k] = _timed(rank, group, vector, batch)
+        rank.group.allreduce(seconds, "max")
+        # The first two make plans and scratch memory.
+        found |= {run: seconds[2:, k].tolist() for k, run in enumerate(same)}
+    rows = []
+    for run, times in found.items():
+        costs = [allreduce_cost(r, rank.size, run.n_bytes // 4, 4, run.algorithm) for r in range(rank.size)]
+        rows.append(
+            {
+                "seconds": statistics.median(times),
+                "fastest_s": min(times),
+                "predicted_s": allreduce_seconds(run.algorithm, run.n_bytes, rank.size, link),
+                "bytes_sent": sum(cost.n_bytes for cost in costs),
+                "messages": sum(cost.messages for cost in costs),
+                **vars(link),
+            }
+        )
+    return rows
+
+
+def _timed(rank: Rank, group: Group, vector: AnyArray, batch: int) -> float:
+    rank.check()
+    clock = rank.ledger.clock
+    rank.group.barrier()
+    begin = clock()
+    for _ in range(batch):
+        group.allreduce(vector)
+    seconds: float = clock() - begin
+    return seconds / batch

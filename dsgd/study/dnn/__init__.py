@@ -5,6 +5,9 @@
     study = demo_dnn_study()
     runs = list(run_dnn_study(study, "study/"))
     dnn_page(study, [run.row for run in runs]).save("study/")
+
+`grid` has the ways of talking, `modules` the networks (they need torch), `runner` trains, `summary` puts rows together,
+`report` draws the page. Programs call what is exported here, and so does the command line; begin with `grid.WAYS`.
 """
 
 from dsgd.study.dnn.grid import WAYS, DnnRun, DnnStudy, Way, demo_dnn_study

@@ -11,7 +11,7 @@ from dsgd.compress import DGC, QSGD, ErrorFeedback, GTopK, Layerwise, PowerSGD
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
 from dsgd.study.frame.grid import check_grid
-from dsgd.study.frame.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun, Row, picked
 from dsgd.sync import (
     DPSGD,
     EASGD,
@@ -148,6 +148,10 @@ class DnnStudy:
         """Return the ways that are run, the synchronous one first."""
         return [SYNCHRONOUS, *(name for name in self.ways if name != SYNCHRONOUS)]
 
+    def all_ranks(self) -> list[int]:
+        """Return the numbers of ranks in the order they are run."""
+        return list(self.ranks)
+
     def count(self) -> int:
         """Return the number of runs."""
         return len(self.models) * len(self.ranks) * len(self.seeds) * len(self.names())
@@ -168,18 +172,10 @@ class DnnRun(AbstractRun):
 
     Parameters
     ----------
-    study : DnnStudy
-        The settings shared by all runs.
-    dataset : str
-        Name of the data at hand.
-    rows, test_rows : int
-        Its rows to train and to test on.
-    ranks : int
-        How many.
+    study, dataset, rows, test_rows, ranks, seed
+        See `DnnStudy.runs`.
     model, name : str
         The network, and the way of talking.
-    seed : int
-        Seed of the start and of the walk over the rows.
     """
 
     study: DnnStudy
@@ -196,22 +192,17 @@ class DnnRun(AbstractRun):
         """The way of talking."""
         return WAYS[self.name](self.study, self.ranks)
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
         study, way = self.study, self.way
         return {
-            "dataset": self.dataset,
-            "rows": self.rows,
-            "test_rows": self.test_rows,
-            "model": self.model,
-            "ranks": self.ranks,
+            **picked(self, "dataset", "rows", "test_rows", "model", "ranks"),
             "strategy": self.name,
             "sync": repr(way.sync),
             "network": study.network,
             "seed": self.seed,
             "looks": list(study.looks),
-            "batch": study.batch,
-            "lr": study.lr,
+            **picked(study, "batch", "lr"),
             "momentum": way.momentum,
         }
 

@@ -1,17 +1,23 @@
-"""The report of a study of neural networks."""
+"""The report of a study of neural networks, and its figures."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import replace
+from typing import Any, Final
 
-from dsgd.report import Page, origin_doubts
-from dsgd.study.dnn.figures import curves_figure, pareto_figure
+from dsgd.report import Axis, Figure, Line, Page, Panel, origin_doubts
+from dsgd.report.figures import series
+from dsgd.report.theme import MUTED
 from dsgd.study.dnn.grid import DnnStudy
-from dsgd.study.dnn.summary import check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
+from dsgd.study.dnn.summary import DnnGang, check_dnn_claims, dnn_answer, dnn_data_table, dnn_table, summarise_dnn
 from dsgd.study.frame.report import facts, joined, where
 
-__all__ = ["dnn_doubts", "dnn_page"]
+__all__ = ["curves_figure", "dnn_doubts", "dnn_page", "pareto_figure"]
+
+_SENT: Final = Axis("sent by all ranks", "log", "B")
+_SECONDS: Final = Axis("seconds", "log", "s")
+_ERROR: Final = Axis("test error", "log", "%")
 
 
 def dnn_page(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> Page:
@@ -55,3 +61,62 @@ def dnn_doubts(study: DnnStudy, rows: Sequence[dict[str, Any]]) -> list[str]:
     if max(row["ranks"] for row in rows) > cores:
         found.append(f"There are {cores} cores: gangs of more ranks take turns, and their times are longer for it.")
     return found
+
+
+def pareto_figure(gangs: Sequence[DnnGang]) -> Figure:
+    """Return test error against bytes and seconds at the end of training, a line of two panels per gang."""
+    panels = []
+    for gang in gangs:
+        for cost, axis in (("bytes_sent", _SENT), ("train_s", _SECONDS)):
+            front = gang.front(cost)
+            points = {cell.name: (cell.median(cost), 1.0 - cell.median("test_accuracy")) for cell in gang.cells}
+            edge = [points[name] for name in front]
+            x, y = [point[0] for point in edge], [point[1] for point in edge]
+            # The others would write over each other; the legend has them all.
+            written = set(front)
+            marks = [Line("no other is better in both", x, y, MUTED, width=1.2, steps=True)]
+            for number, (name, (at, error)) in enumerate(points.items()):
+                colour, marker, _ = series(number)
+                marks.append(Line(name, [at], [error], colour, marker, width=0, size=8, names=[name], written=written))
+            costs, errors = zip(*points.values(), strict=True)
+            panels.append(Panel(_title(gang), _roomy(axis, costs, 0.25), _roomy(_ERROR, errors, 0.12), marks))
+    caption = (
+        "Test error of the model that training returns, against what all ranks have sent and against the time it took. "
+        "Along the line lie those that no other beats in both."
+    )
+    return Figure("pareto", "Accuracy for bytes and for seconds", caption, panels, columns=2, height=330)
+
+
+def curves_figure(gangs: Sequence[DnnGang]) -> Figure:
+    """Return test error against bytes and seconds after some epochs and at the end, a line of panels per gang."""
+    panels = []
+    for gang in gangs:
+        for cost, axis in (("bytes_sent", _SENT), ("seconds", _SECONDS)):
+            marks = []
+            for number, cell in enumerate(gang.cells):
+                colour, marker, dash = series(number)
+                curve = cell.curve()
+                names = [f"{cell.name} after {point['epoch']:g} epochs" for point in curve]
+                x, y = [point[cost] for point in curve], [1.0 - point["accuracy"] for point in curve]
+                marks.append(Line(cell.name, x, y, colour, marker, dash, names=names))
+            panels.append(Panel(_title(gang), axis, _ERROR, marks))
+    caption = "Each point is a training of its own, from the same start, that ends after so many epochs."
+    return Figure("curves", "Test error while training goes on", caption, panels, columns=2, height=330)
+
+
+def _roomy(axis: Axis, values: Sequence[float], share: float) -> Axis:
+    """Return an axis with a share of its length left free below the values, where names of points stand.
+
+    Values within a factor of four of each other are laid out linearly, since few ticks of a logarithmic axis are there.
+    """
+    low, high = min(values), max(values)
+    if low <= 0.0 or high <= 4.0 * low:
+        room = (high - low) or 0.5 * high or 1.0
+        return replace(axis, scale="linear", low=max(0.0, low - share * room), high=high + 0.08 * room)
+    factor = high / low
+    return replace(axis, low=low / factor**share, high=high * factor**0.08)
+
+
+def _title(gang: DnnGang) -> str:
+    where = "worker processes" if gang.network is None else f"simulated, {gang.network}"
+    return f"{gang.model.upper()}, {gang.ranks} ranks ({where})"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -14,8 +13,10 @@ from dsgd.datasets import load
 from dsgd.errors import DatasetError, DsgdError, InvalidDataError
 from dsgd.sim import SimulatedCluster
 from dsgd.study.dnn.grid import DnnRun, DnnStudy
+from dsgd.study.frame.data import file_names
+from dsgd.study.frame.measure import point, spent
 from dsgd.study.frame.rows import Row, StudyRun
-from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
 from dsgd.types import AnyArray
 
@@ -68,9 +69,8 @@ def load_images(rows: int | None = None, test_rows: int | None = None) -> Images
         train, test = (load("mnist", part, dtype=np.float32, download=False) for part in ("train", "test"))
     except DatasetError:
         return _small_digits(rows, test_rows)
-    source = ", ".join(PurePath(path).name for path in train.source.split(" and "))
     return Images(
-        "mnist", source, _images(train.X, rows), _labels(train.y, rows), _images(test.X, test_rows),
+        "mnist", file_names(train.source), _images(train.X, rows), _labels(train.y, rows), _images(test.X, test_rows),
         _labels(test.y, test_rows),
     )  # fmt: skip
 
@@ -118,14 +118,7 @@ def run_dnn_study(
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     images = load_images(study.rows, study.test_rows)
-    grids = (
-        (
-            ranks if study.network is None else 0,
-            [(images, study.runs(images.name, len(images.y), len(images.y_test), ranks))],
-        )
-        for ranks in study.ranks
-    )
-    yield from run_grids(record, grids, _measure, scheduler)
+    yield from run_grids(record, by_ranks(study, [images], study.network), _measure, scheduler)
 
 
 def _measure(client: Client | None, images: Images, runs: Sequence[DnnRun]) -> Iterator[Row]:
@@ -146,21 +139,15 @@ def _train(client: Client | None, images: Images, spec: DnnRun) -> Row:
         model = _fit(client, images, spec, epochs)
         curve.append(
             {
-                "epoch": epochs,
-                # From the first sample to the end of the last epoch, on the first rank.
-                "seconds": model.fit_report_["epochs"][-1]["seconds"],
-                "bytes_sent": int(model.ledger_.totals()["bytes_sent"]),
+                **point(model, epochs),
                 "accuracy": model.score(images.X_test, images.y_test),
                 "train_loss": model.history_[-1]["train_loss"],
             }
         )
-    totals = model.ledger_.totals()
     return {
         "test_accuracy": curve[-1]["accuracy"],
         "train_s": curve[-1]["seconds"],
-        # The ledger has the sums over ranks.
-        **{name: totals[name] / spec.ranks for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
-        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+        **spent(model, spec.ranks),
         "n_params": sum(parameter.numel() for parameter in model.module_.parameters()),
         "curve": curve,
     }

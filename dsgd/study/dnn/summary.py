@@ -81,10 +81,10 @@ class DnnGang:
 
 def summarise_dnn(rows: Iterable[Row]) -> list[DnnGang]:
     """Return what the rows of a study are of: one entry per network and number of ranks that has a synchronous run."""
-    gangs = [
-        DnnGang(*place, [DnnCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()])
-        for place, own in grouped(rows, "dataset", "model", "ranks", "network").items()
-    ]
+    gangs = []
+    for (dataset, model, ranks, network), own in grouped(rows, "dataset", "model", "ranks", "network").items():
+        cells = [DnnCell(name, seeds) for (name,), seeds in grouped(own, "strategy").items()]
+        gangs.append(DnnGang(dataset, model, ranks, network, cells))
     return [gang for gang in gangs if any(cell.name == SYNCHRONOUS for cell in gang.cells)]
 
 

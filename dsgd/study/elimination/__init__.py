@@ -5,6 +5,10 @@
     study, data, skipped = find_problems(demo_elimination_study())
     runs = list(run_elimination_study(study, data, "study/"))
     elimination_page(study, [run.row for run in runs], skipped).save("study/")
+
+`problems` and `grid` say what is run, `runner` trains and `measure` reads what a fit tells of itself; `model` computes
+more ranks from counts. `summary`, `claims`, `tables`, `plots` and `report` say what came out. Programs call what is
+exported here, and so does the command line; begin with `runner`.
 """
 
 from dsgd.study.elimination.claims import check_elimination_claims

@@ -10,7 +10,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.study.elimination.model import TEN_GIGABIT, Network
 from dsgd.study.elimination.problems import PROBLEMS, Problem
 from dsgd.study.frame.grid import check_grid
-from dsgd.study.frame.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun, Row, picked
 
 __all__ = [
     "CACHES",
@@ -182,20 +182,15 @@ class EliminationRun(AbstractRun):
         """Threads of the run; None for all. A rank has one."""
         return self.study.n_threads if self.ranks is None else 1
 
-    def settings(self) -> dict[str, str | int | float | None]:
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
         problem = self.problem
         return {
             "problem": problem.name,
-            "rows": problem.rows,
-            "C": problem.C,
-            "gamma": problem.gamma,
-            "method": self.method,
-            "cache": self.cache,
+            **picked(problem, "rows", "C", "gamma"),
+            **picked(self, "method", "cache"),
             "cache_mb": self.study.cache_mb(self.cache, problem.rows),
-            "solver": self.solver,
-            "ranks": self.ranks,
-            "threads": self.threads,
+            **picked(self, "solver", "ranks", "threads"),
             "tol": self.study.tol,
             "repeat": self.repeat,
         }

@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 from types import MappingProxyType
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ import scipy.sparse as sp
 
 from dsgd.datasets import load
 from dsgd.errors import InvalidParameterError
+from dsgd.study.frame.data import density, file_names
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
 
 __all__ = ["PROBLEMS", "Problem", "ProblemData", "find_problem", "load_problem"]
@@ -98,14 +98,12 @@ class ProblemData:
 
     def describe(self) -> dict[str, Any]:
         """Return what a row says of the data."""
-        n_rows, n_features = self.X.shape
-        non_zero = self.X.nnz if sp.issparse(self.X) else np.count_nonzero(self.X)
         return {
             "text": self.problem.text,
             "source": self.source,
-            "features": int(n_features),
+            "features": int(self.X.shape[1]),
             "classes": len(np.unique(self.y)),
-            "density": float(non_zero / (n_rows * n_features)),
+            "density": density(self.X),
         }
 
 
@@ -146,9 +144,7 @@ def load_problem(problem: Problem, *, data_home: str | os.PathLike[str] | None =
     if problem.rows < len(y):
         chosen = np.sort(np.random.default_rng(0).choice(len(y), problem.rows, replace=False))
         X, y = X[chosen], y[chosen]
-    # Rows of a study travel: of a path they keep the file's name alone.
-    source = ", ".join(PurePath(path).name for path in data.source.split(" and "))
-    return ProblemData(replace(problem, rows=len(y)), source, X, y)
+    return ProblemData(replace(problem, rows=len(y)), file_names(data.source), X, y)
 
 
 # -- generated -----------------------------------------------------------------------------------------------------

@@ -15,6 +15,8 @@ from dsgd.study.frame.summary import AbstractCell, Stat, grouped
 
 __all__ = ["EliminationCell", "EliminationSummary", "summarise_elimination"]
 
+# What runs that differ in nothing but the repetition have in common.
+_KEY = ("problem", "method", "cache", "solver", "ranks")
 _ORDER = {name: number for number, name in enumerate([*PRESETS, REFERENCE])}
 
 
@@ -113,7 +115,7 @@ class EliminationSummary:
 
 def summarise_elimination(rows: Iterable[Row]) -> EliminationSummary:
     """Return the cells that the rows of a study fall into."""
-    groups = grouped(rows, "problem", "method", "cache", "solver", "ranks")
+    groups = grouped(rows, *_KEY)
     place = {name: number for number, name in enumerate(dict.fromkeys(key[0] for key in groups))}
     keys = sorted(groups, key=lambda key: (place[key[0]], key[4] or 0, key[3], key[2] != "small", _ORDER[key[1]]))
-    return EliminationSummary([EliminationCell(*key, groups[key]) for key in keys])
+    return EliminationSummary([EliminationCell(rows=groups[key], **dict(zip(_KEY, key, strict=True))) for key in keys])

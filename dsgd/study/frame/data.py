@@ -16,7 +16,7 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DTYPES", "PARTITIONS", "DataSource", "StudyData", "deal", "load_data", "place"]
+__all__ = ["DTYPES", "PARTITIONS", "DataSource", "StudyData", "deal", "density", "file_names", "load_data", "place"]
 
 #: How rows are dealt to ranks: in file order, at random, or by label (every rank sees one class).
 PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
@@ -78,15 +78,24 @@ class StudyData:
 
     def describe(self) -> dict[str, Any]:
         """Return what a row says of the data."""
-        n_rows, n_features = self.X.shape
-        non_zero = self.X.nnz if hasattr(self.X, "nnz") else np.count_nonzero(self.X)
         return {
             "source": self.source,
-            "features": int(n_features),
-            "density": float(non_zero / (n_rows * n_features)),
+            "features": int(self.X.shape[1]),
+            "density": density(self.X),
             "majority_accuracy": majority_accuracy(self.y, self.y_test),
             "bayes_accuracy": self.bayes_accuracy,
         }
+
+
+def density(X: Any) -> float:
+    """Return the share of the entries of an array or sparse matrix that are not zero."""
+    non_zero = X.nnz if hasattr(X, "nnz") else np.count_nonzero(X)
+    return float(non_zero / (X.shape[0] * X.shape[1]))
+
+
+def file_names(source: str) -> str:
+    """Return the files of a set without their folders: rows of a study travel."""
+    return ", ".join(PurePath(path).name for path in source.split(" and "))
 
 
 def load_data(source: DataSource, dtype: str) -> StudyData:
@@ -111,8 +120,7 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     test = load_or_generate(source.name, "test", n_rows=test_rows, dtype=dtype)
     if train.task == "regression":
         raise InvalidParameterError(f"DataSource({source.name!r}) is a regression set; the study trains classifiers.")
-    # Rows of a study travel: of a path they keep the file's name alone.
-    text = train.source if train.generated else ", ".join(PurePath(p).name for p in train.source.split(" and "))
+    text = train.source if train.generated else file_names(train.source)
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 

@@ -14,7 +14,7 @@ from sklearn.metrics import balanced_accuracy_score, f1_score
 
 from dsgd.types import AnyArray
 
-__all__ = ["LOSSES", "majority_accuracy", "objective", "score"]
+__all__ = ["LOSSES", "majority_accuracy", "objective", "point", "score", "spent"]
 
 _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
     "hinge": lambda margin: np.maximum(0.0, 1.0 - margin),
@@ -84,3 +84,18 @@ def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> fl
         float(np.mean(_LOSSES[loss](values * np.where(y == label, 1.0, -1.0)))) for values, label in outputs
     )
     return 0.5 * alpha * float(np.sum(np.square(model.coef_, dtype=np.float64))) + mean_loss
+
+
+def point(model: Any, epochs: int) -> dict[str, Any]:
+    """Return a point of a curve after so many epochs: seconds from the first sample on the first rank, bytes of all."""
+    seconds, totals = model.fit_report_["epochs"][-1]["seconds"], model.ledger_.totals()
+    return {"epoch": epochs, "seconds": seconds, "bytes_sent": int(totals["bytes_sent"])}
+
+
+def spent(model: Any, ranks: int = 1) -> dict[str, Any]:
+    """Return seconds by phase, of all ranks together or of the mean of so many, and counts of all together."""
+    totals = model.ledger_.totals()
+    return {
+        **{name: totals[name] / ranks for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
+        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+    }

@@ -17,7 +17,17 @@ from typing import Any, Final, TypeAlias
 
 from dsgd.errors import DsgdError, ParseError
 
-__all__ = ["ROWS_FILE", "AbstractRun", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "read_rows"]
+__all__ = [
+    "ROWS_FILE",
+    "AbstractRun",
+    "Row",
+    "RowFile",
+    "StudyRun",
+    "check_rows",
+    "parse_rows",
+    "picked",
+    "read_rows",
+]
 
 Row: TypeAlias = dict[str, Any]
 
@@ -36,6 +46,11 @@ class AbstractRun(ABC):
     def key(self) -> str:
         """The run's name in the file of rows; equal settings give equal keys."""
         return " ".join(f"{name}={value}" for name, value in self.settings().items())
+
+
+def picked(item: object, *names: str) -> Row:
+    """Return these attributes by name."""
+    return {name: getattr(item, name) for name in names}
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from dsgd.study.frame.workers import cluster_where
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["Record", "run_grids"]
+__all__ = ["Record", "by_ranks", "run_grids"]
 
 RunT = TypeVar("RunT", bound=AbstractRun)
 DataT = TypeVar("DataT")
@@ -76,6 +76,13 @@ class Record:
     def _add(self, run: AbstractRun, found: Mapping[str, Any]) -> None:
         when = datetime.now(UTC).isoformat(timespec="seconds")
         self._rows.append({"key": run.key, **run.settings(), **found, "when": when, **self._about})
+
+
+def by_ranks(study: Any, sets: Sequence[Any], network: str | None = None) -> Iterator[Any]:
+    """Yield the grids of a study on some sets for `run_grids`: by ranks, sets. Ranks on a network need no workers."""
+    for ranks in study.all_ranks():
+        parts = [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in sets]
+        yield ranks if network is None else 0, parts
 
 
 def run_grids(

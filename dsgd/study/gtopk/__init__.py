@@ -1,6 +1,7 @@
 """What do sparse sums save on a slow network? A model of cost, and what gTop-k loses on the way.
 
-`model` computes and puts into tables, `report` draws the page; nothing is trained. Begin with `model`.
+`model` computes and puts into tables, `report` draws the page; nothing is trained. The command line calls it, and so
+may programs; begin with `model`.
 """
 
 from dsgd.study.gtopk.model import (

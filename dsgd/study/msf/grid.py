@@ -9,7 +9,7 @@ from typing import Final
 from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
-from dsgd.study.frame.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun, Row, picked
 
 __all__ = ["SCHEDULES", "RunSpec", "Study", "demo_study"]
 
@@ -117,24 +117,11 @@ class RunSpec(AbstractRun):
     every: int | None
     seed: int
 
-    def settings(self) -> dict[str, str | int | float | bool | None]:
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
-        study = self.study
-        return {
-            "dataset": self.dataset,
-            "rows": self.rows,
-            "test_rows": self.test_rows,
-            "ranks": self.ranks,
-            "every": self.every,
-            "seed": self.seed,
-            "epochs": study.epochs,
-            "alpha": study.alpha,
-            "schedule": study.schedule,
-            "loss": study.loss,
-            "partition": study.partition,
-            "fit_intercept": study.fit_intercept,
-            "dtype": study.dtype,
-        }
+        shared = ("epochs", "alpha", "schedule", "loss", "partition", "fit_intercept", "dtype")
+        own = picked(self, "dataset", "rows", "test_rows", "ranks", "every", "seed")
+        return own | picked(self.study, *shared)
 
 
 def demo_study() -> Study:

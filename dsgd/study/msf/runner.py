@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from dsgd.estimators import SGDClassifier
 from dsgd.study.frame.data import StudyData, load_data, place
-from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.measure import objective, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
-from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
 from dsgd.study.msf.grid import RunSpec, Study
 from dsgd.sync import EpochAveraging, LocalSGD
@@ -64,11 +64,7 @@ def run_study(
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler))
     loaded = [load_data(source, study.dtype) for source in study.data]
-    grids = (
-        (ranks, [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded])
-        for ranks in study.all_ranks()
-    )
-    yield from run_grids(record, grids, _measure, scheduler)
+    yield from run_grids(record, by_ranks(study, loaded), _measure, scheduler)
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[RunSpec]) -> Iterator[Row]:
@@ -118,7 +114,6 @@ def _worth(model: SGDClassifier, data: StudyData, study: Study) -> dict[str, flo
 def _cost(model: SGDClassifier) -> dict[str, Any]:
     """Return what the run took: seconds by phase and bytes (summed over ranks), memory, and the curve."""
     report: dict[str, Any] = model.fit_report_
-    totals = model.ledger_.totals()
     curve = [
         {name: record[name] for name in ("epoch", "seconds", "train_loss", "dispersion")} for record in report["epochs"]
     ]
@@ -126,10 +121,7 @@ def _cost(model: SGDClassifier) -> dict[str, Any]:
         # From the first sample to the last synchronisation, on the first rank; placing the data is in elapsed_s only.
         "train_s": curve[-1]["seconds"],
         "elapsed_s": report["elapsed_s"],
-        **{f"{phase}_s": totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")},
-        "bytes_sent": int(totals["bytes_sent"]),
-        "messages": int(totals["messages"]),
-        "rounds": int(totals["rounds"]),
+        **spent(model),
         "dispersion": curve[-1]["dispersion"],
         "peak_rss_bytes": int(report["peak_rss_bytes"]),
         "curve": curve,

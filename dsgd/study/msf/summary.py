@@ -98,7 +98,7 @@ def summarise(rows: Iterable[Row]) -> Summary:
     groups = grouped(rows, "dataset", "ranks", "every")
     order = {dataset: number for number, dataset in enumerate(dict.fromkeys(dataset for dataset, _, _ in groups))}
     keys = sorted(groups, key=lambda key: (order[key[0]], key[1], key[2] or 0))
-    return Summary([Cell(*key, groups[key]) for key in keys])
+    return Summary([Cell(dataset, ranks, every, groups[dataset, ranks, every]) for dataset, ranks, every in keys])
 
 
 def target_reached(row: Row, target: float) -> tuple[int, float] | None:

@@ -13,7 +13,7 @@ from dsgd.sim.network import network_for
 from dsgd.study.frame.data import DTYPES, PARTITIONS, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
-from dsgd.study.frame.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun, Row, picked
 from dsgd.sync import (
     STRATEGIES,
     AbstractStrategy,
@@ -170,20 +170,12 @@ class StrategyRun(AbstractRun):
 
     Parameters
     ----------
-    study : StrategyStudy
-        The settings shared by all runs.
-    dataset : str
-        Name of the data at hand.
-    rows, test_rows : int
-        Its rows to train and to test on.
-    ranks : int
-        How many.
+    study, dataset, rows, test_rows, ranks, seed
+        See `StrategyStudy.runs`.
     name : str
         What the strategy is called.
     strategy : AbstractStrategy
         The strategy.
-    seed : int
-        Seed of the walk over the rows.
     """
 
     study: StrategyStudy
@@ -206,26 +198,17 @@ class StrategyRun(AbstractRun):
         scaled = self.schedule == "constant" and isinstance(self.strategy, _MEANS)
         return self.study.eta0 * (min(_MOST, max(1.0, self.ranks - 1.0)) if scaled else 1.0)
 
-    def settings(self) -> dict[str, str | int | float | None]:
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
-        study = self.study
         return {
-            "dataset": self.dataset,
-            "rows": self.rows,
-            "test_rows": self.test_rows,
-            "ranks": self.ranks,
+            **picked(self, "dataset", "rows", "test_rows", "ranks"),
             "strategy": self.name,
             "sync": repr(self.strategy),
-            "network": study.network,
-            "stragglers": study.stragglers,
+            **picked(self.study, "network", "stragglers"),
             "seed": self.seed,
-            "epochs": study.epochs,
-            "alpha": study.alpha,
-            "loss": study.loss,
-            "schedule": self.schedule,
-            "eta0": self.eta0,
-            "partition": study.partition,
-            "dtype": study.dtype,
+            **picked(self.study, "epochs", "alpha", "loss"),
+            **picked(self, "schedule", "eta0"),
+            **picked(self.study, "partition", "dtype"),
         }
 
 

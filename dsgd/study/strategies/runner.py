@@ -12,9 +12,9 @@ from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, deal, load_data, place
-from dsgd.study.frame.measure import objective, score
+from dsgd.study.frame.measure import objective, point, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
-from dsgd.study.frame.runner import Record, run_grids
+from dsgd.study.frame.runner import Record, by_ranks, run_grids
 from dsgd.study.frame.workers import place_name
 from dsgd.study.strategies.grid import StrategyRun, StrategyStudy, family, looks
 
@@ -42,14 +42,7 @@ def run_strategy_study(
     """
     record = Record(out, force=force, command=command, cluster=place_name(scheduler, study.network))
     loaded = [load_data(source, study.dtype) for source in study.data]
-    grids = (
-        (
-            ranks if study.network is None else 0,
-            [(data, study.runs(data.name, len(data.y), len(data.y_test), ranks)) for data in loaded],
-        )
-        for ranks in study.all_ranks()
-    )
-    yield from run_grids(record, grids, _measure, scheduler)
+    yield from run_grids(record, by_ranks(study, loaded, study.network), _measure, scheduler)
 
 
 def _measure(client: Client | None, data: StudyData, runs: Sequence[StrategyRun]) -> Iterator[Row]:
@@ -91,25 +84,17 @@ def _train(client: Client | None, data: StudyData, placed: tuple[Any, Any], spec
             model.set_params(max_iter=1).fit(*placed)
         for epoch in looks(study.epochs):
             model.set_params(max_iter=epoch).fit(*placed)
-            curve.append(
-                {
-                    "epoch": epoch,
-                    # From the first sample to the end of the last epoch, on the first rank.
-                    "seconds": model.fit_report_["epochs"][-1]["seconds"],
-                    "bytes_sent": int(model.ledger_.totals()["bytes_sent"]),
-                    "objective": objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha),
-                }
-            )
+            worth = objective(model, data.X, data.y, loss=study.loss, alpha=study.alpha)
+            curve.append({**point(model, epoch), "objective": worth})
     except InvalidDataError as error:
         raise DsgdError(f"{spec.name} on {spec.ranks} ranks: {error} Leave it out, or lower --eta0.") from error
-    totals, worth = model.ledger_.totals(), score(model, data.X_test, data.y_test)
+    test = score(model, data.X_test, data.y_test)
     return {
         "family": family(spec.strategy),
-        "test_accuracy": worth["accuracy"],
-        "balanced_accuracy": worth["balanced_accuracy"],
+        "test_accuracy": test["accuracy"],
+        "balanced_accuracy": test["balanced_accuracy"],
         "objective": curve[-1]["objective"],
         "train_s": curve[-1]["seconds"],
-        **{name: totals[name] for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
-        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+        **spent(model),
         "curve": curve,
     }

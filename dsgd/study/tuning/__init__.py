@@ -5,6 +5,9 @@
     study = demo_tuning_study()
     runs = list(run_tuning_study(study, "study/"))
     tuning_page(study, [run.row for run in runs]).save("study/")
+
+`grid` has the rules and the periods, `runner` lets them take turns, `summary` knows targets and regret, `report` draws
+the page. Programs call what is exported here, and so does the command line; begin with `runner`.
 """
 
 from dsgd.study.tuning.grid import AUTO, RULES, TuningRun, TuningStudy, demo_tuning_study

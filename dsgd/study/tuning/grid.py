@@ -11,7 +11,7 @@ from dsgd.sim.network import network_for
 from dsgd.study.frame.data import DTYPES, DataSource
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.measure import LOSSES
-from dsgd.study.frame.rows import AbstractRun
+from dsgd.study.frame.rows import AbstractRun, Row, picked
 from dsgd.sync import AbstractStrategy, AutoSync, EpochAveraging, LocalSGD
 from dsgd.sync.adaptive import (
     QSR,
@@ -139,20 +139,14 @@ class TuningRun(AbstractRun):
 
     Parameters
     ----------
-    study : TuningStudy
-        The settings shared by all runs.
-    dataset : str
-        Name of the data at hand.
-    rows, test_rows : int
-        Its rows to train and to test on.
+    study, dataset, rows, test_rows, seed
+        See `TuningStudy.runs`.
     policy : str
         The period, or the name of the rule, or `SEQUENTIAL`.
     every : int or None
         The period, where it is fixed by the study.
     strategy : AbstractStrategy
         The strategy.
-    seed : int
-        Seed of the walk over the rows.
     """
 
     study: TuningStudy
@@ -169,25 +163,14 @@ class TuningRun(AbstractRun):
         """How many worker processes."""
         return 1 if self.policy == SEQUENTIAL else self.study.ranks
 
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> Row:
         """Return everything that decides what is run, as plain values."""
-        study = self.study
         return {
-            "dataset": self.dataset,
-            "rows": self.rows,
-            "test_rows": self.test_rows,
-            "ranks": self.ranks,
-            "policy": self.policy,
-            "every": self.every,
+            **picked(self, "dataset", "rows", "test_rows", "ranks", "policy", "every"),
             "sync": repr(self.strategy),
-            "network": study.network,
+            "network": self.study.network,
             "seed": self.seed,
-            "epochs": study.epochs,
-            "target_epochs": study.target_epochs,
-            "repeats": study.repeats,
-            "loss": study.loss,
-            "alpha": study.alpha,
-            "dtype": study.dtype,
+            **picked(self.study, "epochs", "target_epochs", "repeats", "loss", "alpha", "dtype"),
         }
 
 
