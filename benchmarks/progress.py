@@ -31,7 +31,7 @@ from rich.live import Live
 
 from dsgd import SGDClassifier
 from dsgd.progress import ProgressLine
-from dsgd.runtime.account import ProgressAccount
+from dsgd.runtime.train.account import ProgressAccount
 
 PARTS: dict[str, Callable[..., Any]] = {
     "message": lambda self: np.zeros(0),

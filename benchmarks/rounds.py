@@ -29,7 +29,7 @@ from common import Rows
 from distributed import Client, LocalCluster
 
 import dsgd.comm.wires.inproc
-import dsgd.runtime.rendezvous
+import dsgd.runtime.worker.rendezvous
 from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 
@@ -46,7 +46,7 @@ WIRES = {
 
 def believe(n_cores: int) -> None:
     """Let a worker process believe that it may use so many cores."""
-    dsgd.runtime.rendezvous.CPU_COUNT = n_cores  # type: ignore[attr-defined]
+    dsgd.runtime.worker.rendezvous.CPU_COUNT = n_cores  # type: ignore[attr-defined]
 
 
 @contextmanager

@@ -8,9 +8,9 @@ import numpy as np
 
 from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.rank import GangResult
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sync import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
 from dsgd.sync.server import Letter
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from dsgd.comm.memory import neighbours
 from dsgd.comm.sockets import mesh
-from dsgd.runtime import rendezvous
+from dsgd.runtime.worker import rendezvous
 
 
 def black_hole(sockets: contextlib.ExitStack) -> str:

@@ -16,11 +16,11 @@ from async_jobs import PUSHING, fit, make_data, make_job
 from dsgd.collectives import Group
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.runtime.checkpoint import Checkpoint
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.rank import GangResult, Mail
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import (
     ADPSGD,

@@ -12,8 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from async_jobs import PUSHING, letter_of, make_data, make_job
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.train import TrainData, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import (
     ASGD,

@@ -25,10 +25,10 @@ from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
-from dsgd.runtime import Checkpoint, Restart, Shrink, keeping, run_on_threads
-from dsgd.runtime.checkpoint import SavedState, describe, read_newest, read_own, write
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train_state import TrainState, adapted
+from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
+from dsgd.runtime.checkpoints.checkpoint import SavedState, describe, read_newest, read_own, write
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, keeping, train
+from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
 

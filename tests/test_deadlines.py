@@ -16,9 +16,9 @@ from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import GangTimeoutError
 from dsgd.local import SGD, Objective, make_shard, n_params
-from dsgd.runtime.deadlines import Deadlines
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.deadlines import Deadlines
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, OneShotAveraging
 from gangs import run_ranks
 

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 from dsgd.errors import AbortedError, GangError, GangTimeoutError, InvalidDataError, RankError, WorkerLostError
-from dsgd.runtime.failures import as_error, describe
+from dsgd.runtime.worker.failures import as_error, describe
 from gang_programs import OddError
 
 WHERE = {"rank": 3, "worker": "tcp://h:1", "host": "h"}

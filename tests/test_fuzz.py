@@ -39,10 +39,10 @@ from dsgd.errors import AbortedError, DsgdError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds
 from dsgd.ledger import RankLedger
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.relays import RelayHandlers
-from dsgd.runtime.store import JobStore
+from dsgd.runtime.train.fused import FusedRounds
+from dsgd.runtime.worker.relays import RelayHandlers
+from dsgd.runtime.worker.store import JobStore
 from dsgd.sync import Cut
 
 N_TESTS = 10

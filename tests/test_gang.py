@@ -288,17 +288,17 @@ def test_a_worker_without_dsgd_is_refused(client: Client) -> None:
 def _hide() -> None:
     import sys
 
-    sys.modules["hidden dsgd"] = sys.modules.pop("dsgd.runtime.member", None)  # type: ignore[assignment]
-    sys.modules["dsgd.runtime.member"] = None  # type: ignore[assignment]
+    sys.modules["hidden dsgd"] = sys.modules.pop("dsgd.runtime.worker.member", None)  # type: ignore[assignment]
+    sys.modules["dsgd.runtime.worker.member"] = None  # type: ignore[assignment]
 
 
 def _show() -> None:
     import sys
 
     hidden = sys.modules.pop("hidden dsgd")
-    del sys.modules["dsgd.runtime.member"]
+    del sys.modules["dsgd.runtime.worker.member"]
     if hidden is not None:
-        sys.modules["dsgd.runtime.member"] = hidden
+        sys.modules["dsgd.runtime.worker.member"] = hidden
 
 
 def test_a_leased_worker_is_not_scaled_away(cluster: LocalCluster, client: Client) -> None:

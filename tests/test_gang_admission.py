@@ -19,7 +19,8 @@ from chaos.harness import Cluster
 from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
-from dsgd.runtime.plugins import GangSchedulerPlugin, register
+from dsgd.runtime.gang.plugins import register
+from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -18,10 +18,9 @@ import pytest
 import dsgd.sync
 from dsgd import compress
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime import keeping
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.serving import mail_for
-from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.train import TrainData, TrainJob, keeping, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sim.compute import AbstractStragglers
 from dsgd.sync import AbstractStrategy

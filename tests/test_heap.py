@@ -9,12 +9,12 @@ import sys
 
 import pytest
 
-from dsgd.runtime import heap
+from dsgd.runtime.worker import heap
 
 _PROGRAM = """
 import json, resource
 import numpy as np
-from dsgd.runtime.heap import keep_freed_memory
+from dsgd.runtime.worker.heap import keep_freed_memory
 
 def faults():
     before = resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -13,11 +13,10 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime import keeping
+from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.snapshot import SnapshotKeeper
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train import TrainData, TrainJob, keeping, train
 from dsgd.sync import Hogwild, LocalSGD
 from gangs import run_gang
 from reference import asynchronous as reference

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dsgd.runtime.registry import Registry
+from dsgd.runtime.scheduler.registry import Registry
 
 TOKEN = b"t" * 32
 

@@ -8,8 +8,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from dsgd.runtime.jobs import Job
-from dsgd.runtime.registry import Registry
+from dsgd.runtime.scheduler.jobs import Job
+from dsgd.runtime.scheduler.registry import Registry
 
 WORKERS = "wxyz"
 CLIENTS = "abc"

@@ -24,11 +24,10 @@ from dsgd.comm.wires import inproc
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
-from dsgd.runtime import fused, train_rounds, train_walk
-from dsgd.runtime.fused import FusedRounds
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train_rounds import Rounds
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, fused, rounds, train, walk
+from dsgd.runtime.train.fused import FusedRounds
+from dsgd.runtime.train.rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
 from gangs import SHARED, connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
 
@@ -136,8 +135,8 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
     """A round of many calls of the kernel that takes steps, to whose ends the model owes some of its bits, is fused."""
     shards, strategy = shards_of([60, 47]), LocalSGD(every=20)
     whole, _ = train_on("threads-asleep", shards, strategy)
-    monkeypatch.setattr(train_walk, "_ENTRIES_PER_CALL", 100)
-    monkeypatch.setattr(train_walk, "_ENTRIES_PER_WEIGHT", 0)
+    monkeypatch.setattr(walk, "_ENTRIES_PER_CALL", 100)
+    monkeypatch.setattr(walk, "_ENTRIES_PER_WEIGHT", 0)
     expected, _ = train_on("threads-asleep", shards, strategy)
     assert not calls
     got, _ = train_on(kind, shards, strategy)
@@ -148,7 +147,7 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
 
 def test_rounds_of_a_second_are_not_fused(calls: dict[int, list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever wants to stop would have to wait for the end of the round."""
-    monkeypatch.setattr(train_rounds, "MOST_ENTRIES_PER_CALL", 20 * (N_FEATURES + 1 + 16) - 1)
+    monkeypatch.setattr(rounds, "MOST_ENTRIES_PER_CALL", 20 * (N_FEATURES + 1 + 16) - 1)
     train_on("threads", shards_of([60, 60]), LocalSGD(every=20))
     assert not calls
     train_on("threads", shards_of([60, 60]), LocalSGD(every=15))

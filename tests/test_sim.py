@@ -18,8 +18,8 @@ from dsgd.cli import app
 from dsgd.compress import ErrorFeedback, GTopK, TopK
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import (
     NETWORKS,
     Calibration,

@@ -9,9 +9,9 @@ import pytest
 
 from async_jobs import fit, make_data
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sync import ASGD, BackupWorkers, Hogwild, MinibatchSGD
 
 ALPHA, BATCH, EPOCHS = 0.02, 8, 3

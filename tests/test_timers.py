@@ -10,7 +10,8 @@ from typing import Any
 from distributed import Client, LocalCluster, Scheduler, Worker
 from tornado.ioloop import PeriodicCallback
 
-from dsgd.runtime import Rank, run_on_cluster, timers
+from dsgd.runtime import Rank, run_on_cluster
+from dsgd.runtime.worker import timers
 
 
 def _worker(**periods: float) -> Any:

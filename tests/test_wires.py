@@ -19,7 +19,7 @@ from dsgd import SGDClassifier
 from dsgd.comm.sockets.listener import parse_ports, split_address
 from dsgd.errors import ClusterError, InvalidParameterError
 from dsgd.runtime import run_on_cluster
-from dsgd.runtime.wires import WireOptions, open_listener
+from dsgd.runtime.worker.wires import WireOptions, open_listener
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
 pytestmark = pytest.mark.cluster

@@ -11,7 +11,7 @@ import numpy as np
 
 import chaos.nodes
 import dsgd.inputs.sources
-import dsgd.runtime.member
+import dsgd.runtime.worker.member
 import gang_programs
 import gangs
 from dsgd import SGDClassifier

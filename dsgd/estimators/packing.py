@@ -14,8 +14,8 @@ from dsgd.local import ShardBuilder
 from dsgd.local.mapped import STRIDE_BYTES
 from dsgd.local.windows import WINDOW_BYTES
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.train_job import TrainData
-from dsgd.runtime.train_walk import entries_per_call
+from dsgd.runtime.train.job import TrainData
+from dsgd.runtime.train.walk import entries_per_call
 from dsgd.types import AnyArray
 
 __all__ = ["OUT_OF_CORE_ADVICE", "Packer"]

@@ -14,8 +14,8 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.local import AbstractRule, steps_of
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.policy import as_policy
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.gang.policy import as_policy
 from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_number

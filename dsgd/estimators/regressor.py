@@ -15,8 +15,8 @@ from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, announced, lazy
 from dsgd.local import AbstractRule, Objective
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]

@@ -36,8 +36,8 @@ from dsgd.inputs.sources import (
 )
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.progress import Audience
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.policy import FailurePolicy
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.sim import SimulatedCluster

@@ -8,14 +8,14 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any, Final
 
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.policy import FailurePolicy, Restart, Shrink
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.gang.policy import FailurePolicy, Restart, Shrink
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server, ServerProgram
 from dsgd.runtime.threads import run_on_threads
 
 if TYPE_CHECKING:
-    from dsgd.runtime.client import client_for, client_of, close_own_cluster, connect_client
-    from dsgd.runtime.job import run_on_cluster
+    from dsgd.runtime.gang.client import client_for, client_of, close_own_cluster, connect_client
+    from dsgd.runtime.gang.job import run_on_cluster
 
 __all__ = [
     "Checkpoint",
@@ -37,11 +37,11 @@ __all__ = [
 ]
 
 _HOMES: Final = {
-    "client_for": "dsgd.runtime.client",
-    "client_of": "dsgd.runtime.client",
-    "close_own_cluster": "dsgd.runtime.client",
-    "connect_client": "dsgd.runtime.client",
-    "run_on_cluster": "dsgd.runtime.job",
+    "client_for": "dsgd.runtime.gang.client",
+    "client_of": "dsgd.runtime.gang.client",
+    "close_own_cluster": "dsgd.runtime.gang.client",
+    "connect_client": "dsgd.runtime.gang.client",
+    "run_on_cluster": "dsgd.runtime.gang.job",
 }
 
 

@@ -2,7 +2,7 @@
 
 A worker needs, beyond what it uses now (the blocks that Dask holds there included), what its blocks pack into, the
 largest of them once more while it is copied, those that come from other workers up to what is kept of them
-(`dsgd.runtime.fetch`), and what its ranks train with. It may fill its limit to where Dask would pause it.
+(`dsgd.runtime.worker.fetch`), and what its ranks train with. It may fill its limit to where Dask would pause it.
 
 All of it is known before: rows, entries and types of the blocks from the look that was taken at each, limits and use
 from the workers' heartbeats.

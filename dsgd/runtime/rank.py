@@ -12,7 +12,7 @@ from dsgd.collectives.group import Group
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
-from dsgd.runtime.snapshot import SnapshotKeeper
+from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 
 __all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
 

@@ -104,7 +104,7 @@ def _make_probe() -> Callable[[], dict[str, str]]:
         from importlib.metadata import version
 
         try:
-            importlib.import_module("dsgd.runtime.member")
+            importlib.import_module("dsgd.runtime.worker.member")
             return {
                 # What is loaded: what is installed may be newer, where a process was not restarted.
                 "dsgd": importlib.import_module("dsgd").__version__,

@@ -185,7 +185,7 @@ def run_measurement(
     """
     if client is None:
         return run_on_threads(program, [None] * (ranks or 2), args)
-    from dsgd.runtime.job import run_on_cluster
+    from dsgd.runtime.gang.job import run_on_cluster
 
     n_ranks = ranks or sum(client.nthreads().values())
     if n_ranks < 2:

@@ -9,10 +9,10 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.local import SGD, Objective, Shard
-from dsgd.runtime.fused import window_for
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import train
-from dsgd.runtime.train_job import TrainData, TrainJob
+from dsgd.runtime.train.fused import window_for
+from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.sync import AbstractStrategy
 
 __all__ = ["MadeRounds", "RoundKind", "are_fused"]

@@ -60,7 +60,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
         called at the end of training.
     fuses : bool
         Whether every round ends in the weighted mean of all models and in nothing else, so that several of them may
-        run inside one kernel (`dsgd.runtime.fused`).
+        run inside one kernel (`dsgd.runtime.train.fused`).
     overlap : bool
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
         (`dsgd.sync.delayed`); of gradients, beside the pass that makes them (`dsgd.sync.buckets`).

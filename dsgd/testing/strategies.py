@@ -13,9 +13,9 @@ import numpy as np
 from dsgd.estimators import SGDClassifier
 from dsgd.local import SGD, Momentum, Objective, make_shard, n_params
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AbstractAdaptation, AbstractStrategy, AnytimeSGD, Hogwild
 from dsgd.sync.base import Exchange, Talk

@@ -22,12 +22,12 @@ from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
 from dsgd.inputs.frames import validated
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
-from dsgd.runtime.serving import mail_for
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainJob, TrainResult, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import AbstractStrategy
 from dsgd.torch.fingerprint import fingerprint

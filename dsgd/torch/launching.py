@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dsgd.comm.base import TransportName
-from dsgd.runtime.client import client_for
-from dsgd.runtime.job import run_on_cluster
+from dsgd.runtime.gang.client import client_for
+from dsgd.runtime.gang.job import run_on_cluster
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 from dsgd.torch.current import run_function

@@ -99,7 +99,7 @@ class LoopState(AbstractState):
 
 
 class LoopSteps:
-    """What `dsgd.runtime.adaptation.Adaptation` asks of an optimiser, as far as a loop of one's own can tell."""
+    """What `dsgd.runtime.train.adaptation.Adaptation` asks of an optimiser, as far as a loop of one's own can tell."""
 
     def rate_sum(self, t_start: float, state: LoopState) -> float:
         """Return the rate of the last step."""

@@ -15,8 +15,8 @@ from torch import nn
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.inputs import BlockSummary, lazy
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.policy import FailurePolicy
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.torch.estimator import AbstractTorchEstimator
 from dsgd.torch.passes import Passes
 from dsgd.torch.statistics import BatchNormPolicy

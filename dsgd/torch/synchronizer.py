@@ -36,9 +36,9 @@ from torch import nn
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.ledger import COMPUTE
-from dsgd.runtime.adaptation import Adaptation
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train_state import TrainState
+from dsgd.runtime.train.adaptation import Adaptation
+from dsgd.runtime.train.state import TrainState
 from dsgd.sync import (
     AbstractAdaptation,
     AbstractLocalTerm,

@@ -23,8 +23,8 @@ from distributed import Client, LocalCluster, Nanny, Scheduler
 from distributed.core import Status
 
 import dsgd.runtime
-import dsgd.runtime.job
-import dsgd.runtime.member
+import dsgd.runtime.gang.job
+import dsgd.runtime.worker.member
 from chaos.gates import GatedPack, GatedProgram, Gates, gated_block
 from dsgd import SGDClassifier
 from dsgd.errors import DsgdError
@@ -186,7 +186,7 @@ def _input(order: FitOrder) -> tuple[Any, Any]:
 
 def _gate(order: FitOrder, say: Connection, watch: Callable[[Mapping[str, Any]], None] | None = None) -> None:
     """Lead the fit of this process through its gates, and let `watch` see its events; nothing else is changed."""
-    run_on_cluster = dsgd.runtime.job.run_on_cluster
+    run_on_cluster = dsgd.runtime.gang.job.run_on_cluster
 
     def gated(program: Any, blocks: Any, *, pack: Any, on_event: Any = None, **options: Any) -> Any:
         def listen(event: Mapping[str, Any]) -> None:

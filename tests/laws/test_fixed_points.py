@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.serving import mail_for
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import STRATEGIES
 from laws.minimisers import MINIMISERS, Block, Settles, pooled, quadratics

@@ -16,12 +16,12 @@ from dsgd.comm import AbortFlag
 from dsgd.comm.topology import Complete, Star
 from dsgd.compress import DGC, QSGD, AdaComp, ErrorFeedback, GTopK, Half, Layerwise, MajorityVote, PowerSGD, TopK
 from dsgd.local import SGD, Objective
-from dsgd.runtime.checkpoint import Checkpoint
-from dsgd.runtime.keeping import StateKeeping
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.snapshot import SnapshotKeeper
-from dsgd.runtime.train_job import TrainJob
-from dsgd.runtime.train_state import TrainState
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.state import TrainState
 from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.base import state_arrays
 from dsgd.sync.period import Cut

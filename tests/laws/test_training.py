@@ -12,11 +12,11 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.local import SGD, Momentum, Objective, make_shard
-from dsgd.runtime.keeping import StateKeeping
+from dsgd.runtime.checkpoints.snapshot import Snapshot, SnapshotKeeper
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.snapshot import Snapshot, SnapshotKeeper
-from dsgd.runtime.train_job import TrainJob
-from dsgd.runtime.train_state import TrainState
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.state import TrainState
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import EASGD, SCAFFOLD, AutoSync, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.adaptive import FixedPeriod

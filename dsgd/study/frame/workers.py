@@ -44,7 +44,7 @@ def cluster_of(ranks: int, scheduler: str | None = None) -> Iterator[Client]:
         return
     from distributed import Client, LocalCluster
 
-    from dsgd.runtime.client import QUIET_WORKER
+    from dsgd.runtime.gang.client import QUIET_WORKER
 
     with _children_ignore_interrupts():
         started = LocalCluster(

@@ -1,0 +1,396 @@
+"""Run a rank program as a gang on a Dask cluster: plan, admit, train, collect."""
+
+from __future__ import annotations
+
+import asyncio
+import pickle
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+import cloudpickle
+
+from dsgd.collectives.group import Algorithm
+from dsgd.comm.base import TransportName
+from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
+from dsgd.ledger import Ledger
+from dsgd.runtime.gang.client import require_cluster
+from dsgd.runtime.gang.plugins import register
+from dsgd.runtime.gang.policy import FailurePolicy, as_policy
+from dsgd.runtime.gang.recovery import Limits, Recovery
+from dsgd.runtime.gang.session import Session
+from dsgd.runtime.memory import MemoryDemand
+from dsgd.runtime.plan import Block, Plan, WorkerInfo
+from dsgd.runtime.rank import GangResult, Mail, RankProgram
+from dsgd.runtime.versions import check_versions
+from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Pack, run_member
+from dsgd.runtime.worker.timers import servers_here, slow_timers
+from dsgd.runtime.worker.wires import WireOptions
+from dsgd.validation import check_number
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["run_on_cluster"]
+
+# A worker may leave between the plan and the lease; then the job is planned again.
+_MAX_PLANS: Final = 3
+# Between two looks for what a lost worker held, and for a worker that takes its place.
+_LOST_S: Final = 0.02
+_REPLAN_S: Final = 0.2
+# Within this time a worker has sent its next heartbeat, on all but very large clusters.
+_HEARTBEAT_S: Final = 1.0
+_SLICE_S: Final = 0.5
+# Ranks go before ordinary tasks that wait on the same worker.
+_PRIORITY: Final = 100
+
+
+def run_on_cluster(
+    program: RankProgram,
+    blocks: Sequence[Future],
+    *,
+    client: Client | None = None,
+    pack: Pack,
+    cut: Cut | None = None,
+    args: tuple[Any, ...] = (),
+    n_ranks: int | None = None,
+    ranks_per_worker: int | None = None,
+    timeout_s: float = 300.0,
+    queue_timeout_s: float = 86_400.0,
+    hung_after_s: float = 15.0,
+    algorithm: Algorithm = "auto",
+    transport: TransportName = "auto",
+    ports: str | int | None = None,
+    interface: str | None = None,
+    on_event: Callable[[Mapping[str, Any]], None] | None = None,
+    block_rows: Sequence[int] | None = None,
+    block_nbytes: Sequence[int] | None = None,
+    demand: MemoryDemand | None = None,
+    on_failure: FailurePolicy = "raise",
+    elastic: bool = False,
+    reload: Callable[[int], Future] | None = None,
+    mail: Mail | None = None,
+    given: Any = None,
+    title: str | None = None,
+) -> GangResult:
+    """Run a rank program on worker processes, over blocks of rows that are on the cluster.
+
+    Every worker runs as many ranks as it has threads, over one copy of its rows; see `dsgd.comm.wires.nested` for how
+    they are connected. Blocks move from worker to worker where they must; neither they nor anything the ranks say to
+    each other passes through the scheduler or the client. Jobs that want the same workers run one after the other.
+
+    Parameters
+    ----------
+    program : RankProgram
+        Called on every rank as ``program(rank, data, *args)``. Between slices of work of about a second it calls
+        ``rank.check()``, so that it notices when the job stops.
+    blocks : sequence of Future
+        The input, cut by rows; each holds one block. They stay the caller's.
+    client : distributed.Client or None, default None
+        A synchronous client; None takes the current one.
+    pack : callable
+        Called on every worker as ``pack(blocks, rank_number)`` with the sequence of its blocks in input order (maybe
+        none) and the number of its first rank; returns the data. Every access to a block fetches it, so a packer that
+        goes from block to block has one of them in memory at a time. It must not change them: Dask still holds them.
+    cut : callable, optional
+        Called as ``cut(data, n)`` where a worker runs n > 1 ranks: returns the data of each of them, as views of what
+        was packed. By default each rank gets some of the blocks of its worker and packs them by itself, with its own
+        number.
+    args : tuple
+        Further arguments, pickled; small.
+    n_ranks : int or None, default None
+        How many ranks in all; None takes one for every thread of every worker. Fewer are spread over the workers.
+    ranks_per_worker : int or None, default None
+        How many ranks a worker may run at most. Programs that run threads of their own take 1 and ask
+        ``rank.n_threads`` how many they have.
+    timeout_s : float, default 300
+        How long a rank waits for a peer that says nothing.
+    queue_timeout_s : float, default 86400
+        How long the job waits for other jobs to release its workers.
+    hung_after_s : float, default 15
+        How long a worker may send no heartbeat before its rank is taken to hang. Workers that have a rank send one
+        every eighth of that time, or every two seconds, also while a kernel runs that releases the interpreter lock.
+    algorithm : str, default "auto"
+        How `Group.allreduce` works.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
+        ``"auto"`` lets ranks of one host talk through shared memory and all others over TCP, or over the RPC of their
+        workers where no connection can be opened, which the log of the worker says; ``"spin"`` is the same, but a rank
+        that waits for a frame of a neighbour keeps its core busy for up to 10 ms before it sleeps (for a core per rank
+        and no other program beside them); ``"shm"`` is an error where not all ranks share memory; ``"tcp"`` takes TCP
+        alone, ``"rpc"`` the ports of the workers alone; ``"gloo"``, ``"mpi"`` and ``"ucx"`` let torch, mpi4py or
+        ucxx carry the arrays.
+    ports : str or int, optional
+        Ports that ranks may listen on, ``"40000-40100"`` or one; one per rank of a host is needed. By default what the
+        setting ``dsgd.comm.ports`` of dask says, else any.
+    interface : str, optional
+        Network interface that ranks listen on, ``"ib0"``. By default what the setting ``dsgd.comm.interface`` of dask
+        says, else the one of the worker's own address.
+    on_event : callable, optional
+        Called in this thread with what rank 0 publishes; what it raises stops the job, but for
+        `dsgd.progress.StopTraining`, which asks the program to end early (``rank.enough``).
+    block_rows, block_nbytes : sequence of int, optional
+        Rows and bytes of each block where the caller knows them; else bytes are what Dask estimates.
+    demand : MemoryDemand, optional
+        What ranks need of the memory of their workers; by default, blocks pack into as much as they are.
+    on_failure : {"raise", "restart", "shrink"}, Restart or Shrink, default "raise"
+        What happens when a machine fails: its worker leaves, hangs, or cannot be reached by the others. ``"raise"``
+        ends the job. ``"restart"`` forms the gang anew over all blocks, on the workers that are left or, with
+        `n_ranks`, as many as before. ``"shrink"`` goes on with the ranks that are left and the blocks they hold. A
+        program that uses ``rank.keeper`` goes on from its last snapshot; any other starts from the beginning. An
+        error that the program raises ends the job in any case. The objects say how many failures are survived.
+    elastic : bool, default False
+        Whether workers that join the cluster are taken in; the program decides when, see `SnapshotKeeper`.
+    reload : callable, optional
+        Called with the number of a block that was lost with its worker and that Dask cannot compute again (it was
+        scattered); returns a future of the same block.
+    mail : Mail, optional
+        Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
+    given : object, optional
+        What rank 0 alone is given, pickled; see `dsgd.runtime.rank.Rank`. It is sent to one worker, so it may be large.
+    title : str, optional
+        What the job is called on the dashboard of the cluster; by default the name of the program.
+
+    Returns
+    -------
+    GangResult
+        What rank 0 returned, and what every rank measured.
+
+    Raises
+    ------
+    VersionMismatchError
+        A worker, or the scheduler, has no dsgd or another version.
+    ClusterError
+        The workers have too few threads.
+    MemoryLimitError
+        A worker has too little memory for its share.
+    WorkerLostError
+        A worker left during the job, and `on_failure` does not let it go on.
+    GangTimeoutError
+        A rank hangs, or a wait outlived its deadline; names the rank.
+    RankError
+        A rank raised; with the original error as ``__cause__`` where it can be pickled.
+    DsgdError
+        A rank raised an error of this library: it is raised as itself, with a note that names the rank.
+    ClusterUnreachableError
+        The scheduler does not answer any more.
+    """
+    began = time.perf_counter()
+    client = require_cluster(client)
+    blocks = list(blocks)
+    for name, counts in (("block_rows", block_rows), ("block_nbytes", block_nbytes)):
+        if counts is not None and len(counts) != len(blocks):
+            raise InvalidParameterError(
+                f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(counts)}."
+            )
+    check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
+    wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
+    policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
+    payload = cloudpickle.dumps((program, pack, cut, args))
+    for_first = cloudpickle.dumps(given)
+    check_versions(client)
+    register(client)
+    title = title or str(getattr(program, "__name__", type(program).__name__))
+    session = Session(client, timeout_s, on_event, hung_after_s, title)
+    limits = n_ranks, ranks_per_worker
+    recovery = Recovery(session, policy, elastic, block_rows)
+    try:
+        outcomes: list[MemberOutcome] | None = None
+        while outcomes is None:
+            plan = None
+            try:
+                plan = _admitted(
+                    session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, demand, reload
+                )
+                outcomes = _train(session, recovery, plan, blocks, limits, payload, for_first, algorithm, wires, mail)
+            except GangError as error:
+                recovery.heed(error, plan)
+        session.leave()
+    except BaseException as error:
+        # KeyboardInterrupt above all: the ranks must not train on for nobody.
+        session.break_off(f"the client stopped it ({type(error).__name__})")
+        raise
+    stats = [stats for o in outcomes for stats in o.stats]
+    ledger = Ledger(
+        sorted((records for o in outcomes for records in o.records), key=lambda records: records.rank),
+        elapsed_s=time.perf_counter() - began,
+        workers=[str(entry["worker"]) for entry in stats],
+    )
+    return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
+
+
+def _admitted(
+    session: Session,
+    recovery: Recovery,
+    blocks: list[Future],
+    limits: Limits,
+    queue_timeout_s: float,
+    block_rows: Sequence[int] | None,
+    block_nbytes: Sequence[int] | None,
+    demand: MemoryDemand | None,
+    reload: Callable[[int], Future] | None,
+) -> Plan:
+    attempt, deadline = 0, time.monotonic() + session.timeout_s
+    looked_again = False
+    packed = None if demand is None else demand.packed
+    while attempt < _MAX_PLANS:
+        survey = _await_blocks(session, recovery, blocks, reload)
+        # Paused workers start no tasks: they are planned with to tell what they lack, and for nothing else.
+        workers = [WorkerInfo(**worker) for worker in survey["workers"] or survey["paused"]]
+        parts = [
+            Block(
+                index,
+                block["nbytes"] if block_nbytes is None else int(block_nbytes[index]),
+                tuple(block["holders"]),
+                None if block_rows is None else int(block_rows[index]),
+                None if packed is None else packed[index],
+            )
+            for index, block in enumerate(survey["blocks"])
+        ]
+        try:
+            plan = recovery.plan(parts, workers, limits, demand)
+            if not survey["workers"]:
+                raise MemoryLimitError(
+                    f"Dask has paused all {len(workers)} workers of the cluster: their memory is full."
+                )
+        except ClusterError as problem:
+            # After a failure the cluster may be too small for a moment: a nanny starts its worker again.
+            if recovery.cause is None and (looked_again or not isinstance(problem, MemoryLimitError)):
+                raise
+            if recovery.cause is None:
+                # What workers use is known from their heartbeats; memory of the last job may be free by now.
+                looked_again = True
+                time.sleep(_HEARTBEAT_S)
+                continue
+            if time.monotonic() >= deadline:
+                recovery.cause.add_note(f"the gang could not be formed anew: {problem}")
+                raise recovery.cause from problem
+            time.sleep(_REPLAN_S)
+            continue
+        # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
+        if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.members) == len(workers)):
+            return plan
+        attempt += 1
+    raise ClusterError(
+        f"workers left the cluster {_MAX_PLANS} times while the job was planned; wait until it is stable."
+    )
+
+
+def _await_blocks(
+    session: Session, recovery: Recovery, blocks: list[Future], reload: Callable[[int], Future] | None
+) -> dict[str, Any]:
+    """Wait until every block that is needed is in memory; return the survey that found them.
+
+    A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered it
+    is forgotten, and the client has to send it again.
+    """
+
+    async def settled() -> None:
+        waits = [asyncio.ensure_future(block.exception()) for block in blocks if block.status == "pending"]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
+            for wait in pending:
+                wait.cancel()
+
+    deadline = time.monotonic() + session.timeout_s
+    while True:
+        session.client.sync(settled)
+        survey = session.survey([future.key for future in blocks])
+        missing = recovery.missing(survey)
+        if not missing:
+            return survey
+        for index in missing:
+            status = blocks[index].status
+            if status == "error":
+                blocks[index].result()  # raises what computing the block raised
+            if status == "cancelled" or not survey["blocks"][index]["known"]:
+                if reload is None:
+                    raise ClusterError(
+                        f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone "
+                        "and it was not computed by Dask, which could do so again. Load the data again."
+                    )
+                try:
+                    blocks[index] = reload(index)
+                except (KeyError, OSError) as problem:
+                    # The worker that it was sent to has just left: Dask raises what its scheduler stumbled over. The
+                    # next survey knows who is there.
+                    if time.monotonic() >= deadline:
+                        raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
+                    break
+        time.sleep(_LOST_S)
+
+
+def _train(
+    session: Session,
+    recovery: Recovery,
+    plan: Plan,
+    blocks: Sequence[Future],
+    limits: Limits,
+    payload: bytes,
+    for_first: bytes,
+    algorithm: Algorithm,
+    wires: WireOptions,
+    mail: Mail | None,
+) -> list[MemberOutcome]:
+    """Run the members and return their outcomes in order."""
+    futures = [
+        session.client.submit(
+            run_member,
+            MemberTask(
+                session.fence(number),
+                member.worker.address,
+                member.worker.host,
+                member.worker.nthreads,
+                plan.ranks_of,
+                member.blocks,
+                tuple(blocks[index].key for index in member.blocks),
+                member.block_nbytes,
+                payload,
+                session.timeout_s,
+                algorithm,
+                wires,
+                recovery.is_possible,
+                mail,
+                for_first if number == 0 else b"",
+            ),
+            key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
+            workers=[member.worker.address],
+            allow_other_workers=False,
+            pure=False,
+            priority=_PRIORITY,
+        )
+        for number, member in enumerate(plan.members)
+    ]
+    session.futures += futures
+    recovery.started(plan)
+
+    def stalled(status: Mapping[str, Any]) -> str | None:
+        recovery.look_for_newcomers(plan, limits)
+        missing = sorted(set(range(len(futures))) - set(status["started"]))
+        return f"{plan.members[missing[0]]} to start" if missing else None
+
+    with slow_timers(servers_here(session.client)):
+        outcomes: list[MemberOutcome] = _collect(session, futures, stalled)
+    if not all(outcome.ok for outcome in outcomes):
+        session.explain()
+    return outcomes
+
+
+def _collect(
+    session: Session, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], str | None]
+) -> list[Any]:
+    async def settle() -> list[Any]:
+        errors = await asyncio.gather(*(future.exception() for future in futures))
+        if any(error is not None for error in errors) or any(future.status != "finished" for future in futures):
+            return [None] * len(futures)
+        values: list[Any] = await session.client.gather(list(futures), asynchronous=True)
+        return values
+
+    values: list[Any] = session.run(settle, stalled)
+    if any(future.status != "finished" for future in futures):
+        session.check()  # a restart, say, cancels tasks as well: the job knows better why
+    for future in futures:
+        if future.status == "error":
+            future.result()
+        if future.status != "finished":
+            raise ClusterError(f"task {future.key} was {future.status}: a user or another program cancelled it.")
+    return values

@@ -1,0 +1,216 @@
+"""What becomes of a job when a machine fails: whether it goes on, on which workers and with which rows.
+
+Problem: the longer a job and the more its workers, the surer it is to lose one; what the others have computed is still
+there, and mostly their rows are too.
+
+Method: only failures of machines count (a worker left, hangs, or cannot be reached by its peers); what a program
+raises would be raised again. The ranks that are left stop, the gang is planned anew as the next epoch of the same job,
+and its program takes up the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
+Dask, or sent again by the client, and dealt to the workers that there are; a worker whose blocks are the same packs
+nothing. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted by what is left.
+A worker that hangs is removed from the cluster, as Dask itself does later (``worker-ttl``): blocks that it alone holds
+could be had no other way.
+
+With ``elastic`` the gang is also formed anew, at the end of an epoch of training, when the cluster has grown.
+"""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from itertools import accumulate
+from typing import Any, Final
+
+from dsgd.errors import GangError, PausedError
+from dsgd.runtime.gang.policy import Restart, Shrink
+from dsgd.runtime.gang.session import Session
+from dsgd.runtime.memory import MemoryDemand
+from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
+from dsgd.runtime.worker.member import kept_blocks, request_pause
+
+__all__ = ["Limits", "Recovery"]
+
+#: How many ranks there may be, in all and on a worker; see `make_plan`.
+Limits = tuple[int | None, int | None]
+
+_OF_MACHINES: Final = ("lost", "hung", "aborted")
+_ASK_S: Final = 2.0
+_LOOK_S: Final = 1.0
+
+
+class Recovery:
+    """The failures of one job so far, and the plan of what comes next.
+
+    Parameters
+    ----------
+    session : Session
+        The job.
+    policy : Restart, Shrink or None
+        What to do when a machine fails; None raises.
+    elastic : bool
+        Whether the gang takes in workers that join the cluster.
+    block_rows : sequence of int or None
+        Rows of each block, where they are known.
+
+    Attributes
+    ----------
+    kept : dict of str to tuple of int
+        Which blocks each worker has packed for this job.
+    events : list of dict
+        See `GangResult`.
+    cause : BaseException or None
+        The failure that the job recovers from now.
+    """
+
+    def __init__(
+        self,
+        session: Session,
+        policy: Restart | Shrink | None,
+        elastic: bool,
+        block_rows: Sequence[int] | None,
+    ) -> None:
+        self._session = session
+        self._policy = policy
+        self._left = 0 if policy is None else policy.at_most
+        self._elastic = elastic
+        self._block_rows = block_rows
+        self._deaf: set[str] = set()
+        self._plan: Plan | None = None
+        self._dropped: set[int] = set()
+        self._began = self._looked = 0.0
+        self._pausing = False
+        self.kept: dict[str, tuple[int, ...]] = {}
+        self.events: list[dict[str, Any]] = []
+        self.cause: BaseException | None = None
+
+    @property
+    def is_possible(self) -> bool:
+        """Whether the job may be formed anew at all, so that workers keep what it needs."""
+        return self._policy is not None or self._elastic
+
+    def heed(self, error: GangError, plan: Plan | None) -> None:
+        """Prepare to form the gang anew after an error, or raise it.
+
+        Parameters
+        ----------
+        error : GangError
+            What ended the last gang.
+        plan : Plan or None
+            Its plan, if it had one.
+        """
+        record = self._session.failure or {}
+        joined = isinstance(error, PausedError)
+        if plan is None or not (joined or self._is_survived(record)):
+            if self.events:
+                error.add_note(f"the gang had been formed anew {len(self.events)} times before")
+            raise error
+        self._began, self.cause = time.monotonic(), error
+        self._left -= not joined
+        if record.get("kind") == "hung":
+            self._deaf.add(str(record["worker"]))
+        self._deaf.update(self._session.renew(self._deaf, plan.addresses))
+        running = {worker["address"] for worker in self._session.survey([])["workers"]}
+        alive = running - self._deaf
+        members = [address for address in plan.addresses if address in alive]
+        answers = self._session.ask(kept_blocks, members, _ASK_S)
+        # Who does not answer hangs, or has just gone.
+        self._deaf.update(set(members) - set(answers))
+        if self._policy is not None:
+            # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
+            for worker in self._deaf & running:
+                self._session.client.run_on_scheduler(_remove, worker)
+        self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
+        self._plan, self._pausing = plan, False
+        if isinstance(self._policy, Shrink) and not joined:
+            self._dropped |= {
+                index for member in plan.members if member.worker.address not in answers for index in member.blocks
+            }
+        self.events.append(
+            {
+                "kind": "joined" if joined else record["kind"],
+                "rank": None if joined else record["rank"],
+                "worker": "" if joined else record["worker"],
+                "host": "" if joined else record["host"],
+                "policy": "elastic" if joined else type(self._policy).__name__.lower(),
+            }
+        )
+
+    def _is_survived(self, record: Mapping[str, Any]) -> bool:
+        return self._left > 0 and record.get("kind") in _OF_MACHINES
+
+    def missing(self, survey: Mapping[str, Any]) -> list[int]:
+        """Return the blocks that the next gang needs and that are neither packed nor in the memory of a worker."""
+        alive = {worker["address"] for worker in survey["workers"]}
+        self.kept = {worker: packed for worker, packed in self.kept.items() if worker in alive}
+        had = self._dropped.union(*self.kept.values())
+        return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
+
+    def plan(
+        self,
+        blocks: Sequence[Block],
+        workers: Sequence[WorkerInfo],
+        limits: Limits,
+        demand: MemoryDemand | None = None,
+    ) -> Plan:
+        """Return the plan of the next gang; see `make_plan` for what it raises."""
+        workers = [worker for worker in workers if worker.address not in self._deaf]
+        if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
+            return self._shrunk(self._plan, {worker.address for worker in workers})
+        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits, demand)
+
+    def _at_home(self, block: Block) -> Block:
+        """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
+        owners = tuple(worker for worker, packed in self.kept.items() if block.index in packed)
+        # What is packed is in the memory that its worker uses now.
+        return replace(block, holders=owners, packed=0) if owners else block
+
+    def _shrunk(self, plan: Plan, workers: Collection[str]) -> Plan:
+        left = [member for member in plan.members if member.worker.address in workers]
+        if not left and self.cause is not None:
+            raise self.cause
+        self._dropped |= {index for member in plan.members if member not in left for index in member.blocks}
+        first = accumulate((member.n_ranks for member in left), initial=0)
+        return Plan(tuple(replace(member, first_rank=rank) for member, rank in zip(left, first, strict=False)))
+
+    def started(self, plan: Plan) -> None:
+        """Note that the ranks of a plan begin."""
+        self._looked = time.monotonic()
+        if not self.events or "ranks" in self.events[-1]:
+            return
+        lost = sorted(self._dropped)
+        rows = None if self._block_rows is None else sum(self._block_rows[index] for index in lost)
+        seconds = time.monotonic() - self._began
+        self.events[-1] |= {"ranks": plan.n_ranks, "blocks_lost": lost, "rows_lost": rows, "seconds": seconds}
+        self._warn(self.events[-1])
+
+    def _warn(self, event: Mapping[str, Any]) -> None:
+        if event["kind"] == "joined":
+            return
+        what = {"lost": "was lost", "hung": "hangs", "aborted": "could not reach its peers"}[event["kind"]]
+        if event["policy"] == "restart":
+            after = f"training goes on with {event['ranks']} ranks and all rows"
+        else:
+            rows = "unknown" if event["rows_lost"] is None else event["rows_lost"]
+            after = f"training goes on with {event['ranks']} ranks; rows lost in all: {rows}"
+        warnings.warn(
+            f"rank {event['rank']} on worker {event['worker']} (host {event['host']}) {what}; {after}.",
+            RuntimeWarning,
+            stacklevel=5,
+        )
+
+    def look_for_newcomers(self, plan: Plan, limits: Limits) -> None:
+        """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""
+        now = time.monotonic()
+        full = limits[0] is not None and plan.n_ranks >= limits[0]
+        if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
+            return
+        self._looked = now
+        known = self._deaf | set(plan.addresses)
+        if any(not w["busy"] and w["address"] not in known for w in self._session.survey([])["workers"]):
+            self._pausing = bool(self._session.ask(request_pause, plan.addresses, _ASK_S))
+
+
+async def _remove(worker: str, dask_scheduler: Any) -> None:
+    await dask_scheduler.remove_worker(worker, stimulus_id=f"dsgd-hung-{time.monotonic()}")

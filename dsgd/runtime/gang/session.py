@@ -1,0 +1,356 @@
+"""A job as its client sees it: ask for workers, watch, and leave nothing behind."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import secrets
+import time
+import uuid
+from collections.abc import Awaitable, Callable, Collection, Coroutine, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TypeVar
+
+from distributed.comm.core import CommClosedError
+
+from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
+from dsgd.progress.callback import StopTraining
+from dsgd.runtime.fence import Fence
+from dsgd.runtime.plan import Plan
+from dsgd.runtime.progress import warn_user
+from dsgd.runtime.stragglers import straggler_text
+from dsgd.runtime.worker.failures import as_error
+
+if TYPE_CHECKING:
+    from distributed import Client, Future
+
+__all__ = ["Session"]
+
+T = TypeVar("T")
+
+_SLICE_S: Final = 0.5
+_CALL_S: Final = 10.0
+_EXPLAIN_S: Final = 3.0
+_CHECK_S: Final = 0.1
+# Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
+_LEAVE_CALL_S: Final = 1.0
+# Ranks read their abort flag about once a second; one that does not for this long hangs.
+_END_S: Final = 5.0
+_LEAVE_S: Final = 1.5
+
+
+class Session:
+    """One job on one cluster; used by one thread.
+
+    Parameters
+    ----------
+    client : Client
+        Synchronous and connected.
+    timeout_s : float
+        How long nothing may move before a wait fails.
+    on_event : callable or None
+        Called in this thread with what rank 0 publishes, and with ``{"phase": "queued", ...}`` while the job waits
+        for its workers. What it raises stops the job; with `StopTraining` it asks the program to end early.
+    hung_after_s : float
+        How long a worker may be silent before its rank is taken to hang; never by default.
+    title : str
+        What the job is, for people.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        timeout_s: float,
+        on_event: Callable[[Mapping[str, Any]], None] | None = None,
+        hung_after_s: float = float("inf"),
+        title: str = "",
+    ) -> None:
+        self.client = client
+        self._title = title
+        self.job_id = uuid.uuid4().hex
+        self.epoch = 0
+        self.timeout_s = timeout_s
+        self.futures: list[Future] = []
+        self.failure: Mapping[str, Any] | None = None
+        self._token = secrets.token_bytes(32)
+        self._on_event = on_event
+        self._hung_after_s = hung_after_s
+        self._seen = -2  # a version no job has
+        self._admitted = False
+        self._members: list[tuple[str, str, int]] = []
+        self._watch: asyncio.Task[Any] | None = None
+        self._work: asyncio.Future[Any] | None = None
+
+    def fence(self, member: int) -> Fence:
+        """Return what the messages of a member show."""
+        return Fence(self.job_id, self.epoch, self._token, member)
+
+    @property
+    def token(self) -> bytes:
+        """What proves to a worker that a call is from this job."""
+        return self._token
+
+    def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
+        """Return the running workers, and size and holders of the blocks with these keys."""
+        answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
+        return answer
+
+    def admit(self, plan: Plan, queue_timeout_s: float, *, patient: bool = True) -> bool:
+        """Wait for the lease of all workers of the plan.
+
+        Returns
+        -------
+        bool
+            False if the caller should plan again: a worker left before the job began or, unless `patient`, another
+            job holds one.
+
+        Raises
+        ------
+        GangTimeoutError
+            Other jobs held the workers for `queue_timeout_s`.
+        """
+        deadline = time.monotonic() + queue_timeout_s
+        self._admitted = True
+        self._members = [(member.worker.address, member.worker.host, member.n_ranks) for member in plan.members]
+        status = self._call(
+            "dsgd_admit",
+            job_id=self.job_id,
+            epoch=self.epoch,
+            token=self._token,
+            client=self.client.id,
+            members=self._members,
+            hung_after_s=self._hung_after_s,
+            title=self._title,
+        )
+        told = 0
+        while status["job_state"] == "queued" and patient:
+            place = status["position"]
+            if place != told:
+                told = place
+                n_workers = len(status["ahead"])
+                text = f"waiting for workers: {n_workers} belong to other jobs, place {place} in the queue"
+                self._emit({"phase": "queued", "position": place, "workers": n_workers, "text": text})
+            if time.monotonic() >= deadline:
+                raise GangTimeoutError(
+                    f"the job waited {queue_timeout_s:g} s for other jobs to release {', '.join(status['ahead'])}."
+                )
+            status = self._call(
+                "dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=status["version"], wait_s=_SLICE_S
+            )
+        if status["job_state"] == "running":
+            return True
+        failure = status.get("failure")
+        if status["job_state"] != "queued" and (failure is None or failure["kind"] != "lost"):
+            self._raise(status)
+        # Nothing has begun yet: the next attempt takes the place of this one in the queue.
+        self.epoch, self._seen = self.epoch + 1, -2
+        return False
+
+    def run(
+        self, make: Callable[[], Awaitable[Any]], stalled: Callable[[Mapping[str, Any]], str | None] | None = None
+    ) -> Any:
+        """Wait for something on the cluster while watching the job.
+
+        Parameters
+        ----------
+        make : callable
+            Returns the awaitable; called on the client's event loop.
+        stalled : callable, optional
+            Takes the status and returns whom we wait for, or None while all is well. When it has named somebody for
+            `timeout_s`, the wait fails.
+
+        Raises
+        ------
+        DsgdError
+            The job failed; see `dsgd.runtime.worker.failures`.
+        """
+        idle_since, waiting_for = time.monotonic(), None
+        while True:
+            work, status = self._guard(self._slice, make, timeout_s=_SLICE_S + _CALL_S)
+            if status is not None:
+                self._heed(status)
+            if work is not None:
+                return work.result()
+            if status is None:
+                continue
+            culprit = stalled(status) if stalled is not None else None
+            if culprit is None or culprit != waiting_for:
+                idle_since, waiting_for = time.monotonic(), culprit
+            elif time.monotonic() - idle_since >= self.timeout_s:
+                raise GangTimeoutError(
+                    f"nothing moved for {self.timeout_s:g} s: waiting for {culprit}. "
+                    "The worker may be busy with other tasks, or paused because its memory is full."
+                )
+
+    def ask(self, function: Callable[..., Any], workers: Sequence[str], timeout_s: float = _CALL_S) -> dict[str, Any]:
+        """Call ``function(job_id, token, dask_worker=...)`` on workers; return the answers that came, by worker."""
+
+        async def one(worker: str) -> Any:
+            call = self.client.run(function, self.job_id, self._token, workers=[worker], on_error="ignore")
+            return (await asyncio.wait_for(call, timeout_s))[worker]
+
+        async def call_all() -> list[Any]:
+            return await asyncio.gather(*(one(worker) for worker in workers), return_exceptions=True)
+
+        answers = self._guard(call_all, timeout_s=timeout_s + _CALL_S)
+        return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
+
+    def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> list[str]:
+        """Begin the next epoch of the job: wait until its ranks have ended, and let its tasks go.
+
+        Parameters
+        ----------
+        deaf : collection of str
+            Workers that are not waited for.
+        addresses : sequence of str
+            The worker of each member.
+
+        Returns
+        -------
+        list of str
+            Workers whose ranks have not ended in time: one hangs.
+        """
+        self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
+        deadline, seen = time.monotonic() + _END_S, -2
+        while True:
+            status = self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=seen, wait_s=_SLICE_S)
+            seen = status["version"]
+            late = [addresses[member] for member in status["live"] if addresses[member] not in deaf]
+            if not late or time.monotonic() >= deadline:
+                break
+        self._drop()
+        self.epoch, self._seen, self.failure = self.epoch + 1, -2, None
+        return late
+
+    def check(self) -> None:
+        """Raise the error of the job if the scheduler knows one."""
+        self._heed(self._call("dsgd_watch", job_id=self.job_id, seen=self._seen, wait_s=_CHECK_S))
+
+    def explain(self) -> NoReturn:
+        """Raise the error that made a rank end early; the scheduler may learn of it a moment after we do."""
+        deadline = time.monotonic() + _EXPLAIN_S
+        while time.monotonic() < deadline:
+            self._heed(self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S))
+        raise GangError(f"a rank of job {self.job_id} ended early and did not say why; see the logs of the workers.")
+
+    def leave(self) -> None:
+        """End the job that went well."""
+        last = self._call("dsgd_watch", job_id=self.job_id, seen=-2, wait_s=0.0)
+        self._call("dsgd_close", job_id=self.job_id)
+        self._drop()
+        for event in last["events"]:
+            self._emit(event)
+
+    def break_off(self, reason: str) -> None:
+        """End the job that did not: stop its ranks, wait for them a little, and leave nothing behind.
+
+        Never raises an ordinary error: the one that brought us here is the one the user must see.
+        """
+        with contextlib.suppress(Exception):
+            if self._admitted:
+                self._call("dsgd_abort", timeout_s=_LEAVE_CALL_S, job_id=self.job_id, reason=reason)
+                deadline = time.monotonic() + _LEAVE_S
+                # Whoever hangs does not react: waiting for it would only keep the user waiting.
+                deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
+                seen, live = -2, [0]
+                while live and (remaining := deadline - time.monotonic()) > 0:
+                    status = self._call(
+                        "dsgd_watch",
+                        timeout_s=_LEAVE_CALL_S + remaining,
+                        job_id=self.job_id,
+                        seen=seen,
+                        wait_s=remaining,
+                    )
+                    seen = status["version"]
+                    live = [member for member in status["live"] if self._members[member][0] != deaf]
+                self._call("dsgd_close", timeout_s=_LEAVE_CALL_S, job_id=self.job_id)
+        with contextlib.suppress(Exception):
+            self._drop()
+
+    # ---- inside
+
+    async def _slice(
+        self, make: Callable[[], Awaitable[Any]]
+    ) -> tuple[asyncio.Future[Any] | None, dict[str, Any] | None]:
+        # The two waits outlive a slice: a call that is cancelled would cost the connection it waits on.
+        if self._work is None:
+            self._work = asyncio.ensure_future(make())
+        if self._watch is None:
+            call = self.client.scheduler.dsgd_watch(job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S)
+            self._watch = asyncio.ensure_future(call)
+        await asyncio.wait(
+            {self._work, self._watch}, timeout=_SLICE_S + _CALL_S / 2, return_when=asyncio.FIRST_COMPLETED
+        )
+        status = work = None
+        if self._watch.done():
+            watch, self._watch = self._watch, None
+            status = watch.result()
+        if self._work.done():
+            work, self._work = self._work, None
+        return work, status
+
+    def _drop(self) -> None:
+        self._guard(self._end_waits, timeout_s=2 * _LEAVE_CALL_S)
+        for future in self.futures:
+            # A task that still runs is cancelled by this: nobody wants its result any more.
+            future.release()
+        self.futures.clear()
+
+    async def _end_waits(self) -> None:
+        waits = [wait for wait in (self._work, self._watch) if wait is not None]
+        # What is about to end by itself is let end, which is cleaner: the job that is over answers the watch, and
+        # results that are there are gathered in a moment.
+        ending = waits if all(future.done() for future in self.futures) else [w for w in waits if w is self._watch]
+        if ending:
+            await asyncio.wait(ending, timeout=_LEAVE_CALL_S / 4)
+        self._work = self._watch = None
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)
+
+    def _call(self, op: str, *, timeout_s: float = _CALL_S, extra_s: float = 0.0, **arguments: Any) -> Any:
+        async def call() -> Any:
+            return await getattr(self.client.scheduler, op)(**arguments)
+
+        return self._guard(call, timeout_s=timeout_s + extra_s)
+
+    def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
+        # Not client.sync: interrupted by ctrl-C at the wrong moment it prints tracebacks of its own.
+        future = asyncio.run_coroutine_threadsafe(function(*args), self.client.loop.asyncio_loop)
+        try:
+            return future.result(timeout_s)
+        except (CommClosedError, OSError, TimeoutError) as error:
+            raise ClusterUnreachableError(
+                f"the scheduler of {self.client!r} does not answer any more: {error or type(error).__name__}."
+            ) from error
+        finally:
+            future.cancel()
+
+    def _heed(self, status: Mapping[str, Any]) -> None:
+        self._seen = status["version"]
+        for event in status["events"]:
+            self._emit(event)
+        if status["job_state"] in ("failed", "unknown"):
+            self._raise(status)
+
+    def _raise(self, status: Mapping[str, Any]) -> NoReturn:
+        failure = status.get("failure")
+        if failure is None:
+            raise GangError(
+                "the scheduler no longer knows this job: it was restarted, or this client was taken for lost."
+            )
+        self.failure = failure
+        raise as_error(failure)
+
+    def _emit(self, event: Mapping[str, Any]) -> None:
+        if event.get("phase") == "straggler":
+            # A rank does not know where the others are.
+            places = [(worker, host) for worker, host, n in self._members for _ in range(n)]
+            worker, host = places[event["rank"]]
+            event = {**event, "worker": worker, "host": host, "text": straggler_text(event, worker, host)}
+            warn_user(event["text"], StragglerWarning)
+        if self._on_event is None:
+            return
+        try:
+            self._on_event(event)
+        except StopTraining:
+            self._call("dsgd_end_early", job_id=self.job_id)

@@ -1,0 +1,290 @@
+"""The page ``/dsgd`` of the Dask dashboard: jobs, where the time of each rank goes, and how the loss falls.
+
+It is drawn from what the scheduler plugin knows anyway, twice a second and only while somebody looks. This file is
+loaded where the scheduler has a dashboard, and so has bokeh; a scheduler without one has no page, and nothing else
+changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import TYPE_CHECKING, Any, Final
+
+from bokeh.layouts import column, row
+from bokeh.models import ColumnDataSource, Div, HoverTool, Legend, LegendItem, Range1d, Select
+from bokeh.plotting import figure
+from distributed.dashboard import scheduler as dask_dashboard
+from distributed.dashboard.components import add_periodic_callback
+from distributed.dashboard.components.scheduler import BOKEH_THEME, env
+from distributed.dashboard.core import BokehApplication
+from tornado.ioloop import IOLoop
+
+from dsgd.progress.event import count_text
+from dsgd.runtime.scheduler.diary import JobView
+
+if TYPE_CHECKING:
+    from bokeh.document import Document
+    from distributed import Scheduler
+
+    from dsgd.runtime.scheduler.registry import Registry
+
+__all__ = ["PAGE", "GangPage", "attach"]
+
+PAGE: Final = "/dsgd"
+_REDRAW_MS: Final = 500
+# Stacked from work to waiting; told apart with any colour vision, and drawn so in reports.
+_PHASES: Final = ("compute", "encode", "wire", "wait")
+_COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00")
+_CURVES: Final = ("#0072b2", "#d55e00", "#009e73", "#b8609a", "#c98500")
+_MUTED: Final = "#57606a"
+_NEWEST: Final = "the newest job"
+_STATES: Final = {
+    "running": "#0072b2",
+    "queued": "#9a6700",
+    "done": "#1a7f5a",
+    "failed": "#c02f1d",
+    "stopping": "#c02f1d",
+}
+_EMPTY: Final = (
+    "<p class='empty'>No job of dsgd yet. One appears here while an estimator with <code>client=...</code> is fitted "
+    "on this cluster.</p>"
+)
+# Of the table; a data table of bokeh draws its cells once and not again.
+_STYLE: Final = """
+.bk-clearfix { width: 100%; }
+table { border-collapse: collapse; width: 100%; font-size: 14px; }
+th { text-align: left; font-weight: 600; color: #57606a; white-space: nowrap; border-bottom: 1px solid #c6ccd2; }
+td { border-bottom: 1px solid #e4e7eb; white-space: nowrap; }
+th, td { padding: 5px 14px 5px 0; }
+th.number, td.number { text-align: right; font-variant-numeric: tabular-nums; }
+td.note { width: 40%; white-space: normal; color: #57606a; }
+.empty { font-size: 15px; color: #57606a; margin: 8px 0; }
+.id { color: #57606a; }
+"""
+
+
+def attach(scheduler: Scheduler, registry_of: Callable[[Scheduler], Registry]) -> bool:
+    """Add the page to the dashboard of a scheduler, unless it is there.
+
+    Parameters
+    ----------
+    scheduler : distributed.Scheduler
+        The scheduler.
+    registry_of : callable
+        Takes the scheduler and returns its present `Registry`.
+
+    Returns
+    -------
+    bool
+        Whether there is a dashboard, and so a page.
+    """
+    applications = [app for app in scheduler.http_application.applications if hasattr(app, "app_paths")]
+    if not applications:
+        return False
+    prefix = applications[0].prefix
+    if any(f"{prefix}{PAGE}" in app.app_paths for app in applications):
+        return True
+    variables = dask_dashboard.template_variables(scheduler)
+    # The list is that of all pages of this scheduler: each of them shows the way here.
+    if PAGE.strip("/") not in variables["pages"]:
+        variables["pages"].append(PAGE.strip("/"))
+
+    def document(scheduler: Scheduler, extra: dict[str, Any], doc: Document) -> None:
+        page = GangPage(lambda: registry_of(scheduler))
+        doc.title = "Dask: dsgd"
+        doc.add_root(page.root)
+        doc.template = env.get_template("simple.html")
+        doc.template_variables.update(extra)
+        doc.theme = BOKEH_THEME
+        page.update()
+        add_periodic_callback(doc, page, _REDRAW_MS)
+
+    page_application = BokehApplication({PAGE: document}, scheduler, prefix=prefix, template_variables=variables)
+    scheduler.http_application.add_application(page_application)
+    page_application.initialize(IOLoop.current())
+    page_application.start()
+    return True
+
+
+class GangPage:
+    """What one visitor sees.
+
+    Parameters
+    ----------
+    registry : callable
+        Returns the jobs of the scheduler.
+
+    Attributes
+    ----------
+    root : bokeh model
+        The page.
+    """
+
+    def __init__(self, registry: Callable[[], Registry]) -> None:
+        self._registry = registry
+        self._bars = ColumnDataSource({name: [] for name in ("rank", "place", *_PHASES)})
+        self._curves = ColumnDataSource({name: [] for name in ("seconds", "loss", "name", "colour", "width")})
+        self._ends = ColumnDataSource({name: [] for name in ("seconds", "loss", "colour")})
+        self._table = Div(text=_EMPTY, stylesheets=[_STYLE], sizing_mode="stretch_width", name="jobs")
+        self._choice = Select(title="Ranks of", value=_NEWEST, options=[_NEWEST], width=260, name="choice")
+        self._make_bars()
+        self._make_curves()
+        self.root = column(
+            self._table,
+            self._choice,
+            row(self.ranks, self.loss, sizing_mode="stretch_width", spacing=24),
+            sizing_mode="stretch_width",
+            margin=(12, 20, 12, 20),
+            spacing=10,
+        )
+
+    def update(self) -> None:
+        """Draw what the jobs have told by now."""
+        views = self._registry().overview()
+        names = [_NEWEST, *(_name(view) for view in views)]
+        if self._choice.options != names:
+            self._choice.options = names
+        if self._choice.value not in names:
+            self._choice.value = _NEWEST
+        shown = self._chosen(views)
+        self._table.text = _table(views) if views else _EMPTY
+        self._draw_bars(shown)
+        self._draw_curves(views, shown)
+
+    def _chosen(self, views: Sequence[JobView]) -> JobView | None:
+        """Return the job whose ranks are shown; by itself the newest that has told of them."""
+        known = [view for view in views if view.diary.latest]
+        return next((view for view in known if _name(view) == self._choice.value), known[0] if known else None)
+
+    def _make_bars(self) -> None:
+        self.ranks = figure(
+            title="Where the time of each rank goes",
+            height=400,
+            sizing_mode="stretch_width",
+            toolbar_location=None,
+            tools="",
+            x_range=Range1d(0, 1),
+            y_range=Range1d(1.5, -0.5),
+            x_axis_label="seconds so far",
+            y_axis_label="rank",
+            name="ranks",
+        )
+        bars = self.ranks.hbar_stack(
+            list(_PHASES), y="rank", height=0.72, color=list(_COLOURS), source=self._bars, line_color=None
+        )
+        times = [(name, f"@{name}{{0.00}} s") for name in _PHASES]
+        self.ranks.add_tools(HoverTool(renderers=bars, tooltips=[("rank", "@rank"), ("worker", "@place"), *times]))
+        items = [LegendItem(label=name, renderers=[bar]) for name, bar in zip(_PHASES, bars, strict=True)]
+        _decorate(self.ranks, items)
+        self.ranks.ygrid.visible = False
+        self.ranks.yaxis.ticker.min_interval = 1
+        self.ranks.yaxis.ticker.num_minor_ticks = 0
+
+    def _make_curves(self) -> None:
+        self.loss = figure(
+            title="Training loss",
+            height=400,
+            sizing_mode="stretch_width",
+            toolbar_location=None,
+            tools="",
+            x_axis_label="seconds of training",
+            y_axis_label="mean loss of a row",
+            name="loss",
+        )
+        lines = self.loss.multi_line(
+            "seconds", "loss", color="colour", line_width="width", line_join="round", source=self._curves
+        )
+        self.loss.scatter("seconds", "loss", color="colour", size=7, source=self._ends)
+        tips = [("job", "@name"), ("loss", "$data_y{0.000000}"), ("at", "$data_x{0.0} s")]
+        self.loss.add_tools(HoverTool(renderers=[lines], tooltips=tips))
+        _decorate(self.loss, [LegendItem(label={"field": "name"}, renderers=[lines])])
+
+    def _draw_bars(self, view: JobView | None) -> None:
+        latest = {} if view is None else view.diary.latest
+        times = {name: list(latest.get(f"{name}_s", ())) for name in _PHASES}
+        n = len(times["compute"])
+        places = [] if view is None else [*view.places, *[""] * n][:n]
+        self._bars.data = {"rank": list(range(n)), "place": places, **times}
+        title = "Where the time of each rank goes"
+        self.ranks.title.text = title if view is None else f"{title}: {_name(view)}"
+        longest = max((sum(each) for each in zip(*times.values(), strict=True)), default=1.0)
+        self.ranks.x_range.end = 1.02 * longest or 1.0
+        self.ranks.y_range.start = max(n, 2) - 0.5
+
+    def _draw_curves(self, views: Sequence[JobView], shown: JobView | None) -> None:
+        # Those that are over would only take room from those that run.
+        drawn = [view for view in views if view.diary.latest and (view is shown or view.state == "running")]
+        drawn = drawn[: len(_CURVES)]
+        points = [view.diary.points() for view in drawn]
+        # A job keeps its colour while others come and go.
+        colours = [_CURVES[view.number % len(_CURVES)] for view in drawn]
+        self._curves.data = {
+            "seconds": [[seconds for seconds, _ in curve] for curve in points],
+            "loss": [[loss for _, loss in curve] for curve in points],
+            "name": [_name(view) for view in drawn],
+            "colour": colours,
+            "width": [2.5 if view is shown else 1.5 for view in drawn],
+        }
+        ends = [curve[-1] for curve in points]
+        self._ends.data = {
+            "seconds": [seconds for seconds, _ in ends],
+            "loss": [loss for _, loss in ends],
+            "colour": colours,
+        }
+
+
+def _name(view: JobView) -> str:
+    return f"{view.title} {view.name}"
+
+
+_NUMBERS: Final = ("ranks", "epoch", "training loss", "rows/s", "communication", "period", "elapsed")
+_COLUMNS: Final = ("job", "state", *_NUMBERS, "strategy", "note")
+
+
+def _table(views: Sequence[JobView]) -> str:
+    """Return the jobs as a table of HTML; what a job says of itself is escaped."""
+
+    def line(tag: str, cells: dict[str, str]) -> str:
+        kinds = {name: "number" if name in _NUMBERS else name for name in cells}
+        return "<tr>" + "".join(f"<{tag} class='{kinds[n]}'>{text}</{tag}>" for n, text in cells.items()) + "</tr>"
+
+    head = line("th", {name: name for name in _COLUMNS})
+    return f"<table><thead>{head}</thead><tbody>{''.join(line('td', _cells(view)) for view in views)}</tbody></table>"
+
+
+def _cells(view: JobView) -> dict[str, str]:
+    latest = view.diary.latest
+    cells = dict.fromkeys(_COLUMNS, "")
+    cells |= {
+        "job": f"{escape(view.title)} <span class='id'>{escape(view.name)}</span>",
+        "state": f"<b style='color: {_STATES.get(view.state, _MUTED)}'>{view.state}</b>",
+        "ranks": str(view.n_ranks),
+        "elapsed": f"{view.elapsed_s:.1f} s",
+        "note": escape(view.diary.note),
+    }
+    if latest:
+        cells |= {
+            "epoch": f"{latest['epoch']:,} of {latest['max_iter']:,}",
+            "training loss": f"{latest['train_loss']:.5g}",
+            "rows/s": count_text(latest["rows_per_s"]),
+            "communication": f"{latest['comm_share']:.0%}",
+            "period": "" if latest["period"] is None else f"{latest['period']:,}",
+            "strategy": escape(latest["strategy"]),
+        }
+    return cells
+
+
+def _decorate(plot: Any, items: list[LegendItem]) -> None:
+    plot.title.text_font_size = "14px"
+    plot.title.text_color = "#1b1f24"
+    plot.axis.axis_label_text_font_style = "normal"
+    plot.axis.axis_label_text_color = _MUTED
+    plot.axis.major_label_text_color = _MUTED
+    plot.axis.axis_line_color = plot.axis.major_tick_line_color = "#c6ccd2"
+    plot.axis.minor_tick_line_color = None
+    plot.grid.grid_line_color = "#e4e7eb"
+    plot.outline_line_color = None
+    legend = Legend(items=items, orientation="horizontal", border_line_color=None, background_fill_alpha=0.0)
+    legend.label_text_font_size, legend.spacing, legend.margin = "12px", 14, 0
+    plot.add_layout(legend, "below")

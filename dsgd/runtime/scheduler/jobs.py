@@ -1,0 +1,76 @@
+"""What the scheduler keeps of each gang; `dsgd.runtime.scheduler.registry` says what becomes of it."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from dsgd.runtime.plan import rank_names
+from dsgd.runtime.scheduler.diary import JobDiary
+
+__all__ = ["Job", "Member"]
+
+_MAX_EVENTS: Final = 256
+
+
+@dataclass(frozen=True)
+class Member:
+    """The worker of one member: its address, its host and the ranks it runs."""
+
+    worker: str
+    host: str
+    first_rank: int
+    n_ranks: int
+
+    def __str__(self) -> str:
+        return f"{rank_names(self.first_rank, self.n_ranks)} on worker {self.worker}"
+
+
+@dataclass
+class Job:
+    """One gang, from admission to the end of its last member.
+
+    `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
+    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `diary` stays.
+    """
+
+    job_id: str
+    epoch: int
+    token: bytes
+    client: str
+    members: tuple[Member, ...]
+    hung_after_s: float = float("inf")
+    phase: str = "queued"
+    opened: set[str] = field(default_factory=set)
+    started: set[int] = field(default_factory=set)
+    addresses: dict[int, str] = field(default_factory=dict)
+    n_cores: int | None = None
+    ended: set[int] = field(default_factory=set)
+    failure: dict[str, Any] | None = None
+    suspicion: dict[str, Any] | None = None
+    suspected_at: float = 0.0
+    closed_at: float = 0.0
+    version: int = 0
+    events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
+    diary: JobDiary = field(default_factory=JobDiary)
+
+    @property
+    def live(self) -> set[int]:
+        """Members that have begun and not ended."""
+        return self.started - self.ended
+
+    @property
+    def workers(self) -> tuple[str, ...]:
+        """The workers of the job, each once, in the order of their members."""
+        return tuple(dict.fromkeys(member.worker for member in self.members))
+
+    def workers_of(self, members: Iterable[int]) -> tuple[str, ...]:
+        """Return the workers of some members, each once."""
+        return tuple(dict.fromkeys(self.members[member].worker for member in sorted(members)))
+
+    @property
+    def stopped(self) -> bool:
+        """Whether something has gone wrong."""
+        return self.failure is not None or self.suspicion is not None

@@ -1,0 +1,412 @@
+"""The gangs of a cluster, as its scheduler knows them: queue, leases, rendezvous, failures.
+
+Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of
+the workers wait for ever), find its members, and stop as a whole when one of them does.
+
+Method: a job asks for a set of workers and gets all of them at once, first come, first served among jobs whose sets
+overlap. It has a member for every worker, or several on one, which is leased once; a member may run several ranks.
+Members send their addresses and get the full list when the last has come. Every message of a member carries (job,
+epoch, token), so that a task which Dask ran again, or one of a job that is over, is turned away. The first failure is
+the cause; members that only noticed that a peer went quiet are heard after a grace period, in which the cause itself
+usually arrives.
+
+This module knows no Dask: messages go out through `send`, and time comes from `clock`, so the protocol is tested
+without a cluster. All calls come from one thread, the event loop of the scheduler.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+from itertools import accumulate
+from typing import Any, Final
+
+from dsgd.runtime.scheduler.diary import JobDiary, JobView
+from dsgd.runtime.scheduler.jobs import Job, Member
+
+__all__ = ["Registry"]
+
+# How long a member's "my peer went away" waits for the peer's own story or for the scheduler to miss its worker.
+_GRACE_S: Final = 1.0
+# How long a member that does not react to an abort keeps its worker leased after its job was closed.
+_LINGER_S: Final = 10.0
+# So many heartbeats fall into the silence after which a worker hangs; seldom enough for clusters of hundreds.
+_HEARTBEATS: Final = 8
+_LONGEST_HEARTBEAT_S: Final = 2.0
+# So many jobs that are over can still be looked at.
+_N_OVER: Final = 8
+
+
+class Registry:
+    """All jobs of one scheduler.
+
+    Parameters
+    ----------
+    send : callable
+        Takes (worker address, message) and delivers it to the worker plugin there, in order.
+    changed : callable
+        Takes a job id; called when that job has changed, to wake whoever waits for it.
+    clock : callable, default time.monotonic
+        Returns seconds.
+    """
+
+    def __init__(
+        self,
+        send: Callable[[str, dict[str, Any]], None],
+        changed: Callable[[str], None],
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._send = send
+        self._notify = changed
+        self._clock = clock
+        self.jobs: dict[str, Job] = {}
+        self.leases: dict[str, str] = {}
+        self._n_jobs = 0
+        self.over: deque[Job] = deque(maxlen=_N_OVER)
+
+    # ---- the client's side
+
+    def admit(
+        self,
+        job_id: str,
+        epoch: int,
+        token: bytes,
+        client: str,
+        members: Sequence[tuple[str, str, int]],
+        hung_after_s: float = float("inf"),
+        title: str = "",
+    ) -> None:
+        """Put a job in the queue, and grant it if its workers are free; asking again changes nothing.
+
+        A later epoch takes the place of the one before, in the queue too: the gang is formed anew.
+        """
+        before = self.jobs.get(job_id)
+        if before is None or (before.epoch < epoch and before.client == client):
+            if before is not None:
+                self._supersede(before, {worker for worker, *_ in members})
+            first = accumulate((n for *_, n in members), initial=0)
+            gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
+            job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
+            job.diary = JobDiary(title, self._clock(), self._n_jobs) if before is None else before.diary
+            self._n_jobs += before is None
+            if before is not None:
+                job.opened = before.opened & set(job.workers)
+        self._grant()
+
+    def status(self, job_id: str) -> dict[str, Any]:
+        """Return what the client needs to know about its job.
+
+        Returns
+        -------
+        dict
+            ``state``: ``"unknown"``, ``"queued"``, ``"running"``, ``"done"`` (all members ended well) or ``"failed"``;
+            ``version``, a count of changes; ``position`` in the queue, from 1 (0 for a job that is not in it), and
+            ``ahead``, the workers waited for;
+            ``started`` and ``live`` members; ``failure``, a record (kind, rank, worker, host, text, pickled) or None.
+        """
+        self._sweep()
+        job = self.jobs.get(job_id)
+        if job is None or job.phase == "closed":
+            return {"job_state": "unknown", "version": -1, "live": sorted(job.live) if job else []}
+        if job.failure is None and job.suspicion is not None and self._clock() - job.suspected_at >= _GRACE_S:
+            job.failure = job.suspicion
+        queue = [other.job_id for other in self.jobs.values() if other.phase == "queued"]
+        if job.failure is not None:
+            state = "failed"
+        elif job.phase == "queued":
+            state = "queued"
+        else:
+            state = "done" if len(job.ended) == len(job.members) and not job.stopped else "running"
+        return {
+            "job_state": state,
+            "version": job.version,
+            "position": 1 + queue.index(job_id) if job_id in queue else 0,
+            "ahead": sorted(worker for worker in job.workers if self.leases.get(worker, job_id) != job_id),
+            "started": sorted(job.started),
+            "live": sorted(job.live),
+            "failure": job.failure,
+        }
+
+    def take_events(self, job_id: str) -> list[dict[str, Any]]:
+        """Return the progress events that came since the last call."""
+        job = self.jobs.get(job_id)
+        if job is None:
+            return []
+        events = list(job.events)
+        job.events.clear()
+        return events
+
+    def abort(self, job_id: str, reason: str) -> None:
+        """Stop a job from outside: the client asks, or is gone."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.phase != "closed":
+            self._fail(job, {"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": reason, "pickled": b""})
+
+    def end_early(self, job_id: str) -> None:
+        """Ask the program of a job to end with what it has; not all programs heed it."""
+        job = self.jobs.get(job_id)
+        if job is not None and job.phase == "granted" and not job.stopped:
+            for worker in job.opened:
+                self._tell(worker, "end", job)
+
+    def close(self, job_id: str) -> None:
+        """End a job: its workers forget it, its leases go to the next.
+
+        A member that is still running (it has not read its abort flag yet) keeps its worker until it ends, for a while.
+        """
+        job = self.jobs.get(job_id)
+        if job is None or job.phase == "closed":
+            return
+        for worker in job.workers:
+            if worker in job.opened:
+                self._tell(worker, "close", job)
+        job.diary.close("failed" if job.failure is not None else "done", self._clock())
+        self.over.append(job)
+        job.phase = "closed"
+        job.closed_at = self._clock()
+        self._changed(job)
+        self._sweep()
+
+    def overview(self) -> list[JobView]:
+        """Return what there is to see of all jobs and of the last that are over, the newest first."""
+        jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
+        views = []
+        for job in jobs.values():
+            diary = job.diary
+            state = diary.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
+            places = [member.worker for member in job.members for _ in range(member.n_ranks)]
+            elapsed_s = (self._clock() if diary.ended is None else diary.ended) - diary.began
+            views.append(JobView(job.job_id, diary.number, state, places, elapsed_s, diary))
+        return sorted(views, key=lambda view: -view.number)
+
+    # ---- the members' side
+
+    def member_started(self, job_id: str, epoch: int, token: bytes, member: int) -> None:
+        """Note that the task of a member has begun."""
+        job = self._fenced(job_id, epoch, token, member)
+        if job is not None and member not in job.ended:
+            job.started.add(member)
+            self._changed(job)
+
+    def join(
+        self, job_id: str, epoch: int, token: bytes, member: int, address: str, n_cores: int = 1
+    ) -> dict[str, Any]:
+        """Give the data address of a member and the cores it may use, and get those of all when the last has come.
+
+        Returns
+        -------
+        dict
+            ``join_state``: ``"waiting"`` (with ``missing``, those that have not come), ``"ready"`` (with
+            ``addresses`` and ``workers`` in order, and ``n_cores``, the fewest that a member may use), ``"stopped"``
+            (with ``reason``) or ``"stale"``: this task does not belong to the gang (any more).
+        """
+        job = self._fenced(job_id, epoch, token, member)
+        if job is None or job.phase != "granted" or member in job.ended:
+            return {"join_state": "stale"}
+        if job.addresses.get(member, address) != address:
+            return {"join_state": "stale"}
+        if job.stopped:
+            return {"join_state": "stopped", "reason": self._reason(job)}
+        if member not in job.addresses:
+            job.started.add(member)
+            job.addresses[member] = address
+            job.n_cores = min(job.n_cores or n_cores, n_cores)
+            self._changed(job)
+        missing = [k for k in range(len(job.members)) if k not in job.addresses]
+        if missing:
+            return {
+                "join_state": "waiting",
+                "missing": [str(job.members[k]) for k in missing],
+            }
+        return {
+            "join_state": "ready",
+            "addresses": [job.addresses[k] for k in range(len(job.members))],
+            "workers": [member.worker for member in job.members],
+            "n_cores": job.n_cores,
+        }
+
+    def finish(
+        self, job_id: str, epoch: int, token: bytes, member: int, failure: Mapping[str, Any] | None = None
+    ) -> None:
+        """Note that a member has ended, well or with a failure.
+
+        Parameters
+        ----------
+        job_id, epoch, token
+            The fence of the job; a member of an older epoch is not listened to.
+        member : int
+            The member.
+        failure : mapping or None
+            ``kind`` (``"raised"``, or ``"aborted"`` when it stopped because of something elsewhere), ``text``,
+            ``pickled``, the exception as bytes, which are handed on unread, and ``rank``, the rank that failed where
+            it is not the first of the member.
+        """
+        job = self._fenced(job_id, epoch, token, member)
+        if job is None or member in job.ended:
+            return
+        job.ended.add(member)
+        if failure is not None:
+            place = job.members[member]
+            record = {"rank": place.first_rank, **failure, "worker": place.worker, "host": place.host}
+            if record["kind"] == "aborted":
+                self._suspect(job, record)
+            else:
+                self._fail(job, record)
+        self._changed(job)
+        self._sweep()
+
+    def publish(self, job_id: str, event: dict[str, Any]) -> None:
+        """Keep a progress event until the client asks for it; the oldest go when there are too many."""
+        job = self.jobs.get(job_id)
+        if job is not None:
+            job.events.append(event)
+            job.diary.note_event(event)
+            self._changed(job)
+
+    # ---- the cluster's side
+
+    def worker_left(self, worker: str, how: str = "left the cluster") -> None:
+        """Stop the job of a worker that left, and the queued jobs that wait for it.
+
+        Parameters
+        ----------
+        worker : str
+            Its address.
+        how : str
+            How it left, to go on from "worker ...".
+        """
+        for job in list(self.jobs.values()):
+            gone = [number for number, member in enumerate(job.members) if member.worker == worker]
+            if not gone:
+                continue
+            # All of them before the job fails: nobody is told to stop who is no longer there.
+            job.ended.update(gone)
+            job.opened.discard(worker)
+            if job.phase != "closed":
+                first = job.members[gone[0]]
+                record = {"kind": "lost", "rank": first.first_rank, "worker": worker, "host": first.host}
+                self._fail(job, {**record, "text": f"worker {worker} {how}", "pickled": b""})
+            self._changed(job)
+        self.leases.pop(worker, None)
+        self._sweep()
+
+    def hear(self, job_id: str, silent_s: Mapping[str, float]) -> None:
+        """Stop a job one of whose workers has been silent for too long; the longest silence is the cause.
+
+        Parameters
+        ----------
+        job_id : str
+            The job.
+        silent_s : mapping of str to float
+            Seconds since each worker was last heard of.
+        """
+        job = self.jobs.get(job_id)
+        if job is None or job.phase != "granted":
+            return
+        waits = [(silent_s.get(member.worker, 0.0), number) for number, member in enumerate(job.members)]
+        longest_s, number = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
+        if longest_s > job.hung_after_s:
+            member = job.members[number]
+            text = f"its worker was not heard of for {longest_s:.1f} s"
+            record = {
+                "kind": "hung",
+                "rank": member.first_rank,
+                "worker": member.worker,
+                "host": member.host,
+                "text": text,
+            }
+            self._fail(job, {**record, "pickled": b""})
+
+    def client_left(self, client: str) -> None:
+        """Stop and close every job of a client that left: nobody is there to collect."""
+        for job in list(self.jobs.values()):
+            if job.client == client:
+                self.abort(job.job_id, "the client of the job left")
+                self.close(job.job_id)
+
+    def stop_all(self, reason: str) -> None:
+        """Stop every job; its client learns why and closes it."""
+        for job_id in list(self.jobs):
+            self.abort(job_id, reason)
+
+    # ---- inside
+
+    def _fenced(self, job_id: str, epoch: int, token: bytes, member: int) -> Job | None:
+        job = self.jobs.get(job_id)
+        if job is None or job.epoch != epoch or job.token != token or not 0 <= member < len(job.members):
+            return None
+        return job
+
+    def _grant(self) -> None:
+        wanted: set[str] = set()
+        for job in self.jobs.values():
+            if job.phase != "queued" or job.stopped:
+                continue
+            workers = set(job.workers)
+            # An earlier job in the queue keeps its place: a later one may pass only where it wants none of its workers.
+            if not workers & (wanted | self.leases.keys()):
+                job.phase = "granted"
+                for worker in job.workers:
+                    self.leases[worker] = job.job_id
+                    job.opened.add(worker)
+                    self._tell(worker, "open", job)
+                self._changed(job)
+            wanted |= workers
+
+    def _sweep(self) -> None:
+        now = self._clock()
+        for job in [job for job in self.jobs.values() if job.phase == "closed"]:
+            expired = now - job.closed_at >= _LINGER_S
+            busy = () if expired else job.workers_of(job.live)
+            for worker in job.workers:
+                if worker not in busy and self.leases.get(worker) == job.job_id:
+                    del self.leases[worker]
+            if expired or not job.live:
+                del self.jobs[job.job_id]
+                self._notify(job.job_id)
+        self._grant()
+
+    def _supersede(self, job: Job, staying: set[str]) -> None:
+        """Let go of the workers of an epoch; those that stay keep what the job has there."""
+        for worker in job.workers:
+            if self.leases.get(worker) == job.job_id:
+                del self.leases[worker]
+            if worker in job.opened and worker not in staying:
+                self._tell(worker, "close", job)
+
+    def _suspect(self, job: Job, record: dict[str, Any]) -> None:
+        if not job.stopped:
+            job.suspicion = record
+            job.suspected_at = self._clock()
+            self._push_abort(job)
+
+    def _fail(self, job: Job, record: dict[str, Any]) -> None:
+        if job.failure is None:
+            job.failure = record
+            self._push_abort(job)
+            self._changed(job)
+
+    def _push_abort(self, job: Job) -> None:
+        if job.phase == "granted":
+            for worker in job.workers_of(set(range(len(job.members))) - job.ended):
+                self._tell(worker, "abort", job)
+
+    def _tell(self, worker: str, action: str, job: Job) -> None:
+        message: dict[str, Any] = {"action": action, "job_id": job.job_id, "epoch": job.epoch}
+        if action == "open":
+            message |= {"token": job.token, "heartbeat_s": min(job.hung_after_s / _HEARTBEATS, _LONGEST_HEARTBEAT_S)}
+        if action == "abort":
+            message["reason"] = self._reason(job)
+        self._send(worker, message)
+
+    def _reason(self, job: Job) -> str:
+        record = job.failure or job.suspicion
+        if record is None:
+            return ""
+        text = str(record["text"]).strip().splitlines()[-1:] or [record["kind"]]
+        return text[0] if record["rank"] < 0 else f"rank {record['rank']} on worker {record['worker']}: {text[0]}"
+
+    def _changed(self, job: Job) -> None:
+        job.version += 1
+        self._notify(job.job_id)

@@ -1,0 +1,230 @@
+"""The end of an epoch: one short message summed over the ranks, and what all of them conclude from it.
+
+The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
+sums, where the time of each rank went, wishes to keep the state, and whether anybody wants training to end. All ranks
+read the same sums and so take the same decision to stop; none can be left waiting for a round that a peer does not
+begin.
+"""
+
+from __future__ import annotations
+
+from itertools import accumulate
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.local import Evaluation, is_finite
+from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
+from dsgd.runtime.train.account import ProgressAccount
+from dsgd.runtime.train.job import EpochRecord
+from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.model import bring_together
+from dsgd.runtime.train.rounds import Rounds
+from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.suffix import settle_suffix
+from dsgd.runtime.train.walk import charge_visit
+from dsgd.sync import EveryRows
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractUnderWay
+from dsgd.types import FloatVector
+
+__all__ = ["EpochEnd", "settle"]
+
+_ABSURD_LOSS: Final = 1e30
+_NOTHING: Final = np.zeros(0)
+
+
+class _Sums(NamedTuple):
+    """The parts of the message; after the exchange, their sums over the ranks."""
+
+    head: FloatVector
+    objectives: FloatVector
+    validation: FloatVector
+    paces: FloatVector
+    spent: FloatVector
+    wishes: FloatVector
+
+
+class EpochEnd:
+    """Ends the epochs of one rank, together with its peers.
+
+    Parameters
+    ----------
+    run : Run
+        The training run; its state changes in place.
+    keeping : StateKeeping
+        Keeps the state, where it is time.
+    watch : StragglerWatch
+        Finds ranks that are slow.
+    """
+
+    def __init__(self, run: Run, keeping: StateKeeping, watch: StragglerWatch) -> None:
+        self._run, self._rank, self._job, self._at = run, run.rank, run.job, run.at
+        self._keeping, self._watch = keeping, watch
+        self._account = ProgressAccount(
+            run.rank.number,
+            run.rows,
+            run.rank.ledger,
+            run.job.max_iter,
+            type(run.job.strategy).__name__,
+            run.at.elapsed_s,
+        )
+
+    def end(self, rounds: Rounds, n_rounds: int) -> bool:
+        """End an epoch, whose rounds are all over; called by all ranks.
+
+        Parameters
+        ----------
+        rounds : Rounds
+            Has run them.
+        n_rounds : int
+            How many there were since the last call.
+
+        Returns
+        -------
+        bool
+            Whether training ends with it; the same on all ranks.
+
+        Raises
+        ------
+        InvalidDataError
+            The model of a rank left the range of floating-point numbers.
+        PausedError
+            A rank was asked to stop; all have kept their state.
+        """
+        at, job = self._at, self._job
+        is_last = at.epoch == job.max_iter - 1
+        same_model = self._run.ends_equal(self._run.clock_at(at.cut.rounds - 1))
+        measured = job.strategy.exchanges == "model" and same_model
+        dispersion = rounds.squared_distance_from_mean() if measured else np.nan
+        settle_suffix(self._rank, job, at.params, at.optimizer)
+        settle(self._run, is_last=False)
+        self._end_exchanges()
+        self._rank.worked(epochs=1)
+        sums = self._sum_over_ranks(self._message(dispersion))
+        record = self._record(sums)
+        self._tell_of(self._watch.update(sums.paces, n_rounds))
+        n_seen = sums.head[1]
+        at.history.append(record)
+        at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
+        if self._run.adaptation is not None:
+            self._run.adaptation.cut_epoch(at)
+        n_enough = sums.head[-1]
+        objectives = sums.objectives / max(1.0, n_seen)
+        has_converged = at.stop_rule.update(objectives, record.validation_score, job, at.optimizer)
+        ends = bool(has_converged or is_last or n_enough > 0)
+        if self._keeping.is_on:
+            self._keep(sums.wishes, is_last=ends, same_model=same_model)
+        self._account.update(sums.spent, n_seen)
+        self._publish(record, last=ends)
+        return ends
+
+    def _message(self, dispersion: float) -> _Sums:
+        """Return this rank's part of the sums; the score is that of the model that all ranks together have."""
+        state = self._at.optimizer
+        validation = self._evaluate_validation().as_vector() if self._job.early_stopping else _NOTHING
+        broken = not is_finite(self._at.params) or self._predicts_beyond_range()
+        objectives = state.output_losses
+        if not broken:
+            objectives = self._job.optimizer.objective_sums(self._at.params, self._run.data.shard, state)
+        return _Sums(
+            np.array([state.loss_sum, state.n_seen, broken, dispersion, self._rank.enough.is_set()]),
+            objectives,
+            validation,
+            self._watch.message(state.n_seen),
+            self._account.message(),
+            self._keeping.wishes() if self._keeping.is_on else _NOTHING,
+        )
+
+    def _predicts_beyond_range(self) -> bool:
+        """Return whether a finite model of float32 has predictions, on the rows of this rank, that are not."""
+        at, job = self._at, self._job
+        # Losses say when to look: those of such predictions are far beyond any that mean something.
+        if job.scoring != "r2" or at.params.dtype != np.float32 or at.optimizer.loss_sum < _ABSURD_LOSS:
+            return False
+        found = job.optimizer.evaluate(at.params, self._run.data.shard, at.optimizer)
+        return not found.sq_error_sum < float(np.finfo(np.float32).max) ** 2
+
+    def _sum_over_ranks(self, parts: _Sums) -> _Sums:
+        if self._rank.size == 1:
+            return parts
+        message, ledger = np.concatenate(parts), self._rank.ledger
+        self._run.deadlines.expect("edge")
+        ledger.begin_round("control")
+        self._rank.group.allreduce(message)
+        ledger.end_round()
+        self._run.deadlines.end_edge(ledger.clock())
+        # Not np.split, which takes as long as the exchange.
+        stops = list(accumulate(map(len, parts)))
+        return _Sums(*(message[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)))
+
+    def _record(self, sums: _Sums) -> EpochRecord:
+        """Return the line of the history that the sums make."""
+        loss_sum, n_seen, n_broken, dispersion, _ = sums.head
+        number = self._at.epoch + 1
+        if n_broken:
+            raise InvalidDataError(
+                f"Floating-point under-/overflow occurred at epoch #{number}. "
+                "Scaling input data with StandardScaler or MinMaxScaler might help; so might a smaller eta0."
+            )
+        n_terms = max(1.0, n_seen) * self._job.optimizer.n_outputs
+        score = float("nan")
+        if self._job.early_stopping:
+            held_out = Evaluation.from_vector(sums.validation)
+            score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
+        return EpochRecord(
+            epoch=number,
+            seconds=self._keeping.elapsed_s,
+            train_loss=float(loss_sum / n_terms),
+            dispersion=float(dispersion / self._rank.size),
+            validation_score=score,
+        )
+
+    def _keep(self, wishes: FloatVector, *, is_last: bool, same_model: bool) -> None:
+        self._rank.ledger.begin_round("keep")
+        self._keeping.end_epoch(self._at, wishes, is_last=is_last, same_model=same_model)
+        self._rank.ledger.end_round()
+
+    def _end_exchanges(self) -> None:
+        """End what is under way: ranks wait for each other now anyway, and it would be missing in what is kept."""
+        strategy = self._job.strategy
+        if isinstance(strategy, AbstractUnderWay):
+            self._rank.ledger.begin_round("settle")
+            strategy.settle(self._rank.group, self._at.mixing(), self._at.strategy)
+            self._at.mixed()
+            self._rank.ledger.end_round()
+
+    def _tell_of(self, stragglers: list[Straggler]) -> None:
+        for event in map(vars, stragglers) if self._rank.number == 0 else ():
+            self._rank.publish({"phase": "straggler", **event, "text": straggler_text(event)})
+
+    def _publish(self, record: EpochRecord, *, last: bool) -> None:
+        if self._rank.number != 0:
+            return
+        period, adaptation = self._run.period, self._run.adaptation
+        every = period.n if isinstance(period, EveryRows) else None
+        every = every if adaptation is None else adaptation.every
+        if event := self._account.event(record, every, last=last):
+            self._rank.publish(event.as_mapping())
+
+    def _evaluate_validation(self) -> Evaluation:
+        # Together with ranks that hold out no rows.
+        params = self._at.params.copy()
+        averaged, n_averaged = bring_together(self._run, params)
+        held_out = self._run.data.validation
+        if held_out is None:
+            return Evaluation()
+        model = averaged if averaged is not None and n_averaged else params
+        found = self._job.optimizer.evaluate(model, held_out, self._at.optimizer)
+        charge_visit(self._rank, self._job, held_out, 0, held_out.n_rows)
+        return found
+
+
+def settle(run: Run, *, is_last: bool) -> None:
+    """Average what of the statistics of a model is averaged: what batches have shown a rank, and no gradient."""
+    statistics = run.job.optimizer.settle(run.at.params, run.data.shard, run.at.optimizer, is_last=is_last)
+    if statistics is not None and run.rank.size > 1:
+        run.rank.ledger.begin_round("settle")
+        weighted_mean(run.rank.group, statistics, run.weights.share)
+        run.rank.ledger.end_round()

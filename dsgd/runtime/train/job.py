@@ -1,0 +1,195 @@
+"""What goes into training and what comes out: the rows of a rank, the job, the history, the result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState
+from dsgd.runtime.stragglers import Straggler
+from dsgd.sync import AbstractStrategy, check_combination
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult"]
+
+
+@dataclass(frozen=True)
+class TrainData:
+    """The rows of one rank.
+
+    Parameters
+    ----------
+    shard : AbstractRows
+        Rows to train on; may be empty.
+    validation : AbstractRows or None, default None
+        Rows held out for early stopping.
+    """
+
+    shard: AbstractRows
+    validation: AbstractRows | None = None
+
+    @property
+    def n_rows(self) -> int:
+        """Rows to train on."""
+        return self.shard.n_rows
+
+    def cut(self, n: int) -> list[TrainData]:
+        """Return the rows of n ranks that are threads of one process: views, of consecutive rows."""
+        held_out = self.validation
+        return [
+            TrainData(
+                self.shard.rows(*split(self.shard.n_rows, n, k)),
+                held_out and held_out.rows(*split(held_out.n_rows, n, k)),
+            )
+            for k in range(n)
+        ]
+
+
+@dataclass(frozen=True)
+class TrainJob:
+    """What to train and when to stop; the same on every rank.
+
+    Parameters
+    ----------
+    optimizer : AbstractLocalOptimizer
+        The local optimiser, with what it minimises.
+    strategy : AbstractStrategy
+        When ranks talk and what they say.
+    initial : array, shape (n_params,)
+        The model to start from.
+    max_iter : int
+        Epochs at most.
+    tol : float or None
+        Stop when the objective of every output (or the validation score) has failed to improve by `tol` in
+        `n_iter_no_change` epochs in a row.
+    n_iter_no_change : int
+        See `tol`.
+    early_stopping : bool
+        Whether the validation score decides, and not the objective.
+    scoring : {"accuracy", "r2"}
+        The validation score.
+    t_start : float, default 1.0
+        Value of the step counter to start from, for ``partial_fit``.
+    average_start : array, shape (n_params,), or None
+        Averaged model so far, for ``partial_fit`` with averaging.
+    n_averaged : int, default 0
+        Steps that `average_start` is the mean of, per rank.
+    checkpoint : Checkpoint or None, default None
+        Where and how often rank 0 writes the state of training.
+    resume_from : str or None, default None
+        Path or URL of checkpoints to go on from.
+    seed : int, default 0
+        Where random numbers of compressors begin.
+    epochs_before : int, default 0
+        Epochs of the trainings that this one goes on from, with what rank 0 is given of them; see
+        `dsgd.runtime.train.continuing`.
+    leaves : mapping or None, default None
+        Under which configuration this training leaves what the next one goes on from; None if it leaves nothing.
+    source : mapping
+        Plain values that say how the rows came about; a checkpoint of another source is refused.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The strategy and the optimiser do not go together.
+    """
+
+    optimizer: AbstractLocalOptimizer[Any, Any]
+    strategy: AbstractStrategy[Any]
+    initial: FloatVector
+    max_iter: int
+    tol: float | None
+    n_iter_no_change: int
+    early_stopping: bool = False
+    scoring: Literal["accuracy", "r2"] = "accuracy"
+    t_start: float = 1.0
+    average_start: FloatVector | None = None
+    n_averaged: int = 0
+    checkpoint: Checkpoint | None = None
+    resume_from: str | None = None
+    seed: int = 0
+    epochs_before: int = 0
+    leaves: Mapping[str, Any] | None = None
+    source: Mapping[str, Any] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        check_combination(self.strategy, self.optimizer.steps)
+
+
+@dataclass(frozen=True)
+class EpochRecord:
+    """One line of the training history.
+
+    Parameters
+    ----------
+    epoch : int
+        Counted from 1.
+    seconds : float
+        Since training began on rank 0; placement of the data is not in it.
+    train_loss : float
+        Mean loss of a row, taken as each row was visited, before its update; the penalty is not in it.
+    dispersion : float
+        Mean squared distance of the ranks' models, before the last synchronisation of the epoch, from the one that all
+        had after it (their mean, where models are averaged), (1/P) sum_r ||w_r - w||^2; nan where gradients are
+        exchanged, nothing was synchronised or models stay apart.
+    validation_score : float
+        Accuracy or R2 on the rows held out; nan without early stopping.
+    """
+
+    epoch: int
+    seconds: float
+    train_loss: float
+    dispersion: float
+    validation_score: float
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """What training brings home; equal on every rank, but for `left`.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model, averaged over ranks as the strategy says.
+    averaged : array, shape (n_params,), or None
+        Mean of the iterates, if the optimiser averages.
+    n_averaged : int
+        Steps of a rank that `averaged` is the mean of; the largest over ranks.
+    n_iter : int
+        Epochs run.
+    n_steps : int
+        Rows visited, summed over ranks.
+    t : float
+        Value of the step counter for training to go on from: one more than the steps of a rank so far, the mean over
+        ranks where each steps by rows of its own; with `Hogwild`, than those of all ranks.
+    converged : bool
+        Whether the stopping rule ended training, and not `max_iter`.
+    history : list of EpochRecord
+        One record per epoch.
+    note : str, default ""
+        What the user should know about the checkpoint that training went on from.
+    stragglers : list of Straggler
+        The ranks that were slow.
+    statistics : mapping of str to array
+        What goes with the model and is no parameter of it; nothing with a linear model.
+    periods : list of dict
+        How often ranks synchronised, of a strategy that finds that out; see `dsgd.sync.AbstractAdaptation.history`.
+    left : SavedState or None
+        On rank 0, what the next training goes on from, if it was asked for.
+    """
+
+    params: FloatVector
+    averaged: FloatVector | None
+    n_averaged: int
+    n_iter: int
+    n_steps: int
+    t: float
+    converged: bool
+    history: list[EpochRecord] = field(default_factory=list)
+    note: str = ""
+    stragglers: list[Straggler] = field(default_factory=list)
+    statistics: Mapping[str, AnyArray] = field(default_factory=dict)
+    periods: list[dict[str, Any]] = field(default_factory=list)
+    left: SavedState | None = None

@@ -1,0 +1,286 @@
+"""When the state of training is kept, agreed by all ranks, and where it goes.
+
+Problem: a copy in memory every half second and a file every half minute must be of one and the same moment on all
+ranks, although clocks differ and nobody may wait for a message that a peer does not send.
+
+Method: rank 0 decides by its clock, and its decision travels with what ranks exchange anyway: with the control message
+at the end of an epoch and, inside a long epoch, with a short look every so many rounds. The distance of the looks
+doubles until they are about a quarter of a second apart, so short rounds are not disturbed.
+
+Cost: an all-gather of a dozen numbers per look, a copy of the model per snapshot, a gathered state per file.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.errors import CheckpointError, PausedError
+from dsgd.kernels import sgd as kernels
+from dsgd.local import AbstractRows
+from dsgd.runtime.checkpoints.checkpoint import SavedState, describe, read_newest, read_own, write
+from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of
+from dsgd.sync import Hogwild
+from dsgd.sync.averaging import weighted_mean
+from dsgd.sync.base import AbstractRejoining
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["N_WISHES", "StateKeeping"]
+
+#: Numbers that ranks add up to agree. Those of rank 0: whether to copy, whether to write, rounds to the next look; and
+#: of all ranks: whether the rank was asked to stop.
+N_WISHES: Final = 4
+_COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
+
+_LOOK_S: Final = 0.25
+_COPY_S: Final = 0.5
+
+
+class StateKeeping:
+    """Keeps the state of one rank, together with its peers.
+
+    Parameters
+    ----------
+    rank : Rank
+        The rank; it may have a keeper.
+    job : TrainJob
+        The job; it may name a place for checkpoints, and one to go on from.
+    shard : AbstractRows
+        The rows of this rank.
+    rows : sequence of int
+        The rows of each rank.
+    """
+
+    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int]) -> None:
+        self._rank, self._rows, self._strategy = rank, rows, job.strategy
+        self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
+        self._clock = rank.ledger.clock
+        self._began = self._looked = self._copied = self._written = self._clock()
+        self._stride = 1
+        # Threads that share a model have one, and would take the mean of it in each other's way.
+        self._is_shared = isinstance(job.strategy, Hogwild)
+        self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not self._is_shared
+        self._mixes = job.strategy.talks != "together" and not job.strategy.n_servers
+        self._configuration: Mapping[str, Any] = {}
+        self._digests: AnyArray = np.zeros(0, dtype=np.int64)
+        if job.checkpoint is not None or job.resume_from is not None:
+            self._configuration = _configuration(job)
+            self._digests = rank.group.allgather(np.array([shard.digest()], dtype=np.int64)).ravel()
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept anywhere; the same on all ranks."""
+        return self._keeper is not None or self._target is not None
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds of training, those before it was interrupted among them."""
+        return self._clock() - self._began
+
+    @property
+    def stride(self) -> int:
+        """Rounds from one look to the next; the same on all ranks."""
+        return self._stride if self.is_on else sys.maxsize
+
+    def recall(self, at: TrainState) -> str | None:
+        """Go on from the newest state there is; called by all ranks.
+
+        That is what a rank holds in memory, or a checkpoint of this same job that is as new; else what `resume_from`
+        names.
+
+        Returns
+        -------
+        str or None
+            None if there is no state to go on from; else what the user should know about it, mostly nothing.
+
+        Raises
+        ------
+        CheckpointError
+            There is no checkpoint where one is asked for, or it is of another job or of other rows.
+        """
+        group = self._rank.group
+        mine = None if self._keeper is None else self._keeper.latest
+        note, arrays, own = "", None, None
+        if group.rank == 0 and self._rank.formed and self._target is not None:
+            own = read_own(self._target.path, self._rank.job_id, (0, 0) if mine is None else mine.position)
+            mine = mine if own is None else Snapshot(own.position, own.arrays)
+        root = None if self._keeper is None else find_newest(group, mine)
+        if root is not None:
+            if mine is not None and group.rank == root:
+                note, arrays = "" if own is None else own.note, mine.arrays
+        elif self._resume_from is not None:
+            root = 0
+            if group.rank == root:
+                saved = read_newest(self._resume_from, self._configuration)
+                self._check_rows(saved)
+                note, arrays = saved.note, saved.arrays
+        else:
+            return None
+        per_rank: list[str] = []
+        if arrays is not None:
+            arrays, per_rank = adapted(arrays, self._rows, at.handovers())
+        shared = share(group, arrays, root, per_rank)
+        at.take_up(shared, group.rank, self._rows)
+        if self._is_shared:
+            # Nobody may step on the model that another has yet to write.
+            group.barrier()
+        if shared["n_ranks"][0] == 1 and self._keeper is not None:
+            epoch, number = (int(value) for value in shared["position"][:2])
+            self._unite(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
+        self._began -= at.elapsed_s
+        return note
+
+    def _unite(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
+        """Replace what ranks have of their own by its mean or sum over all copies of the moment that was taken up.
+
+        One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
+        those of the others, which would be lost though their ranks live.
+        """
+        of_model = {"params", "received"} if self._differ else set()
+        if self._mixes:
+            # The model has come with what all have in common.
+            of_model.discard("params")
+        names = [name for name in at.own() if name.startswith(OWN_MEMORY) or name in of_model]
+        if not names:
+            return
+        has_copy = mine is not None and mine.position == position and mine.preferred
+        copies = np.array([has_copy, mine.n_rows if mine is not None and has_copy else 0], dtype=np.float64)
+        n_rows = float(copies[1])
+        self._rank.group.allreduce(copies)
+        if copies[0] < 2.0:
+            return
+        share, how = share_of(self._rank.number, self._rows), at.handovers()
+        for name in names:
+            vector = at.own()[name]
+            if how[name] not in ("mean", "sum"):
+                continue
+            if mine is not None and has_copy:
+                vector[...] = mine.arrays[name][0].reshape(vector.shape)
+            if how[name] == "mean":
+                weighted_mean(self._rank.group, vector.reshape(-1), n_rows / copies[1])
+            else:
+                if not has_copy:
+                    vector.fill(0.0)
+                self._rank.group.allreduce(vector.reshape(-1))
+                vector *= share
+        if "received" in names:
+            # With what weights have received goes what has been due.
+            weighted_mean(self._rank.group, at.optimizer.counters[kernels.L1_TOTAL :][:1], n_rows / copies[1])
+        if isinstance(at.strategy, AbstractRejoining):
+            at.strategy.rejoin(at.params)
+
+    def look(self, at: TrainState, *, same_model: bool) -> None:
+        """Keep the state inside an epoch, if it is time; called by all ranks after a synchronisation."""
+        now = self._clock()
+        gap_s = now - self._looked
+        if gap_s < _LOOK_S / 2:
+            self._stride *= 2
+        elif gap_s > 2 * _LOOK_S:
+            self._stride = max(1, self._stride // 2)
+        self._looked = now
+        message = np.concatenate([self.wishes(), at.optimizer.counters])
+        gathered = self._rank.group.allgather(message)
+        self._keep(at, gathered[0, :N_WISHES], gathered[:, N_WISHES:], same_model=same_model)
+
+    def wishes(self) -> FloatVector:
+        """Return this rank's part of the sum in which ranks agree, shape (N_WISHES,)."""
+        wishes = np.zeros(N_WISHES)
+        wishes[_PAUSE] = self._keeper is not None and self._keeper.pause_requested
+        if self._rank.number == 0:
+            now = self._clock()
+            wishes[_COPY] = self._keeper is not None and now - self._copied >= _COPY_S
+            wishes[_WRITE] = self._target is not None and now - self._written >= self._target.every_s
+            wishes[_STRIDE] = self._stride
+        return wishes
+
+    def end_epoch(self, at: TrainState, agreed: FloatVector, *, is_last: bool, same_model: bool) -> None:
+        """Keep the state at the end of an epoch, if it is time; called by all ranks.
+
+        Parameters
+        ----------
+        at : TrainState
+            The state, the epoch complete.
+        agreed : array, shape (N_WISHES,)
+            The sum of the wishes of all ranks.
+        is_last : bool
+            Whether training ends here: then a checkpoint is written in any case, and nobody is asked to stop.
+        same_model : bool
+            Whether all ranks have the same model.
+
+        Raises
+        ------
+        PausedError
+            A rank was asked to stop; all have kept their state.
+        """
+        pause = agreed[_PAUSE] > 0 and not is_last
+        agreed[_COPY] = (agreed[_COPY] or pause) and not is_last
+        agreed[_WRITE] = (agreed[_WRITE] or is_last) and self._target is not None
+        self._looked = self._clock()
+        counters = None
+        if agreed[_COPY] or agreed[_WRITE]:
+            counters = self._rank.group.allgather(at.optimizer.counters)
+        self._keep(at, agreed, counters, same_model=same_model)
+        if pause:
+            raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as they were asked to")
+
+    def _keep(self, at: TrainState, agreed: FloatVector, counters: AnyArray | None, *, same_model: bool) -> None:
+        self._stride = int(agreed[_STRIDE])
+        if counters is None or not (agreed[_COPY] or agreed[_WRITE]):
+            return
+        common = at.common(counters, self._rows, self.elapsed_s)
+        if self._mixes:
+            common[RETURNED] = at.params.copy()
+            share = share_of(self._rank.number, self._rows)
+            self._strategy.collect(self._rank.group, common[RETURNED], share, at.strategy)
+        if agreed[_COPY] and self._keeper is not None:
+            n_rows = self._rows[self._rank.number]
+            self._keeper.latest = Snapshot(at.position, {**common, **at.copied()}, n_rows)
+            self._copied = self._clock()
+        vectors: dict[str, AnyArray] = {}
+        if agreed[_WRITE] and self._target is not None:
+            vectors = at.gathered(self._rank.group, same_model=same_model)
+        if self._is_shared:
+            # The others would step on while the model is copied.
+            self._rank.group.barrier()
+        if agreed[_WRITE] and self._target is not None:
+            if self._rank.number == 0:
+                arrays = {**common, **vectors, "digests": self._digests}
+                job_id = self._rank.job_id
+                state = SavedState(at.position, self._rank.size, self._configuration, arrays, job_id=job_id)
+                write(self._target, state)
+            self._written = self._clock()
+
+    def _check_rows(self, saved: SavedState) -> None:
+        before, now = saved.arrays["rows"].tolist(), self._rows
+        where = f"resume_from={self._resume_from!r}"
+        if sum(before) != sum(now):
+            raise CheckpointError(f"{where} was trained on {sum(before)} rows, this fit has {sum(now)}.")
+        if is_exact(saved.arrays, now) and (other := np.flatnonzero(saved.arrays["digests"] != self._digests)).size:
+            raise CheckpointError(
+                f"{where} was trained on other rows: those of rank {other[0]} differ. Fit with the same data, cut the "
+                "same way."
+            )
+
+
+def _configuration(job: TrainJob) -> dict[str, Any]:
+    """Return what must not change between a checkpoint and the fit that goes on from it."""
+    parts = {
+        "optimizer": job.optimizer,
+        "strategy": job.strategy,
+        "initial": job.initial,
+        "tol": job.tol,
+        "n_iter_no_change": job.n_iter_no_change,
+        "early_stopping": job.early_stopping,
+        "scoring": job.scoring,
+        "t_start": job.t_start,
+        "average_start": job.average_start,
+        "n_averaged": job.n_averaged,
+        **job.source,
+    }
+    return {name: describe(value) for name, value in parts.items()}

@@ -1,0 +1,189 @@
+"""The rank loop: the one place where local steps, synchronisation and the ledger meet.
+
+Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
+epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if
+the strategy says so, synchronises (`dsgd.runtime.train.rounds`). Where the strategy finds its period while it trains,
+what is left of an epoch is cut anew (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
+message and so agree whether training ends (`dsgd.runtime.train.epoch`). In between the state is kept from time to time
+(`dsgd.runtime.train.keeping`).
+"""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+
+from dsgd.errors import GangTimeoutError
+from dsgd.local import SGD, Shard
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.stragglers import StragglerWatch
+from dsgd.runtime.train.continuing import leave, take_over
+from dsgd.runtime.train.epoch import EpochEnd, settle
+from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
+from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.model import bring_together
+from dsgd.runtime.train.rounds import Rounds
+from dsgd.runtime.train.run import Run, begin_run
+from dsgd.runtime.train.serving import begin_servers
+from dsgd.sync import AnytimeSGD, Hogwild
+from dsgd.sync.base import AbstractUnderWay
+from dsgd.sync.server import AbstractServerStrategy
+
+__all__ = ["EpochRecord", "TrainData", "TrainJob", "TrainResult", "train"]
+
+
+def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
+    """Train on this rank's rows together with the other ranks; a rank program.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    data : TrainData
+        Its rows.
+    job : TrainJob
+        What to do.
+
+    Returns
+    -------
+    TrainResult
+        The same on every rank.
+
+    Raises
+    ------
+    InvalidDataError
+        The model left the range of floating-point numbers.
+    """
+    watch = StragglerWatch(rank.number, rank.size, rank.ledger, rank.ledger.clock)
+    run = begin_run(rank, data, job)
+    rounds = Rounds(run)
+    try:
+        return _train(run, rounds, watch)
+    except GangTimeoutError as error:
+        if text := run.deadlines.explain():
+            error.add_note(text)
+        raise
+    finally:
+        rounds.close()
+
+
+def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
+    at, job = run.at, run.job
+    keeping, note = _take_up_state(run)
+    epoch_end = EpochEnd(run, keeping, watch)
+    resumed, ended = note is not None, at.stop_rule.stopped
+    while at.epoch < job.max_iter and not ended:
+        n_rounds = _run_epoch(run, rounds, keeping, resumed=resumed)
+        ended = epoch_end.end(rounds, n_rounds)
+        resumed = False
+    left = None if job.leaves is None else leave(run.rank, job, at, run.rows)
+    averaged, n_averaged = bring_together(run, at.params)
+    if isinstance(job.strategy, AbstractUnderWay):
+        run.rank.ledger.begin_round("collect")
+        job.strategy.leave(run.rank.group, at.vector, at.strategy)
+        run.rank.ledger.end_round()
+    settle(run, is_last=True)
+    return TrainResult(
+        at.params,
+        averaged,
+        n_averaged,
+        n_iter=len(at.history),
+        n_steps=at.n_steps,
+        t=_step_counter(run),
+        converged=at.stop_rule.stopped,
+        history=at.history,
+        note=note or "",
+        stragglers=[watch.found[number] for number in sorted(watch.found)],
+        statistics=at.optimizer.statistics(),
+        periods=[] if run.adaptation is None else run.adaptation.history(at),
+        left=left,
+    )
+
+
+def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
+    """Begin, or go on where training stood; return what keeps the state, and what `StateKeeping.recall` says."""
+    rank, at, strategy = run.rank, run.at, run.job.strategy
+    rank.ledger.begin_round("setup")
+    at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
+    keeping = StateKeeping(rank, run.job, run.data.shard, run.rows)
+    note = keeping.recall(at)
+    if note is None and run.job.epochs_before:
+        take_over(rank, run.job, at, run.rows)
+    if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
+        begin_servers(rank, strategy, at, run.data.shard, run.rows, run.job.epochs_before)
+    _pool_rates(run)
+    if run.adaptation is not None:
+        run.adaptation.begin(at, keeping)
+    run.weights.begin(at, resumed=note is not None or run.job.epochs_before > 0)
+    rank.ledger.end_round()
+    return keeping, note
+
+
+def _pool_rates(run: Run) -> None:
+    """Raise the rates of all ranks by what their mean would fall behind one rank, where the strategy says so."""
+    shard, optimizer, strategy = run.data.shard, run.job.optimizer, run.job.strategy
+    if strategy.rates == "own" or run.rank.size == 1 or not (isinstance(optimizer, SGD) and isinstance(shard, Shard)):
+        return
+    factor, n_ranks = 1.0, int(np.count_nonzero(run.rows))
+    # Where there is nothing to raise, ranks need not ask each other how long rows are.
+    if optimizer.pooled_factor(n_ranks, 0.0) > 1.0:
+        square = np.array([run.weights.share * shard.mean_square()])
+        run.rank.group.allreduce(square)
+        factor = optimizer.pooled_factor(n_ranks, float(square[0]))
+    run.at.optimizer.rate_factor = factor
+
+
+def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool) -> int:
+    """Run what is left of an epoch, with looks in between at whether to keep the state; return how many rounds."""
+    at, n_rounds = run.at, 0
+    if at.begins_epoch:
+        at.optimizer.start_epoch()
+    if run.rank.size == 1 or not isinstance(run.job.strategy, AnytimeSGD):
+        # Rounds of a fixed time go round the rows, and an epoch begins where the last one ended.
+        run.job.optimizer.arrange(run.data.shard, at.optimizer)
+    run.weights.begin_epoch(at)
+    to_look = keeping.stride
+    while at.round < at.cut.rounds:
+        n = min(at.cut.rounds - at.round, at.ahead, to_look if rounds.can_be_kept else sys.maxsize)
+        n_rounds += rounds.run(at.round, at.round + n)
+        at.round, at.ahead, to_look = at.round + n, at.ahead - n, to_look - n
+        if run.adaptation is not None and not at.ahead:
+            run.adaptation.decide(at)
+        if resumed:
+            _publish_resumed(run)
+            resumed = False
+        if not to_look and at.round < at.cut.rounds:
+            _keep(run, keeping)
+            to_look = keeping.stride
+    return n_rounds
+
+
+def _publish_resumed(run: Run) -> None:
+    if run.rank.number == 0:
+        epoch, number = run.at.epoch + 1, run.at.position[1]
+        text = f"training goes on in epoch {epoch}, round {number} done"
+        run.rank.publish({"phase": "resumed", "resumed_epoch": epoch, "resumed_round": number, "text": text})
+
+
+def _keep(run: Run, keeping: StateKeeping) -> None:
+    """Keep the state in the middle of an epoch, if it is time."""
+    at = run.at
+    run.deadlines.expect("edge")
+    # The round before was an ordinary one.
+    clock = run.clock_at(at.round - 1)
+    run.rank.ledger.begin_round("keep")
+    keeping.look(at, same_model=run.ends_equal(clock))
+    run.rank.ledger.end_round()
+
+
+def _step_counter(run: Run) -> float:
+    """Return the value of the step counter for training to go on from."""
+    at, job, strategy = run.at, run.job, run.job.strategy
+    if isinstance(strategy, AbstractServerStrategy) and strategy.exchanges == "gradient":
+        return job.t_start + strategy.served(at.params, at.strategy)[1]
+    if strategy.exchanges == "gradient" or not job.optimizer.steps.by_row:
+        return at.optimizer.t
+    # Threads that share a model count the steps of all.
+    n_counters = 1 if isinstance(strategy, Hogwild) else run.rank.size
+    return job.t_start + at.n_steps / n_counters

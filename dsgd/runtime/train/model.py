@@ -1,0 +1,67 @@
+"""The model that training returns: what a strategy leaves apart is brought together, and so are averaged iterates.
+
+That is done once at the end, and, on copies, whenever the model is looked at before: a score that decides whether
+training ends must be that of what it would return, and not of what one rank has.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.runtime.train.run import Run
+from dsgd.sync import RoundClock
+from dsgd.sync.averaging import weighted_mean
+from dsgd.types import FloatVector
+
+__all__ = ["bring_together"]
+
+
+def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, int]:
+    """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
+
+    Between two epochs, where nothing is under way; the state of training stays as it is.
+
+    Parameters
+    ----------
+    run : Run
+        The training run.
+    params : array, shape (n_params,)
+        The model of this rank, or a copy of it, updated in place.
+
+    Returns
+    -------
+    averaged : array, shape (n_params,), or None
+        The averaged model.
+    n_averaged : int
+        Steps of a rank that it is the mean of; the largest over ranks.
+    """
+    at, group, ledger, strategy = run.at, run.rank.group, run.rank.ledger, run.job.strategy
+    dual, vector = None, params
+    if at.dual is not None:
+        dual = at.dual.of(params)
+        dual.enter()
+        vector = dual.vector
+    ended_early = at.epoch < run.job.max_iter
+    last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
+    if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
+        # A strategy that waits for the last round that was planned has yet to average.
+        ledger.begin_round("sync")
+        strategy.sync(group, vector, run.weights.share, at.strategy)
+        ledger.end_round()
+    if not strategy.ends_equal:
+        ledger.begin_round("collect")
+        strategy.collect(group, vector, run.weights.share, at.strategy)
+        ledger.end_round()
+    if dual is not None:
+        dual.leave()
+        params[:] = dual.params
+    own = at.optimizer.averaged
+    if own is None:
+        return None, 0
+    n_averaged = at.optimizer.n_averaged
+    averaged = own.copy() if n_averaged else params.copy()
+    ledger.begin_round("collect")
+    counts = group.allgather(np.array([n_averaged])).ravel()
+    weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
+    ledger.end_round()
+    return averaged, int(counts.max())

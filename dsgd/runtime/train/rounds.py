@@ -1,0 +1,229 @@
+"""The rounds of one rank: local steps, or a gradient, and the synchronisation that may be due after them.
+
+A round is an ordinary one, one of many inside a kernel (`dsgd.runtime.train.fused`), or one that lasts a fixed time
+(`dsgd.runtime.train.anytime`). Where an exchange runs beside the steps of the next round, or beside the backward pass
+that makes a gradient, it is begun and ended here.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dsgd.kernels.distance import squared_distances
+from dsgd.ledger import COMPUTE
+from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
+from dsgd.runtime.train.anytime import AnytimeRounds
+from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.walk import MOST_ENTRIES_PER_CALL
+from dsgd.sync import AnytimeSGD, MinibatchSGD, RoundClock, carry_over
+from dsgd.sync.buckets import buckets_for
+from dsgd.sync.delayed import DelayedMean
+
+__all__ = ["Rounds"]
+
+
+class Rounds:
+    """Runs the rounds of one rank, with buffers that are made once.
+
+    Parameters
+    ----------
+    run : Run
+        The training run; its state changes in place.
+    """
+
+    def __init__(self, run: Run) -> None:
+        self._run, self._rank, self._job = run, run.rank, run.job
+        self._at, self._ledger, self._deadlines = run.at, run.rank.ledger, run.deadlines
+        self._weights = run.weights
+        self._before_sync = np.zeros_like(run.at.params)
+        self._is_even = len(set(run.rows)) == 1
+        # Of the round; takes no memory until it is written to.
+        self._start = np.empty_like(run.at.vector)
+        strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
+        self._anytime: AnytimeRounds | None = None
+        if isinstance(strategy, AnytimeSGD) and run.rank.size > 1:
+            parts = run.walk.call, run.at, run.data.shard
+            self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.walk.rows_per_call)
+        overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
+        self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
+        self._buckets = buckets_for(group, strategy)
+        # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
+        longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
+        fuses = run.fused is not None and run.walk.is_in_memory
+        self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
+
+    @property
+    def can_be_kept(self) -> bool:
+        """Whether there is a state to keep between two rounds, and a look at it keeps nobody waiting."""
+        return self._delayed is None and self._job.strategy.talks != "by post"
+
+    def close(self) -> None:
+        """Let the threads of exchanges end."""
+        for beside in (self._delayed, self._buckets):
+            if beside is not None:
+                beside.close()
+
+    def run(self, first: int, stop: int) -> int:
+        """Run the rounds first..stop of this epoch; nothing else happens between them.
+
+        Returns
+        -------
+        int
+            How many there were. Not all strategies can plan them.
+        """
+        at, number = self._at, first
+        self._deadlines.expect("edge")
+        if self._anytime is not None:
+            # An epoch of them is one round here: only the ranks together find out when it is over.
+            n_rounds = self._anytime.run_epoch(sum(self._run.rows), self._before_sync, self._deadlines)
+            self._deadlines.begin_edge(self._ledger.clock())
+            return n_rounds
+        # The last of an epoch is always an ordinary round: it notes how far the models were apart. So is that in which
+        # ranks decide.
+        fused_until = stop - 1 if stop - first == at.ahead else min(stop, at.cut.rounds - 1)
+        if self._least_fused <= at.cut.rounds:
+            number = self._run_fused(first, fused_until)
+        while number < stop:
+            last = number
+            while last < stop - 1 and not self._run.period.is_due(self._run.clock_at(last)):
+                last += 1
+            self._run_one(number, last, decides=last + 1 - first == at.ahead)
+            number = last + 1
+            self._deadlines.expect("round")
+        return stop - first
+
+    def squared_distance_from_mean(self) -> float:
+        """Return that of this rank's model before the last synchronisation; to be asked once after it."""
+        return float(squared_distances(self._before_sync, self._at.params)[0])
+
+    def _run_fused(self, number: int, stop: int) -> int:
+        fused = self._run.fused
+        assert fused is not None  # the shortest epoch that is fused is finite
+        while number < stop:
+            self._rank.check()
+            begin, before = self._ledger.clock(), number
+            number = fused.run(number, stop, self._at.cut, self._weights.weight)
+            self._deadlines.add(self._ledger.clock() - begin, number - before)
+            self._deadlines.expect("round")
+        return number
+
+    def _run_one(self, first: int, number: int, *, decides: bool = False) -> None:
+        """Run the rounds first..number, the last included, of which only the last may be due, and may decide."""
+        ledger, at = self._ledger, self._at
+        clock = self._run.clock_at(number)
+        due = self._run.period.is_due(clock)
+        start, stop = at.cut.span(self._rank.number, self._run.data.n_rows, first, number)
+        if decides and self._run.adaptation is not None:
+            self._run.adaptation.note(at)
+        ledger.begin_round("sync" if due else "local")
+        begin = ledger.clock() if ledger.timing else 0.0
+        self._rank.check()
+        if self._job.strategy.exchanges == "model":
+            self._walk(start, stop, begin)
+            self._exchange_models(clock, due=due, decides=decides)
+        else:
+            self._exchange_gradients(clock, start, stop, begin)
+        if ledger.timing and due:
+            self._deadlines.add(ledger.clock() - begin)
+        ledger.end_round()
+        if clock.ends_epoch and due:
+            self._deadlines.begin_edge(ledger.clock())
+
+    def _walk(self, start: int, stop: int, begin: float) -> None:
+        """Take local steps, beside the exchange of the round before if that is how it is done."""
+        if self._delayed is not None:
+            self._delayed.start(self._weights.weight)
+        if self._weights.scale == 1.0:
+            self._run.walk.over(start, stop)
+        else:
+            self._walk_scaled(start, stop)
+        if self._ledger.timing:
+            self._ledger.charge(COMPUTE, self._ledger.clock() - begin)
+        if self._delayed is not None:
+            self._delayed.finish(self._at.mixing())
+            self._at.mixed()
+
+    def _walk_scaled(self, start: int, stop: int) -> None:
+        """Take local steps, and multiply what they change: of ranks that count alike the rates may differ."""
+        at, before = self._at, self._start
+        before[:] = at.mixing()
+        at.mixed()
+        self._run.walk.over(start, stop)
+        self._rank.worked(params=at.params.size)
+        vector = at.mixing()
+        vector -= before
+        vector *= vector.dtype.type(self._weights.scale)
+        vector += before
+        at.mixed()
+
+    def _exchange_models(self, clock: RoundClock, *, due: bool, decides: bool) -> None:
+        at, strategy = self._at, self._job.strategy
+        if clock.ends_epoch and due:
+            self._before_sync[:] = at.params
+        if self._delayed is not None and not clock.ends_epoch:
+            self._delayed.hold(at.mixing())
+            at.mixed()
+        elif due:
+            if decides and self._run.adaptation is not None:
+                self._run.adaptation.observe(at)
+            weight = self._weights.weight
+            strategy.sync(self._rank.group, at.mixing(), weight, at.strategy)
+            at.mixed()
+            carry_over(strategy.momentum, self._rank.group, at.optimizer.memory().values(), weight)
+
+    def _exchange_gradients(self, clock: RoundClock, start: int, stop: int, begin: float) -> None:
+        """Compute the gradient of some rows and bring home the mean over ranks, and the step along it."""
+        ledger, job, at = self._ledger, self._job, self._at
+        strategy, state, gradient = job.strategy, at.optimizer, self._run.gradient
+        if isinstance(strategy, MinibatchSGD):
+            # By the step counter, which goes on from one call of partial_fit to the next.
+            state.rate_factor = strategy.rate_factor(state.t / clock.rounds)
+        # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
+        rows = self._run.rows
+        spans = (at.cut.span(rank, n, clock.round, clock.round) for rank, n in enumerate(rows))
+        n_local, n_round = stop - start, sum(high - low for low, high in spans)
+        # Of uneven shards those with few rows have none in some rounds: there the others must not count for more.
+        n_usual = n_round if self._is_even else sum(rows) / clock.rounds
+        weight = n_local / n_usual if n_round else 0.0
+        if self._buckets is not None:
+            self._buckets.begin(gradient, n_local, weight)
+            state.on_gradient = self._buckets.ready
+        job.optimizer.gradient(at.params, self._run.data.shard, start, stop, gradient, state)
+        if n_local and self._buckets is None:
+            gradient /= n_local
+        self._run.walk.has_visited(start, stop)
+        if ledger.timing:
+            ledger.charge(COMPUTE, ledger.clock() - begin)
+        if self._buckets is not None:
+            self._buckets.finish()
+        elif job.optimizer.steps.may_overflow and self._has_overflowed():
+            # No rank takes this step, and nothing that is not finite comes into what a compressor remembers.
+            gradient.fill(np.nan)
+        else:
+            strategy.sync(self._rank.group, gradient, weight, at.strategy)
+        self._step(n_round, clock)
+
+    def _step(self, n_rows: int, clock: RoundClock) -> None:
+        """Take a step along the gradient that came home, the mean over `n_rows` rows."""
+        at, ledger, gradient = self._at, self._ledger, self._run.gradient
+        if self._job.strategy.n_servers:
+            # A server has taken the step, and this is its model.
+            at.params[:] = gradient
+            return
+        begin = ledger.clock() if ledger.timing else 0.0
+        self._job.optimizer.step(at.params, gradient, n_rows, at.optimizer)
+        self._rank.worked(params=at.params.size)
+        state, share = at.optimizer, self._job.strategy.suffix
+        if isinstance(state, SGDState) and state.suffix.size and is_in_suffix(clock.round, clock.rounds, share):
+            add_to_suffix(at.params, state)
+            self._rank.worked(params=at.params.size)
+        if ledger.timing:
+            ledger.charge(COMPUTE, ledger.clock() - begin)
+
+    def _has_overflowed(self) -> bool:
+        """Return whether the gradient of any rank is not finite."""
+        flag = np.array([float(not is_finite(self._run.gradient))])
+        self._rank.group.allreduce(flag)
+        return bool(flag[0])

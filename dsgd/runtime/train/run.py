@@ -1,0 +1,189 @@
+"""The set-up of a training run on one rank: everything that is made once, before the first round.
+
+Kernels are loaded here, and ranks meet only then: one that has yet to compile must not keep its peers waiting in the
+first round.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.local import SGD, AbstractRows, AbstractState, Dual, SGDState, Shard
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.adaptation import Adaptation
+from dsgd.runtime.train.deadlines import Deadlines
+from dsgd.runtime.train.fused import FusedRounds, window_for
+from dsgd.runtime.train.job import TrainData, TrainJob
+from dsgd.runtime.train.state import TrainState
+from dsgd.runtime.train.stop_rule import StopRule
+from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
+from dsgd.runtime.train.walk import Walk
+from dsgd.runtime.train.weighing import EpochWeights
+from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
+from dsgd.sync.compression import acts_alone
+from dsgd.types import FloatVector
+
+__all__ = ["Run", "begin_run"]
+
+
+@dataclass(frozen=True)
+class Run:
+    """A training run as one rank has it. All that changes from round to round is in `at`.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    job : TrainJob
+        What to do.
+    data : TrainData
+        The rows of this rank.
+    rows : list of int, length world size
+        How many rows each rank has.
+    period : AbstractPeriod
+        That of the strategy, which may make it anew each time that it is asked.
+    at : TrainState
+        Where training stands.
+    walk : Walk
+        Takes the local steps.
+    gradient : array, shape (n_params,)
+        Memory for a gradient.
+    fused : FusedRounds or None
+        Runs several rounds in one kernel, where the gang can.
+    adaptation : Adaptation or None
+        Finds the period, where the strategy does.
+    deadlines : Deadlines
+        How long peers are waited for.
+    weights : EpochWeights
+        What this rank counts in a mean over ranks.
+    """
+
+    rank: Rank
+    job: TrainJob
+    data: TrainData
+    rows: list[int]
+    period: AbstractPeriod
+    at: TrainState
+    walk: Walk
+    gradient: FloatVector
+    fused: FusedRounds | None
+    adaptation: Adaptation | None
+    deadlines: Deadlines
+    weights: EpochWeights
+
+    def clock_at(self, number: int) -> RoundClock:
+        """Return where a round of this epoch is in training."""
+        epoch, rounds = self.at.epoch, self.at.cut.rounds
+        is_last = number == rounds - 1 and epoch == self.job.max_iter - 1
+        return RoundClock(self.job.epochs_before + epoch, number, rounds, is_last)
+
+    def ends_equal(self, clock: RoundClock) -> bool:
+        """Return whether all ranks have the same model after a round."""
+        strategy = self.job.strategy
+        return strategy.ends_equal and (strategy.exchanges == "gradient" or self.period.is_due(clock))
+
+
+def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
+    """Make all that a run needs, and meet the other ranks; called by all of them."""
+    rank.group.seed = job.seed
+    deadlines = Deadlines(rank.group.transport, measures_edges=job.checkpoint is None)
+    deadlines.begin_edge(rank.ledger.clock())
+    state = _first_state(job, data.shard)
+    dual = _dual_of(rank, job, state)
+    rank.group.n_whole = 0 if dual is None else dual.n_whole
+    params: FloatVector = np.array(job.initial) if dual is None else dual.params
+    if isinstance(job.strategy, Hogwild):
+        params = rank.group.share(params)
+    walk = Walk(rank, job, data.shard, params, state)
+    gradient = np.zeros_like(params)
+
+    rank.ledger.begin_round("setup")
+    vector = params if dual is None else dual.vector
+    fused = _load_kernels(rank, job, data.shard, walk, params, vector, state, gradient)
+    rows = _count_rows(rank, data, job)
+    rank.ledger.end_round()
+
+    strategy, period = job.strategy, job.strategy.period
+    # A rank that is alone has nobody to average with: it walks each epoch in one go, unless a compressor is between.
+    alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
+    cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
+    at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
+    if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
+        walk.add_term(strategy, at)
+    if looks := looks_at_suffix(rank, job, data.shard, params, state):
+        walk.add_looks(looks, suffix_share(job))
+    adaptation: Adaptation | None = None
+    if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
+        epochs = job.max_iter, job.epochs_before
+        adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
+    weights = EpochWeights(rank, strategy, job.optimizer, rows)
+    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights)
+
+
+def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
+    """Return the rows that each rank trains on; raise `InvalidDataError` where none are left to validate on."""
+    held_out = data.validation if job.early_stopping else None
+    own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
+    counts = rank.group.allgather(np.array(own[: 1 + job.early_stopping], dtype=np.int64)).reshape(rank.size, -1)
+    rows = [int(n) for n in counts[:, 0]]
+    if job.early_stopping and not counts[:, 1].any():
+        raise InvalidDataError(
+            f"early_stopping=True, and of {sum(rows)} rows on {rank.size} rank(s) validation_fraction leaves none to "
+            "validate on: it is taken of the rows of each class on each rank, and rounded. Raise validation_fraction, "
+            "train on more rows or fewer ranks, or leave early_stopping at False."
+        )
+    return rows
+
+
+def _dual_of(rank: Rank, job: TrainJob, state: AbstractState) -> Dual | None:
+    """Return what ranks mix in the place of models where there is an L1 penalty, or None."""
+    received, strategy = state.vectors().get("received"), job.strategy
+    mixes = strategy.exchanges == "model" and not isinstance(strategy, Hogwild)
+    has_others = rank.size > 1 or strategy.n_servers or acts_alone(strategy)
+    if received is None or not received.size or not mixes or not has_others:
+        return None
+    dual = Dual(job.initial, received, state.counters)
+    # Kernels are compiled or loaded now, and not while a peer waits.
+    dual.enter()
+    dual.leave()
+    return dual
+
+
+def _first_state(job: TrainJob, shard: AbstractRows) -> AbstractState:
+    """Return the state of the optimiser before the first step, or after those of ``partial_fit`` so far."""
+    state: AbstractState = job.optimizer.init(shard)
+    state.t = job.t_start
+    # A mean of no models yet is nothing to go on with.
+    if job.n_averaged and job.average_start is not None and state.averaged is not None:
+        state.averaged[:] = job.average_start
+        state.n_averaged = job.n_averaged
+    return state
+
+
+def _load_kernels(
+    rank: Rank,
+    job: TrainJob,
+    shard: AbstractRows,
+    walk: Walk,
+    params: FloatVector,
+    vector: FloatVector,
+    state: AbstractState,
+    gradient: FloatVector,
+) -> FusedRounds | None:
+    """Load the kernels, or compile them, by a call on no rows; return what runs several rounds in one, if anything."""
+    fused: FusedRounds | None = None
+    optimizer = job.optimizer
+    if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
+        # Of a subclass the kernel would not take the steps.
+        plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
+        window = window_for(rank, job.strategy, vector) if plain else None
+        if window is not None:
+            fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, walk.rows_per_call)
+    if job.strategy.exchanges == "model":
+        walk.call(0, 0)
+    else:
+        optimizer.gradient(params, shard, 0, 0, gradient, state)
+    return fused

@@ -1,0 +1,161 @@
+"""What a server of a training job does: it takes over the model and serves it until its workers are done.
+
+Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know: of the rows, and
+of where training stands. The rest is the loop of `dsgd.sync.server` with the desk of the strategy. Steps that a server
+takes are those of the local optimiser of the job, with a step counter of its own, which goes on from the updates that
+its model has received. What a rule of the optimiser remembers is the server's alone, and begins anew with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import numpy as np
+from scipy import sparse
+
+from dsgd.comm.frames import DTYPE_CODES, OP_POST
+from dsgd.errors import IncompatiblePartsError
+from dsgd.local import SGD, AbstractRows, Shard, add_to_suffix, begin_suffix, end_suffix, is_in_suffix, make_shard
+from dsgd.runtime.rank import Mail, Rank, Server
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.state import TrainState
+from dsgd.runtime.train.suffix import suffix_share
+from dsgd.sync.base import AbstractStrategy
+from dsgd.sync.hogwild import Hogwild
+from dsgd.sync.server import AbstractServerStrategy, Model, serve
+from dsgd.types import FloatVector
+
+__all__ = ["begin_servers", "mail_for", "serve_training"]
+
+_DTYPES: Final = {code: dtype for dtype, code in DTYPE_CODES.items()}
+
+
+def mail_for(job: TrainJob) -> Mail | None:
+    """Return what the ranks of a job need beside their collectives.
+
+    Raises
+    ------
+    IncompatiblePartsError
+        The optimiser cannot be run by a server.
+    """
+    strategy = job.strategy
+    average = job.optimizer.average if isinstance(job.optimizer, SGD) else 0
+    if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers):
+        given = f"average={average}" if average else f"optimizer={job.optimizer.steps.name}"
+        raise IncompatiblePartsError(
+            f"sync={strategy!r} has threads step on one model, where every other vector that goes with it would have "
+            f"to be shared too. Leave out {given}."
+        )
+    if strategy.talks == "together":
+        return None
+    if strategy.n_servers and strategy.exchanges == "gradient" and isinstance(job.optimizer, SGD):
+        _check_optimizer(job.strategy, job.optimizer)
+    serves = serve_training if strategy.n_servers else None
+    return Mail(strategy.talks == "in pairs", strategy.n_servers, serves)
+
+
+def _check_optimizer(strategy: AbstractStrategy[Any], optimizer: SGD) -> None:
+    name = type(strategy).__name__
+    if optimizer.average:
+        raise IncompatiblePartsError(
+            f"sync={name}(...) has a server take the steps, and average={optimizer.average} is an average of the steps "
+            "that ranks take themselves. Use one without the other."
+        )
+    if optimizer.schedule == "adaptive":
+        raise IncompatiblePartsError(
+            f"sync={name}(...) has a server take the steps, and learning_rate='adaptive' changes rates by what ranks "
+            "find at the end of an epoch. Use another schedule."
+        )
+
+
+def begin_servers(
+    rank: Rank,
+    strategy: AbstractServerStrategy[Any],
+    at: TrainState,
+    shard: AbstractRows,
+    rows: Sequence[int],
+    epochs_before: int = 0,
+) -> None:
+    """Hand the model to the servers, and say where training stands; called by rank 0.
+
+    Parameters
+    ----------
+    rank : Rank
+        Rank 0.
+    strategy : AbstractServerStrategy
+        Has servers.
+    at : TrainState
+        Where training stands on this rank, between two epochs.
+    shard : AbstractRows
+        Rows of this rank, which are like those of all.
+    rows : sequence of int
+        How many each rank has.
+    epochs_before : int, default 0
+        Epochs of the trainings that this one goes on from.
+    """
+    mailbox = rank.group.mailbox
+    params, version = strategy.served(at.mixing().copy(), at.strategy)
+    at.mixed()
+    epoch = epochs_before + at.epoch
+    n_params = params.shape[0]
+    n_features, is_sparse = (shard.n_features, shard.is_sparse) if isinstance(shard, Shard) else (0, False)
+    facts = np.array([DTYPE_CODES[params.dtype], n_features, is_sparse, at.cut.rounds, n_params, epoch, version])
+    for server in range(rank.size, rank.size + strategy.n_servers):
+        mailbox.post(server, facts, OP_POST)
+        mailbox.post(server, params, OP_POST)
+        mailbox.post(server, np.array(rows, dtype=np.int64), OP_POST)
+
+
+def serve_training(server: Server, job: TrainJob) -> None:
+    """Serve a training job; a server program."""
+    strategy, mailbox = job.strategy, server.mailbox
+    assert isinstance(strategy, AbstractServerStrategy)  # no other has servers
+    mailbox.ledger.begin_round("setup")
+    facts = np.zeros(7, dtype=np.int64)
+    mailbox.take(0, facts, OP_POST)
+    code, n_features, is_sparse, rounds, n, epoch, version = facts.tolist()
+    params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
+    mailbox.take(0, params, OP_POST)
+    rows = np.zeros(server.n_workers, dtype=np.int64)
+    mailbox.take(0, rows, OP_POST)
+    no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
+    model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds)
+    if strategy.exchanges == "gradient" and rows.any():
+        model.idle = frozenset(np.flatnonzero(rows == 0).tolist())
+    model.version, model.n_letters = version, epoch * rounds * len(model.working)
+    mailbox.ledger.end_round()
+    serve(mailbox, strategy.desk(model), model)
+
+
+def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, rounds: int) -> Model:
+    n_workers, optimizer, share = server.n_workers, job.optimizer, suffix_share(job)
+    state = optimizer.init(no_rows)
+    if share:
+        begin_suffix(params, state)
+
+    def step(gradient: FloatVector, factor: float) -> None:
+        # All workers walk an epoch in as many rounds.
+        per_epoch = rounds * len(model.working)
+        epochs, number = divmod(model.n_letters - 1, per_epoch)
+        state.epoch = 1 + epochs
+        # Each update is one step.
+        state.t = job.t_start + model.version
+        state.rate_factor = factor
+        optimizer.step(params, gradient, 1, state)
+        if share and is_in_suffix(number, per_epoch, share):
+            add_to_suffix(params, state)
+            worked()
+
+    def worked() -> None:
+        server.worked(params=params.size)
+
+    def settle() -> None:
+        if share:
+            end_suffix(params, state)
+            worked()
+
+    model = Model(params, step, worked, n_workers, rounds, settle=settle)
+    # Compiled or loaded now, and not while a worker waits.
+    optimizer.step(params.copy(), np.zeros_like(params), 1, optimizer.init(no_rows))
+    return model

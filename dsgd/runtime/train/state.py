@@ -1,0 +1,293 @@
+"""Where training stands on a rank between two rounds, and how it travels: to a keeper, to a file, to another gang.
+
+A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
+counters, the average of its iterates, the L1 penalty its weights have received, what its strategy remembers) is one row
+per rank. A snapshot in the memory of a rank holds the counters of all ranks but of the rest only its own row; a
+checkpoint holds every row.
+
+Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
+happened. Otherwise (another number of ranks, or rows dealt anew):
+
+- where ranks had different models all start from the mean, weighted by rows; ranks of gossip, which count alike and
+  may have masses under way, from the model that training would have returned. Of averaged models all get the mean;
+- what the strategy remembers goes over as each array of it says (`dsgd.handover`), and so what has yet to be sent is
+  neither lost nor sent twice; of what the optimiser remembers all get the mean, weighted by rows;
+- all get the mean of the step counter t, so that step sizes go on where they were;
+- the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before, which
+  is cut as a whole one.
+
+Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
+(`dsgd.local.dual`), of which strategies may remember something too.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, Final
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.handover import Handover
+from dsgd.kernels import sgd as kernels
+from dsgd.local import AbstractState, Dual
+from dsgd.runtime.train.job import EpochRecord
+from dsgd.runtime.train.stop_rule import StopRule
+from dsgd.sync.base import AbstractRejoining, NoState, state_arrays, state_handovers
+from dsgd.sync.period import Cut
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["OWN_MEMORY", "RETURNED", "STRATEGY", "TrainState", "adapted", "is_exact", "share_of"]
+
+# What comes before the name of an array that the optimiser or the strategy remembers, or that goes with the model.
+_RULE: Final = "rule."
+#: The same for what the strategy remembers alone.
+STRATEGY: Final = "strategy."
+_STATISTICS: Final = "statistics."
+#: What the names begin with of what a rank remembers beside its model.
+OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS)
+#: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
+RETURNED: Final = "returned"
+_NEVER: Final = sys.maxsize
+
+
+@dataclass
+class TrainState:
+    """All that a rank needs to go on, but for what it can make again from its rows and the job.
+
+    Parameters
+    ----------
+    params : array, shape (n_params,)
+        The model.
+    optimizer : AbstractState
+        The state of the local optimiser.
+    cut : Cut
+        How what is left of the epoch is cut into rounds.
+    epoch, round : int
+        What comes next, from 0; the round is one of `cut`.
+    n_cut : int
+        Rounds of the epoch that were over when it was cut anew.
+    ahead : int
+        Rounds until ranks decide how often to synchronise, for a strategy that finds its period.
+    n_steps : int
+        Rows visited by all ranks in the epochs that are complete.
+    elapsed_s : float
+        Seconds that training had taken when this run of it began.
+    stop_rule : StopRule
+        What the stopping rule remembers.
+    history : list of EpochRecord
+        One record per complete epoch.
+    strategy : dataclass of arrays
+        What the strategy remembers; see `dsgd.sync.AbstractStrategy.init`.
+    dual : Dual or None
+        Turns the model into what strategies mix where that is not the model itself.
+    """
+
+    params: FloatVector
+    optimizer: AbstractState
+    cut: Cut
+    epoch: int = 0
+    round: int = 0
+    n_cut: int = 0
+    ahead: int = _NEVER
+    n_steps: int = 0
+    elapsed_s: float = 0.0
+    stop_rule: StopRule = field(default_factory=StopRule)
+    history: list[EpochRecord] = field(default_factory=list)
+    strategy: Any = field(default_factory=NoState)
+    dual: Dual | None = None
+
+    @property
+    def vector(self) -> FloatVector:
+        """What strategies mix, between `mixing` and `mixed`; the memory of the model, or begins with it."""
+        return self.params if self.dual is None else self.dual.vector
+
+    def mixing(self) -> FloatVector:
+        """Return what a strategy may mix now, in place; the model is not to be looked at until `mixed`."""
+        if self.dual is None:
+            return self.params
+        self.dual.enter()
+        return self.dual.vector
+
+    def mixed(self) -> None:
+        """Make the model again from what was mixed."""
+        if self.dual is not None:
+            self.dual.leave()
+
+    @property
+    def begins_epoch(self) -> bool:
+        """Whether no round of the epoch that comes next is over."""
+        return self.n_cut + self.round == 0
+
+    @property
+    def position(self) -> tuple[int, int]:
+        """Epoch that comes next, and how many of its rounds are over."""
+        return self.epoch, self.n_cut + self.round
+
+    def common(self, counters: AnyArray, rows: Sequence[int], seconds: float) -> dict[str, AnyArray]:
+        """Return what is equal on all ranks.
+
+        Parameters
+        ----------
+        counters : array, shape (size, COUNTERS + n_outputs)
+            The counters of all ranks.
+        rows : sequence of int, length size
+            The rows of each.
+        seconds : float
+            Since training began.
+        """
+        history = [tuple(vars(record).values()) for record in self.history]
+        return {
+            "position": np.array([self.epoch, self.round, self.cut.rounds, self.n_steps], dtype=np.int64),
+            "cut": np.array([self.n_cut, self.ahead, *self.cut.starts], dtype=np.int64),
+            "seconds": np.array([seconds]),
+            "rows": np.array(rows, dtype=np.int64),
+            "stop_rule": self.stop_rule.as_vector(),
+            "history": np.array(history, dtype=np.float64).reshape(len(history), len(fields(EpochRecord))),
+            "counters": counters,
+        }
+
+    def own(self) -> dict[str, AnyArray]:
+        """Return the vectors that this rank has; where they are empty, no rank has one."""
+        vectors: dict[str, AnyArray] = {
+            "params": self.params,
+            **self.optimizer.vectors(),
+            **{_STATISTICS + name: array for name, array in self.optimizer.statistics().items()},
+            **{_RULE + name: array for name, array in self.optimizer.memory().items()},
+            **{STRATEGY + name: array for name, array in state_arrays(self.strategy).items()},
+        }
+        return {name: vector for name, vector in vectors.items() if vector.size}
+
+    def handovers(self) -> dict[str, Handover]:
+        """Return what becomes of the vectors that this rank has when other ranks take over, by name."""
+        declared = {STRATEGY + name: how for name, how in state_handovers(self.strategy).items()}
+        return {
+            name: declared.get(name, "mean" if vector.dtype.kind == "f" else "same")
+            for name, vector in self.own().items()
+        }
+
+    def copied(self) -> dict[str, AnyArray]:
+        """Return copies of this rank's vectors, one row each."""
+        return {name: vector[None].copy() for name, vector in self.own().items()}
+
+    def gathered(self, group: Group, *, same_model: bool) -> dict[str, AnyArray]:
+        """Return the vectors of all ranks on rank 0, nothing elsewhere; called by all ranks.
+
+        Parameters
+        ----------
+        group : Group
+            The ranks.
+        same_model : bool
+            Whether all ranks have the same model, so that one row says it all.
+        """
+        whole: dict[str, AnyArray] = {}
+        for name, vector in self.own().items():
+            parts = [vector.copy()] if name == "params" and same_model else group.gather(vector)
+            if group.rank == 0 and parts is not None:
+                whole[name] = np.stack(parts)
+        return whole
+
+    def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
+        """Go on from what a gang has saved, this one or another.
+
+        Parameters
+        ----------
+        saved : mapping of str to array
+            What `adapted` returned, and of what has a row per rank only this rank's.
+        rank : int
+            This rank.
+        rows : sequence of int
+            The rows of each rank now.
+        """
+        exact = is_exact(saved, rows)
+        self.epoch, number, rounds, self.n_steps = (int(value) for value in saved["position"])
+        n_cut, self.ahead, *starts = (int(value) for value in saved["cut"])
+        if exact:
+            self.cut, self.round, self.n_cut = Cut(tuple(starts), rounds), number, n_cut
+        else:
+            before, n_rows = sum(starts), max(1, int(saved["rows"].sum()))
+            over = before * rounds + (n_rows - before) * number
+            self.round = over * self.cut.rounds // (n_rows * rounds)
+        self.elapsed_s = float(saved["seconds"][0])
+        self.stop_rule = StopRule.from_vector(saved["stop_rule"])
+        self.history = [EpochRecord(int(line[0]), *(float(value) for value in line[1:])) for line in saved["history"]]
+        self.take_up_memory(saved, rank, rows)
+
+    def take_up_memory(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
+        """Go on from what ranks have saved of their own, wherever training stands; see `take_up`."""
+        exact, how, counters = is_exact(saved, rows), self.handovers(), saved["counters"]
+        has_own = exact and saved["n_ranks"][0] == len(rows)
+        self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
+        for name, vector in self.own().items():
+            if name in saved and (has_own or how[name] != "own"):
+                vector[...] = saved[name][0].reshape(vector.shape)
+                if how[name] == "sum" and not has_own:
+                    vector *= share_of(rank, rows)
+        if RETURNED in saved and not has_own:
+            self.params[...] = saved[RETURNED]
+        if isinstance(self.strategy, AbstractRejoining) and not has_own:
+            self.strategy.rejoin(self.params)
+        received = self.optimizer.vectors().get("received")
+        if received is not None and "received" not in saved:
+            received.fill(0.0)
+            self.optimizer.counters[kernels.L1_TOTAL] = 0.0
+
+
+def is_exact(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> bool:
+    """Return whether ranks own as many rows as when the state was saved, so that each goes on with its own."""
+    return bool(saved["rows"].tolist() == list(rows))
+
+
+def share_of(rank: int, rows: Sequence[int]) -> float:
+    """Return the share of a rank in means over ranks: its rows over those of all, or equal ones if there are none."""
+    total = sum(rows)
+    return rows[rank] / total if total else 1.0 / len(rows)
+
+
+def adapted(
+    saved: Mapping[str, AnyArray], rows: Sequence[int], handovers: Mapping[str, Handover]
+) -> tuple[dict[str, AnyArray], list[str]]:
+    """Return a saved state for ranks with these rows, and the names of the arrays with one row for each of them.
+
+    Parameters
+    ----------
+    saved : mapping of str to array
+        What `TrainState.common` returned together with `copied` or `gathered`.
+    rows : sequence of int
+        The rows of each rank now.
+    handovers : mapping of str to str
+        `TrainState.handovers`. Of what is handed over as a sum there is the sum, of which each rank takes its share.
+    """
+    exact, n_before = is_exact(saved, rows), len(saved["rows"])
+    arrays, per_rank = dict(saved), []
+    arrays["n_ranks"] = np.array([max((len(saved[name]) for name in handovers if name in saved), default=n_before)])
+    for name in [n for n in saved if n in ("params", "averaged", "received", "suffix") or n.startswith(OWN_MEMORY)]:
+        table = saved[name]
+        if len(table) > 1 and exact:
+            per_rank.append(name)
+        elif len(table) > 1 and handovers.get(name) == "sum":
+            arrays[name] = table.sum(axis=0, keepdims=True)
+        elif len(table) > 1 and handovers.get(name, "mean") == "mean":
+            arrays[name] = np.tensordot(_weights(saved), table, 1)[None].astype(table.dtype)
+        elif len(table) > 1:
+            arrays[name] = table[:1]
+    return arrays, per_rank
+
+
+def _weights(saved: Mapping[str, AnyArray]) -> AnyArray:
+    before = saved["rows"].astype(np.float64)
+    return before / before.sum() if before.any() else np.full(len(before), 1.0 / len(before))
+
+
+def _merged(counters: AnyArray, weights: AnyArray, rank: int) -> AnyArray:
+    merged = weights @ counters
+    merged[kernels.GUARD] = counters[:, kernels.GUARD].max()
+    # Equal on all ranks: a mean would differ from them by the rounding of the weights.
+    for place in (kernels.EPOCH, kernels.ETA_SCALE, kernels.RATE_FACTOR):
+        merged[place] = counters[0, place]
+    for place in (kernels.LOSS_SUM, kernels.N_SEEN, *range(kernels.COUNTERS, merged.size)):
+        merged[place] = counters[:, place].sum() if rank == 0 else 0.0
+    merged[kernels.N_AVERAGED] = np.rint(merged[kernels.N_AVERAGED])
+    return merged

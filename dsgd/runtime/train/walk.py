@@ -1,0 +1,155 @@
+"""How a rank walks its rows: the optimiser's own kernel, and around it whatever else a visit to rows asks for.
+
+That is the abort flag, which is read between two calls of a kernel; rows of a file, which are let go again; the clock
+of a simulated rank; a model that threads share; and the local term of a strategy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final
+
+from dsgd.local import SGD, AbstractRows, AbstractState, Residency, SGDState, Shard, add_to_suffix
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.hogwild import shared_walk
+from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.state import TrainState
+from dsgd.sync import AbstractLocalTerm, Hogwild, LocalSteps
+from dsgd.types import FloatVector
+
+__all__ = ["MOST_ENTRIES_PER_CALL", "Walk", "charge_visit", "entries_per_call"]
+
+#: A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries in one.
+MOST_ENTRIES_PER_CALL: Final = 100_000_000
+# Most end much sooner, so that of rows in a file little is in memory. A call visits every weight once: it must be long
+# beside that. Rows in memory are cut in the same places, so that both give the same model to the bit.
+_ENTRIES_PER_CALL: Final = 2_000_000
+_ENTRIES_PER_WEIGHT: Final = 8
+
+
+def entries_per_call(n_params: int) -> int:
+    """Return the entries of rows that one call of a kernel walks over, for a model of this length."""
+    return min(MOST_ENTRIES_PER_CALL, max(_ENTRIES_PER_CALL, _ENTRIES_PER_WEIGHT * n_params))
+
+
+def charge_visit(rank: Rank, job: TrainJob, rows: AbstractRows, start: int, stop: int) -> None:
+    """Charge a rank with a virtual clock for a kernel that has visited rows start..stop, and the model once."""
+    if rank.is_virtual and stop > start:
+        entries = rows.entries(start, stop) * job.optimizer.n_outputs
+        rank.worked(rows=stop - start, entries=entries, params=job.initial.size)
+
+
+class Walk:
+    """Takes the local steps of one rank.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang. Where threads share a model, all ranks make their walks together.
+    job : TrainJob
+        The job.
+    shard : AbstractRows
+        The rows of this rank.
+    params : array, shape (n_params,)
+        The model, updated in place.
+    state : AbstractState
+        State of the optimiser, updated in place.
+
+    Attributes
+    ----------
+    call : callable
+        Takes the steps on the rows start..stop in one call of a kernel.
+    rows_per_call : int
+        Most rows of a call.
+    """
+
+    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, params: FloatVector, state: AbstractState):
+        self._rank, self._job, self._shard, self._params, self._state = rank, job, shard, params, state
+        entries_per_row = shard.entries(0, shard.n_rows) // max(1, shard.n_rows) + 16
+        self.rows_per_call = max(1, entries_per_call(params.size) // (entries_per_row * job.optimizer.n_outputs))
+        self.call = self._kernel()
+        self._residency: Residency | None = None
+        if isinstance(shard, Shard) and shard.mapping is not None:
+            self._residency = Residency(shard, order=state.order if isinstance(state, SGDState) else None)
+            self.call = self._residency.bound(self.call)
+        if rank.is_virtual:
+            self.call = self._charged(self.call)
+
+    @property
+    def is_in_memory(self) -> bool:
+        """Whether the rows are in memory, and not in a file."""
+        return self._residency is None
+
+    def add_term(self, term: AbstractLocalTerm[Any], at: TrainState) -> None:
+        """Apply the local term of a strategy too, whose state is that of `at`."""
+        steps = self._job.optimizer.steps
+        if term.stretch is not None:
+            self.rows_per_call = min(self.rows_per_call, term.stretch if steps.by_row else steps.rows)
+        self.call = self._corrected(self.call, term, at)
+
+    def add_looks(self, looks: int, share: float) -> None:
+        """Look at the model, which threads share, so often in the last share of an epoch, for its mean over it."""
+        state, call, n_rows = self._state, self.call, self._shard.n_rows
+        assert isinstance(state, SGDState)
+        first = n_rows - int(share * n_rows)
+        self.rows_per_call = min(self.rows_per_call, max(1, int(share * n_rows) // looks))
+
+        def call_and_look(start: int, stop: int) -> None:
+            call(start, stop)
+            if stop > max(start, first):
+                add_to_suffix(self._params, state)
+                self._rank.worked(params=self._params.size)
+
+        self.call = call_and_look
+
+    def over(self, start: int, stop: int) -> None:
+        """Take the steps on the rows start..stop, in as many calls as it needs.
+
+        Raises
+        ------
+        AbortedError
+            The job has stopped.
+        """
+        for low in range(start, stop, self.rows_per_call):
+            self.call(low, min(stop, low + self.rows_per_call))
+            self._rank.check()
+
+    def has_visited(self, start: int, stop: int) -> None:
+        """Take note that rows start..stop were visited without steps."""
+        if self._residency is not None:
+            self._residency.at(stop)
+        charge_visit(self._rank, self._job, self._shard, start, stop)
+
+    def _kernel(self) -> Callable[[int, int], object]:
+        optimizer, shard, state = self._job.optimizer, self._shard, self._state
+        if isinstance(self._job.strategy, Hogwild) and isinstance(optimizer, SGD):
+            assert isinstance(shard, Shard)
+            assert isinstance(state, SGDState)
+            return shared_walk(self._rank.group, optimizer, self._params, shard, state)
+        return optimizer.bind(self._params, shard, state)
+
+    def _charged(self, call: Callable[[int, int], object]) -> Callable[[int, int], None]:
+        """Return `call`, which moves a virtual clock too."""
+
+        def call_and_charge(start: int, stop: int) -> None:
+            call(start, stop)
+            charge_visit(self._rank, self._job, self._shard, start, stop)
+
+        return call_and_charge
+
+    def _corrected(
+        self, call: Callable[[int, int], object], term: AbstractLocalTerm[Any], at: TrainState
+    ) -> Callable[[int, int], None]:
+        """Return `call`, which applies a local term too."""
+        state, optimizer = self._state, self._job.optimizer
+
+        def call_and_correct(start: int, stop: int) -> None:
+            t_start, loss_sum = state.t, state.loss_sum
+            call(start, stop)
+            if stop > start:
+                rate_sum = optimizer.rate_sum(t_start, state)
+                steps = LocalSteps(rate_sum, state.loss_sum - loss_sum, stop - start)
+                term.correct(at.mixing(), steps, at.strategy)
+                at.mixed()
+
+        return call_and_correct

@@ -1,0 +1,118 @@
+"""What ranks count in the means of an epoch: what the rank loop does for `AbstractStrategy.weighs`.
+
+The rates of the steps of an epoch follow from the schedule, the step that each rank begins it with and the number of
+its steps. All of that is known to all ranks, so that they find the same weights without a message; only where training
+goes on from a state that was kept do they tell each other the steps that they are at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsgd.local import AbstractLocalOptimizer
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.state import TrainState, share_of
+from dsgd.sync import AbstractPeriod, AbstractStrategy, RoundClock, mean_shares
+from dsgd.types import FloatVector
+
+__all__ = ["EpochWeights"]
+
+
+class EpochWeights:
+    """The weights of one rank, epoch by epoch.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    strategy : AbstractStrategy
+        Says what ranks count by.
+    optimizer : AbstractLocalOptimizer
+        Knows its rates.
+    rows : sequence of int, length world size
+        Rows of each rank.
+
+    Attributes
+    ----------
+    share : float
+        This rank's share of the rows; where there are none, of the ranks.
+    weight : float
+        This rank's share in a mean of models.
+    scale : float
+        What the changes of a round are multiplied by before models are exchanged; one unless ranks count alike.
+    """
+
+    def __init__(
+        self,
+        rank: Rank,
+        strategy: AbstractStrategy[Any],
+        optimizer: AbstractLocalOptimizer[Any, Any],
+        rows: Sequence[int],
+    ) -> None:
+        self._rank, self._optimizer, self._rows = rank, optimizer, rows
+        self._period, self._weighs = strategy.period, strategy.weighs
+        self.share = self.weight = share_of(rank.number, rows)
+        self.scale = 1.0
+        # The mean over one rank is its model.
+        self._varies = rank.size > 1 and strategy.exchanges == "model" and self._weighs != "rows" and any(rows)
+        self._begins: FloatVector = np.zeros(rank.size)
+        self._counts: FloatVector = np.zeros(rank.size)
+
+    def begin(self, at: TrainState, *, resumed: bool) -> None:
+        """Take note of the steps that ranks begin with; called by all of them once the state is taken up."""
+        if not self._varies:
+            return
+        self._begins[:] = at.optimizer.t
+        if resumed:
+            counters = self._rank.group.allgather(np.array([at.optimizer.t, float(at.optimizer.n_seen)]))
+            self._begins[:] = counters[:, 0]
+            if not at.begins_epoch:
+                self._begins -= self._steps_so_far(at, counters[:, 1])
+        self._counts[:] = 0.0
+
+    def begin_epoch(self, at: TrainState) -> None:
+        """Find the weights of the epoch that comes next, or that training goes on in."""
+        if not self._varies:
+            return
+        self._begins += self._counts
+        self._counts = self._n_steps(at)
+        number, n_with_rows = self._rank.number, np.count_nonzero(self._rows)
+        sums = self._optimizer.planned_rates(self._begins, self._counts)
+        shares = mean_shares(self._rows, sums)
+        if self._weighs == "rates":
+            self.weight = float(shares[number])
+        elif np.unique(shares[shares > 0.0]).size == 1:
+            # To the bit, which so many times one over that number need not be.
+            self.scale = self._rank.size / n_with_rows if self._rows[number] else 1.0
+        else:
+            self.scale = float(self._rank.size * shares[number])
+
+    def _n_steps(self, at: TrainState) -> FloatVector:
+        """Return how many steps each rank takes in an epoch."""
+        steps = self._optimizer.steps
+        if steps.by_row:
+            return np.array(self._rows, dtype=np.float64)
+        # Rounds that end in no exchange are walked in one go with the next.
+        rounds = at.cut.rounds
+        clocks = (RoundClock(at.epoch, k, rounds, is_last=False) for k in range(rounds))
+        ends = [0, *(clock.round + 1 for clock in clocks if _is_due(self._period, clock))]
+        found = dict.fromkeys(set(self._rows), 0)
+        for n in found:
+            spans = (n * last // rounds - n * first // rounds for first, last in pairwise(ends))
+            found[n] = sum(-(-span // steps.rows) for span in spans)
+        return np.array([found[n] for n in self._rows], dtype=np.float64)
+
+    def _steps_so_far(self, at: TrainState, n_seen: FloatVector) -> FloatVector:
+        """Return how many steps of the running epoch ranks have taken; none where they have other rows than then."""
+        spans = [at.cut.span(rank, n, 0, at.round - 1)[1] for rank, n in enumerate(self._rows)]
+        if n_seen.tolist() != spans:
+            return np.zeros(self._rank.size)
+        return np.rint(self._n_steps(at) * n_seen / np.maximum(1, self._rows))
+
+
+def _is_due(period: AbstractPeriod, clock: RoundClock) -> bool:
+    return clock.ends_epoch or period.is_due(clock)

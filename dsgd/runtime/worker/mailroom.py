@@ -1,0 +1,146 @@
+"""How ranks on worker processes come by their mailboxes.
+
+Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
+speaks for itself: every rank, and every server, has connections of its own to all others, those of its own process
+among them. The members of the gang tell each other over the wire between them where their ranks listen; then each rank
+joins the mesh in its own thread, by the handshake of every other connection: encrypted where the cluster is, through
+the ports of the workers where no other can be reached.
+
+Servers are threads beside the ranks of a worker: server k runs on member k modulo their number.
+
+Cost: n - 1 connections for each of n ranks and servers, beside those of the collectives.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from dsgd.collectives.group import Group
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.mailbox import AbstractMailbox
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.sockets.mesh import Detour
+from dsgd.comm.wires import inproc_mailbox, link_mailbox
+from dsgd.ledger import RankLedger
+from dsgd.runtime.fence import Fence
+from dsgd.runtime.rank import Mail
+from dsgd.runtime.worker.relays import open_relay
+from dsgd.runtime.worker.rendezvous import CALL_S, CONNECT_S, data_wrap, on_loop
+from dsgd.runtime.worker.store import JobState
+from dsgd.runtime.worker.wires import WireOptions, open_listener
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["MailRoom", "servers_of", "wants_mailboxes"]
+
+
+def wants_mailboxes(mail: Mail | None, ranks_of: Sequence[int]) -> bool:
+    """Return whether the ranks of a gang whose members run so many ranks get mailboxes."""
+    return mail is not None and not (mail.in_pairs and (len(ranks_of) == 1 or max(ranks_of) == 1))
+
+
+def servers_of(mail: Mail | None, member: int, ranks_of: Sequence[int]) -> range:
+    """Return the numbers of the servers that a member runs."""
+    first, n_servers = sum(ranks_of), 0 if mail is None else mail.n_servers
+    return range(first + member, first + n_servers, len(ranks_of))
+
+
+class MailRoom:
+    """Where the ranks and servers of one member get their mailboxes; made by all members at once.
+
+    Parameters
+    ----------
+    worker : Worker
+        The worker that runs this member.
+    job : JobState
+        What it keeps of the job.
+    fence : Fence
+        This member, and its job.
+    options : WireOptions
+        Where to listen.
+    between : AbstractTransport
+        Connects the members.
+    ledgers : dict of int to RankLedger
+        Those of the ranks and servers of this member, by number.
+    timeout_s : float
+        Longest wait for a peer, in seconds.
+    """
+
+    def __init__(
+        self,
+        worker: Worker,
+        job: JobState,
+        fence: Fence,
+        options: WireOptions,
+        between: AbstractTransport,
+        ledgers: dict[int, RankLedger],
+        timeout_s: float,
+    ) -> None:
+        self._worker, self._job, self._fence, self._options = worker, job, fence, options
+        self._ledgers, self._timeout_s, self._n_members = ledgers, timeout_s, between.size
+        self._listeners: dict[int, Listener] = {}
+        self._boxes: dict[int, AbstractMailbox] = {}
+        if between.size == 1:
+            boxes = inproc_mailbox.connect(list(ledgers.values()), [job.abort] * len(ledgers), timeout_s)
+            self._boxes = dict(zip(ledgers, boxes, strict=True))
+            return
+        with contextlib.ExitStack() as cleanup:
+            for number in ledgers:
+                self._listeners[number] = cleanup.enter_context(open_listener(worker, options))
+                job.relays.open_door(self._door(number), self._listeners[number].address)
+            mine = {number: (listener.address, worker.address) for number, listener in self._listeners.items()}
+            told = Group(between).allgatherv(np.frombuffer(json.dumps(mine).encode(), dtype=np.uint8))
+            self._listening = cleanup.pop_all()
+        places = {int(number): place for part in told for number, place in json.loads(part.tobytes()).items()}
+        self._addresses = [places[number][0] for number in range(len(places))]
+        self._workers = [places[number][1] for number in range(len(places))]
+
+    def open(self, number: int) -> AbstractMailbox:
+        """Return the mailbox of a rank or server once it is connected with all others; called in its thread."""
+        if self._boxes:
+            return self._boxes[number]
+        transport = self._options.transport
+        return link_mailbox.connect(
+            self._listeners[number],
+            number,
+            self._addresses,
+            job_id=f"{self._fence.job_id}/post",
+            epoch=self._fence.epoch,
+            token=self._fence.token,
+            ledger=self._ledgers[number],
+            abort=self._job.abort,
+            timeout_s=self._timeout_s,
+            connect_timeout_s=min(self._timeout_s, CONNECT_S),
+            wrap=data_wrap(self._worker),
+            detour=None if transport == "tcp" else Detour(self._way_round(number), always=transport == "rpc"),
+        )
+
+    def close(self) -> None:
+        """Stop listening."""
+        if self._listeners:
+            for number in self._listeners:
+                self._job.relays.close_door(self._door(number))
+            self._listening.close()
+
+    def _door(self, number: int) -> int:
+        # The first numbers are those of the members themselves.
+        return self._n_members + number
+
+    def _way_round(self, number: int) -> Any:
+        as_rank = replace(self._fence, member=self._door(number))
+
+        def through_worker(peer: int) -> socket.socket:
+            address = self._workers[peer]
+            call = open_relay(self._worker, self._job.relays, as_rank, self._door(peer), address)
+            sock: socket.socket = on_loop(self._worker, call, CALL_S, f"worker {address} did not connect")
+            return sock
+
+        return through_worker

@@ -1,0 +1,372 @@
+"""What runs on the workers: the task that is a member of the gang.
+
+A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
+the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once
+(`secede`): gangs that are interleaved cannot block each other, and adaptive scaling leaves the worker alone. It never
+raises into Dask, which would run it again and fill the logs: it tells the scheduler plugin how it ended, before its
+sockets close, so that the first story told is that of the rank that failed and not that of its startled peers.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import cloudpickle
+from distributed import get_worker, secede
+
+from dsgd.collectives.group import Algorithm, Group
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.wires import nested
+from dsgd.ledger import RankLedger, RankRecords
+from dsgd.local import split
+from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.runtime.fence import Fence
+from dsgd.runtime.pools import limit_pools
+from dsgd.runtime.progress import Publisher
+from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
+from dsgd.runtime.threads import peak_rss_bytes, run_threads
+from dsgd.runtime.worker.failures import describe
+from dsgd.runtime.worker.fetch import HeldBlocks
+from dsgd.runtime.worker.heap import keep_freed_memory
+from dsgd.runtime.worker.mailroom import MailRoom, servers_of, wants_mailboxes
+from dsgd.runtime.worker.plugin import store_of
+from dsgd.runtime.worker.rendezvous import SchedulerLink, meet
+from dsgd.runtime.worker.store import JobState
+from dsgd.runtime.worker.timers import slow_timers
+from dsgd.runtime.worker.wires import WireOptions
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["Cut", "MemberOutcome", "MemberTask", "Pack", "kept_blocks", "request_pause", "run_member"]
+
+Pack = Callable[[Sequence[Any], int], Any]
+Cut = Callable[[Any, int], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class MemberTask:
+    """All that a member is told.
+
+    Parameters
+    ----------
+    fence : Fence
+        Job, epoch, token and number of the member.
+    worker : str
+        The worker it is meant for.
+    host : str
+        The host of that worker.
+    n_threads : int
+        How many threads that worker has.
+    ranks_of : tuple of int
+        How many ranks each member of the gang runs.
+    blocks : tuple of int
+        The blocks it packs, in this order.
+    keys : tuple
+        The keys by which Dask knows them.
+    block_nbytes : tuple of int
+        Their sizes in bytes.
+    payload : bytes
+        The pickled (program, pack, cut, args), the same for all members.
+    timeout_s : float
+        Longest wait for a peer.
+    algorithm : str
+        How `Group.allreduce` works.
+    wires : WireOptions
+        What the ranks talk over.
+    keeps : bool
+        Whether the packed rows and snapshots of the rank stay until the job is closed, for its next epoch.
+    mail : Mail or None
+        Whether ranks get mailboxes, and which servers the gang has.
+    given : bytes
+        Pickled, what rank 0 alone is given; empty for members without it.
+    """
+
+    fence: Fence
+    worker: str
+    host: str
+    n_threads: int
+    ranks_of: tuple[int, ...]
+    blocks: tuple[int, ...]
+    keys: tuple[Any, ...]
+    block_nbytes: tuple[int, ...]
+    payload: bytes
+    timeout_s: float
+    algorithm: Algorithm
+    wires: WireOptions
+    keeps: bool = False
+    mail: Mail | None = None
+    given: bytes = b""
+
+    @property
+    def servers(self) -> range:
+        """Numbers of the servers it runs."""
+        return servers_of(self.mail, self.fence.member, self.ranks_of)
+
+    @property
+    def ranks(self) -> range:
+        """Numbers of the ranks it runs."""
+        first = sum(self.ranks_of[: self.fence.member])
+        return range(first, first + self.ranks_of[self.fence.member])
+
+
+@dataclass(frozen=True)
+class MemberOutcome:
+    """What a member brings home by value.
+
+    Parameters
+    ----------
+    ok : bool
+        Whether the program returned on all its ranks.
+    value : bytes
+        The pickled value of the program on rank 0; empty on other members.
+    stats : list of dict
+        One per rank; see `GangResult`.
+    records : list of RankRecords
+        The accounts of the ranks and of the servers.
+    """
+
+    ok: bool
+    value: bytes
+    stats: list[dict[str, Any]]
+    records: list[RankRecords]
+
+
+_NOTHING = MemberOutcome(False, b"", [], [])
+
+
+def kept_blocks(job_id: str, token: bytes, dask_worker: Worker) -> tuple[int, ...] | None:
+    """Return which blocks a job has packed on this worker; None if it has packed none. Sent to run on the worker."""
+    job = store_of(dask_worker).look_up(job_id, token)
+    return None if job is None else job.kept.blocks
+
+
+def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
+    """Ask the ranks on this worker to stop at the end of its epoch. Sent to run on the worker."""
+    job = store_of(dask_worker).look_up(job_id, token)
+    if job is not None:
+        for keeper in list(job.kept.keepers.values()):
+            keeper.pause_requested = True
+
+
+def run_member(task: MemberTask) -> MemberOutcome:
+    """Run one member of a gang: pack its blocks, meet the others, run the program on every rank of this worker.
+
+    Returns
+    -------
+    MemberOutcome
+        With ``ok=False`` when a rank failed; the scheduler plugin then knows which, and why.
+    """
+    worker = get_worker()
+    fence = task.fence
+    job = store_of(worker).find(fence.job_id, fence.epoch, fence.token)
+    if job is None or job.task_key is not None or worker.address != task.worker:
+        # Dask ran a task of a gang that is over, or ran one twice: it has no place in the gang.
+        return _NOTHING
+    job.task_key = worker.get_current_task()
+    secede()
+    link = SchedulerLink(worker, fence)
+    link.started()
+    failures = _Failures(link, job)
+    with contextlib.ExitStack() as cleanup:
+        try:
+            outcome = _Member(task, worker, job, link, failures).run(cleanup)
+            if outcome.ok:
+                link.finish(None)
+            return outcome
+        except BaseException as error:
+            # KeyboardInterrupt and SystemExit too: whatever stops this member must reach its peers and the client.
+            failures.tell(task.ranks[0], error)
+            return _NOTHING
+
+
+class _Failures:
+    """Tells the scheduler of the first rank of a member that failed, and then stops the others."""
+
+    def __init__(self, link: SchedulerLink, job: JobState) -> None:
+        self._link, self._job = link, job
+        self._lock = threading.Lock()
+        self.are_told = False
+
+    def tell(self, rank: int, error: BaseException) -> None:
+        """Say that `rank` raised `error`; of the ranks of a member only the first is heard."""
+        with self._lock:
+            told, self.are_told = self.are_told, True
+        if told:
+            return
+        failure = describe(error, aborted=self._job.abort.is_set)
+        with contextlib.suppress(Exception):
+            self._link.finish({**failure, "rank": rank})
+        self._job.abort.set(f"rank {rank} raised {type(error).__name__}: {error}")
+
+
+@dataclass(frozen=True)
+class _Ends:
+    """What the ranks and servers of a member talk over.
+
+    Parameters
+    ----------
+    ledgers : dict of int to RankLedger
+        Those of the ranks, which come first, and of the servers, by number.
+    between : AbstractTransport
+        Connects the members.
+    transports : list of AbstractTransport
+        Those of the ranks; of a member with one rank it is `between`.
+    mailroom : MailRoom or None
+        Where mailboxes come from, if there are any.
+    refused : dict of str to int
+        How many strangers were turned away, by reason.
+    """
+
+    ledgers: dict[int, RankLedger]
+    between: AbstractTransport
+    transports: list[AbstractTransport]
+    mailroom: MailRoom | None
+    refused: dict[str, int]
+
+
+class _Member:
+    """One member of a gang at work."""
+
+    def __init__(self, task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures):
+        self._task, self._worker, self._job, self._link, self._failures = task, worker, job, link, failures
+        self._program: RankProgram
+        self._program, self._pack, self._cut, self._args = pickle.loads(task.payload)
+        self._n_threads = max(1, task.n_threads // len(task.ranks))
+        self._publisher = Publisher(link.publish)
+
+    def run(self, cleanup: contextlib.ExitStack) -> MemberOutcome:
+        """Pack the rows, meet the other members, run the ranks and servers of this one; say how it went."""
+        job, ranks = self._job, self._task.ranks
+        job.abort.check()
+        data = self._pack_rows()
+        job.abort.check()
+        ends = self._meet(cleanup)
+        values: list[Any] = [None] * len(ranks)
+
+        def work(number: int) -> None:
+            if number in ranks:
+                k = number - ranks[0]
+                values[k] = self._run_rank(number, ends.transports[k], ends, data[k])
+            else:
+                self._run_server(number, ends)
+
+        # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
+        # interpreter meanwhile: of a rank it took an eighth of its time.
+        with keep_freed_memory(), slow_timers([self._worker]):
+            run_threads(work, list(ends.ledgers), job.abort, apart=True)
+        if self._failures.are_told:
+            return _NOTHING
+        is_first = ranks[0] == 0
+        if is_first:
+            self._publisher.flush()
+        return MemberOutcome(
+            True,
+            cloudpickle.dumps(values[0]) if is_first else b"",
+            self._stats(data, ends),
+            [ledger.records() for ledger in ends.ledgers.values()],
+        )
+
+    def _pack_rows(self) -> Sequence[Any]:
+        """Return the data of each rank: what an epoch of the job before has kept, or what the blocks pack into."""
+        task, kept, abort = self._task, self._job.kept, self._job.abort
+        data: Sequence[Any] = kept.data
+        if task.keeps and kept.blocks == task.blocks and len(data) == len(task.ranks):
+            return data
+        # Memory for the rows of before and for those to come is not to be had.
+        kept.drop_data()
+        blocks = HeldBlocks(self._worker, task.keys, task.block_nbytes, abort, task.timeout_s)
+        data = _shares(blocks, task.ranks, self._pack, self._cut)
+        blocks.close()
+        if task.keeps:
+            kept.blocks, kept.data = task.blocks, data
+        return data
+
+    def _meet(self, cleanup: contextlib.ExitStack) -> _Ends:
+        """Meet the other members, and connect ranks and servers; connections between members end with `cleanup`."""
+        task, worker, job, timeout_s = self._task, self._worker, self._job, self._task.timeout_s
+        own = [RankLedger(rank) for rank in task.ranks]
+        ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
+        between, refused = meet(worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s)
+        cleanup.callback(between.close)
+        transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
+        mailroom: MailRoom | None = None
+        if wants_mailboxes(task.mail, task.ranks_of):
+            mailroom = MailRoom(worker, job, task.fence, task.wires, between, ledgers, timeout_s)
+            cleanup.callback(mailroom.close)
+        return _Ends(ledgers, between, transports, mailroom, refused)
+
+    def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
+        """Run the program on a rank, in its own thread; return what it makes, None if it fails."""
+        task, job = self._task, self._job
+        extras: dict[str, Any] = {}
+        if number == 0:
+            extras = {"publish": self._publisher, "given": pickle.loads(task.given)}
+        if task.keeps:
+            extras["keeper"] = job.kept.keepers.setdefault(number - task.ranks[0], SnapshotKeeper())
+        try:
+            if ends.mailroom is not None:
+                transport.mailbox = ends.mailroom.open(number)
+            rank = Rank(
+                Group(transport, task.algorithm),
+                job.abort,
+                n_threads=self._n_threads,
+                job_id=task.fence.job_id,
+                formed=task.fence.epoch,
+                enough=job.enough,
+                **extras,
+            )
+            with limit_pools(self._n_threads):
+                return self._program(rank, data, *self._args)
+        except BaseException as error:
+            self._failures.tell(number, error)
+            return None
+        finally:
+            if transport.mailbox is not None:
+                transport.mailbox.close()
+            if transport is not ends.between:
+                transport.close()
+
+    def _run_server(self, number: int, ends: _Ends) -> None:
+        """Serve the ranks of all members until they are done, in a thread of its own."""
+        mail = self._task.mail
+        assert ends.mailroom is not None  # servers talk by post
+        assert mail is not None
+        assert mail.serve is not None
+        try:
+            with contextlib.closing(ends.mailroom.open(number)) as mailbox:
+                mail.serve(Server(mailbox, sum(self._task.ranks_of), self._job.abort), *self._args)
+        except BaseException as error:
+            self._failures.tell(number, error)
+
+    def _stats(self, data: Sequence[Any], ends: _Ends) -> list[dict[str, Any]]:
+        """Return what `GangResult` says of each rank."""
+        task = self._task
+        return [
+            {
+                "rank": rank,
+                "worker": task.worker,
+                "host": task.host,
+                "rows": getattr(rows, "n_rows", None),
+                "n_blocks": len(task.blocks),
+                "peak_rss_bytes": peak_rss_bytes(),
+                "transport": transport.wire,
+                "refused": ends.refused if rank == task.ranks[0] else {},
+            }
+            for rank, rows, transport in zip(task.ranks, data, ends.transports, strict=True)
+        ]
+
+
+def _shares(blocks: Sequence[Any], ranks: range, pack: Pack, cut: Cut | None) -> Sequence[Any]:
+    """Return the data of each rank: cut from what all blocks pack into or, without a cut, packed from some of them."""
+    n = len(ranks)
+    if n == 1:
+        return [pack(blocks, ranks[0])]
+    if cut is not None:
+        return cut(pack(blocks, ranks[0]), n)
+    return [pack(blocks[slice(*split(len(blocks), n, k))], rank) for k, rank in enumerate(ranks)]

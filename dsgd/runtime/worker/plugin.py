@@ -1,0 +1,92 @@
+"""The plugin in every worker: the jobs that it takes part in, and the heartbeats that it sends meanwhile.
+
+Its name carries the version of dsgd, as that of the scheduler's does (`dsgd.runtime.scheduler.plugin`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any, Final
+
+from distributed.diagnostics.plugin import WorkerPlugin
+
+from dsgd.errors import ClusterError
+from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER
+from dsgd.runtime.versions import LOADED_VERSION
+from dsgd.runtime.worker.relays import RelayHandlers
+from dsgd.runtime.worker.store import JobStore
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+__all__ = ["WORKER_PLUGIN", "GangWorkerPlugin", "store_of"]
+
+WORKER_PLUGIN: Final = f"dsgd-jobs-{LOADED_VERSION}"
+
+
+class GangWorkerPlugin(WorkerPlugin):
+    """Holds the jobs of a worker, sends heartbeats while it has one, and stops a member whose task was cancelled."""
+
+    name = WORKER_PLUGIN
+    idempotent = True
+
+    def setup(self, worker: Worker) -> None:
+        """Take the handler into the worker."""
+        self.worker = worker
+        self.store = JobStore()
+        self._heart: asyncio.Task[None] | None = None
+        self.relays = RelayHandlers(worker, self.store)
+        worker.stream_handlers[JOB_ORDER] = self.order
+        worker.handlers.update(self.relays.handlers())
+
+    def teardown(self, worker: Worker) -> None:
+        """Stop everything: the worker closes."""
+        if self._heart is not None:
+            self._heart.cancel()
+        self.store.close_all(f"worker {worker.address} is closing")
+
+    def order(
+        self, action: str, job_id: str, epoch: int, token: bytes = b"", heartbeat_s: float = 1.0, reason: str = ""
+    ) -> None:
+        """Open, abort, end early or close a job, as the scheduler says."""
+        if action == "open":
+            self.store.open(job_id, epoch, token)
+            if self._heart is not None:
+                self._heart.cancel()
+            self._heart = asyncio.create_task(self._beat(heartbeat_s))
+        elif action == "abort":
+            self.store.abort(job_id, epoch, reason)
+        elif action == "end":
+            self.store.end_early(job_id, epoch)
+        elif action == "close":
+            self.store.close(job_id)
+
+    async def _beat(self, period_s: float) -> None:
+        while len(self.store):
+            self.worker.batched_send({"op": HEARTBEAT})
+            await asyncio.sleep(period_s)
+
+    def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
+        """Stop the member whose task was cancelled, or whose client went away.
+
+        Dask cannot stop a running task; it only notes that nobody wants it any more.
+        """
+        if finish == "released" and start in ("executing", "long-running"):
+            self.store.abort_task(key, "the task of the rank was cancelled")
+
+
+def store_of(worker: Worker) -> JobStore:
+    """Return the jobs of the worker that runs this task.
+
+    Raises
+    ------
+    ClusterError
+        The worker has no plugin.
+    """
+    plugin = worker.plugins.get(WORKER_PLUGIN)
+    if not isinstance(plugin, GangWorkerPlugin):
+        raise ClusterError(
+            f"worker {worker.address} runs without the plugin {WORKER_PLUGIN}: the cluster has not let it in. "
+            "See distributed.worker.blocked-handlers, and the log of the worker."
+        )
+    return plugin.store

@@ -1,0 +1,152 @@
+"""Connections between ranks over the RPC of Dask's workers: how `dsgd.comm.wires.rpc` posts.
+
+Every message carries the fence of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
+field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.
+"""
+
+from __future__ import annotations
+
+import socket
+from collections import Counter
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
+from dsgd.errors import DsgdError
+from dsgd.runtime.fence import Fence
+from dsgd.runtime.worker.store import JobStore
+
+if TYPE_CHECKING:
+    from distributed import Worker
+
+
+__all__ = ["RelayHandlers", "open_relay"]
+
+CONNECT: Final = "dsgd_connect"
+MESSAGE: Final = "dsgd_message"
+
+
+class RelayHandlers:
+    """What a worker answers to the relays of others.
+
+    Parameters
+    ----------
+    worker : Worker
+        The worker.
+    store : JobStore
+        Its jobs.
+
+    Attributes
+    ----------
+    refused : Counter
+        Messages that belong to no job of this worker, under ``"job"``, or make no sense, under ``"malformed"``.
+    """
+
+    def __init__(self, worker: Worker, store: JobStore) -> None:
+        self._worker = worker
+        self._store = store
+        self.refused: Counter[str] = Counter()
+
+    def handlers(self) -> dict[str, Callable[..., Coroutine[Any, Any, str]]]:
+        """Return what the worker's server calls, by name of the operation."""
+        return {CONNECT: self.connect, MESSAGE: self.message}
+
+    async def connect(self, job_id: str, epoch: int, token: bytes, rank: int, peer: int, address: str) -> str:
+        """Connect `peer`, which runs on the worker at `address`, with `rank`, which runs here; returns why not."""
+        board = self._board(job_id, epoch, token)
+        if board is None:
+            return self._refuse("job", f"the job of rank {rank} is not open on this worker")
+        if not (_is_count(rank) and _is_count(peer) and isinstance(address, str)):
+            return self._refuse("malformed", "a request to connect makes no sense")
+        fence = {"job_id": job_id, "epoch": epoch, "token": token}
+        try:
+            await board.admit(rank, peer, _post(self._worker, address, fence, rank=peer, peer=rank))
+        except (DsgdError, OSError) as error:
+            return str(error)
+        return ""
+
+    async def message(
+        self, job_id: str, epoch: int, token: bytes, rank: int, peer: int, position: int, data: bytes
+    ) -> str:
+        """Hand bytes of `peer` to `rank`; returns why not."""
+        board = self._board(job_id, epoch, token)
+        if board is None:
+            # The end of a connection may well come after that of the job.
+            reason = f"the job of rank {rank} is not open on this worker"
+            return reason if data == b"" else self._refuse("job", reason)
+        if not (all(map(_is_count, (rank, peer, position))) and isinstance(data, bytes)):
+            return self._refuse("malformed", "a message makes no sense")
+        try:
+            await board.deliver(rank, peer, position, data)
+        except (DsgdError, OSError) as error:
+            return str(error) or type(error).__name__
+        return ""
+
+    def _board(self, job_id: Any, epoch: Any, token: Any) -> Switchboard | None:
+        if not (isinstance(job_id, str) and isinstance(token, bytes)):
+            return None
+        job = self._store.find(job_id, epoch, token)
+        return None if job is None else job.relays
+
+    def _refuse(self, kind: str, reason: str) -> str:
+        self.refused[kind] += 1
+        return reason
+
+
+def _is_count(value: Any) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
+
+
+async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int, address: str) -> socket.socket:
+    """Return a socket that is connected with a peer through the ports of both workers.
+
+    Parameters
+    ----------
+    worker : Worker
+        The worker of this rank; runs on its event loop.
+    board : Switchboard
+        The relays of the job on this worker.
+    fence : Fence
+        This member, and its job.
+    peer : int
+        The peer, which listens.
+    address : str
+        The address of its worker.
+
+    Raises
+    ------
+    OSError
+        It cannot be connected to this way either.
+    """
+    job = {"job_id": fence.job_id, "epoch": fence.epoch, "token": fence.token}
+    ours, theirs = socket.socketpair()
+    for sock in (ours, theirs):
+        # As much as the system allows: what lies ready is posted at once, and a post takes long.
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
+    try:
+        board.start(fence.member, peer, theirs, _post(worker, address, job, rank=peer, peer=fence.member))
+        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=fence.member, address=worker.address)
+        refusal = await call
+        if refusal:
+            raise ConnectionRefusedError(f"worker {address} refuses: {refusal}")
+    except BaseException:
+        ours.close()
+        raise
+    return ours
+
+
+def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer: int) -> Post:
+    """Return what delivers bytes to `rank` on the worker at `address`; `peer` is who sends them."""
+
+    async def post(position: int, data: bytes) -> None:
+        try:
+            refusal = await worker.rpc(address).dsgd_message(**job, rank=rank, peer=peer, position=position, data=data)
+        except OSError:
+            raise
+        except Exception as error:
+            # Whatever else Dask's RPC fails with ends the connection; the rank is told by the end of its stream.
+            raise ConnectionAbortedError(f"worker {address} failed: {error}") from error
+        if refusal:
+            raise ConnectionResetError(refusal)
+
+    return post

@@ -1,0 +1,134 @@
+"""What a worker process keeps for the jobs it takes part in.
+
+Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
+A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so a task that comes
+late finds no job and does nothing. A job that is opened again for its next epoch finds what it kept in
+the last one.
+"""
+
+from __future__ import annotations
+
+import hmac
+import threading
+from dataclasses import dataclass, field
+from typing import Any
+
+from dsgd.comm.abort import AbortFlag
+from dsgd.comm.wires.rpc import Switchboard
+from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+
+__all__ = ["JobState", "JobStore", "Kept"]
+
+
+@dataclass
+class Kept:
+    """What outlives an epoch of a job on its worker.
+
+    Parameters
+    ----------
+    keepers : dict of int to SnapshotKeeper
+        The last state of each rank, by its place on the worker.
+    blocks : tuple of int or None
+        Which blocks `data` was packed from.
+    data : object
+        The packed rows of the ranks.
+    """
+
+    keepers: dict[int, SnapshotKeeper] = field(default_factory=lambda: {0: SnapshotKeeper()})
+    blocks: tuple[int, ...] | None = None
+    data: Any = None
+
+    def drop_data(self) -> None:
+        """Let go of the packed rows: others come."""
+        self.blocks = self.data = None
+
+    def next(self) -> Kept:
+        """Return what the next epoch begins with; a rank of this one that still runs cannot reach it."""
+        return Kept({place: keeper.next() for place, keeper in self.keepers.items()}, self.blocks, self.data)
+
+
+@dataclass
+class JobState:
+    """What one worker keeps for one job.
+
+    Parameters
+    ----------
+    job_id, epoch, token
+        Which job this is; a task must show all three.
+    abort : AbortFlag
+        Set when the job stops.
+    task_key : object
+        Key of the rank's task, once it runs.
+    relays : Switchboard
+        Connections of this worker's ranks that go through its own port.
+    kept : Kept
+        What outlives this epoch.
+    enough : threading.Event
+        Set when the program is asked to end with what it has.
+    """
+
+    job_id: str
+    epoch: int
+    token: bytes
+    abort: AbortFlag = field(default_factory=AbortFlag)
+    task_key: Any = None
+    relays: Switchboard = field(default_factory=Switchboard)
+    kept: Kept = field(default_factory=Kept)
+    enough: threading.Event = field(default_factory=threading.Event)
+
+
+class JobStore:
+    """The jobs of one worker."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[str, JobState] = {}
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def open(self, job_id: str, epoch: int, token: bytes) -> None:
+        """Make room for a job, or for its next epoch."""
+        before = self._jobs.get(job_id)
+        kept = before.kept.next() if before is not None and hmac.compare_digest(before.token, token) else Kept()
+        self.close(job_id, "a new epoch of the job began")
+        job = self._jobs[job_id] = JobState(job_id, epoch, token, kept=kept)
+        job.abort.on_set(job.relays.close)
+
+    def find(self, job_id: str, epoch: int, token: bytes) -> JobState | None:
+        """Return the job, or None if it is not open here or is another epoch."""
+        job = self.look_up(job_id, token)
+        return job if job is not None and job.epoch == epoch else None
+
+    def look_up(self, job_id: str, token: bytes) -> JobState | None:
+        """Return the job, whatever its epoch, or None if it is not open here."""
+        job = self._jobs.get(job_id)
+        return job if job is not None and hmac.compare_digest(job.token, token) else None
+
+    def abort(self, job_id: str, epoch: int, reason: str) -> None:
+        """Stop a job."""
+        job = self._jobs.get(job_id)
+        if job is not None and job.epoch == epoch:
+            job.abort.set(reason)
+
+    def end_early(self, job_id: str, epoch: int) -> None:
+        """Ask the program of a job to end with what it has."""
+        job = self._jobs.get(job_id)
+        if job is not None and job.epoch == epoch:
+            job.enough.set()
+
+    def abort_task(self, key: Any, reason: str) -> None:
+        """Stop the job whose rank runs as the task `key`."""
+        for job in list(self._jobs.values()):
+            if job.task_key is not None and job.task_key == key:
+                job.abort.set(reason)
+
+    def close(self, job_id: str, reason: str = "the job was closed") -> None:
+        """Forget a job; a rank of it that still runs is told to stop."""
+        job = self._jobs.pop(job_id, None)
+        if job is not None:
+            job.abort.set(reason)
+
+    def close_all(self, reason: str) -> None:
+        """Forget every job."""
+        for job_id in list(self._jobs):
+            self.close(job_id, reason)
