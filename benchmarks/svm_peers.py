@@ -178,10 +178,13 @@ def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[s
     )
     spread = max(abs(v - values["dsgd"]) / abs(values["dsgd"]) for v in values.values())
     counts = "/".join(
-        f"{models[key].n_kernel_evaluations_ / 1e9:.2f}" for key in ("dsgd", "dsgd, no elimination") if key in models
+        f"{models[key].n_kernel_evaluations_ / 1e9:.2f}"
+        for key in ("dsgd", "dsgd, no elimination")
+        if hasattr(models.get(key), "n_kernel_evaluations_")
     )
     print(
-        f"{name:>20} n={X.shape[0]}: {cells}; gap {ours.gap_:.1e}, 1e9 kernel values {counts}, objectives {spread:.0e}"
+        f"{name:>20} n={X.shape[0]}: {cells}; gap {ours.gap_:.1e}, 1e9 kernel values {counts or 'none'}, "
+        f"objectives {spread:.0e}"
     )
 
 
