@@ -9,9 +9,10 @@ Update: the heavy-ball outer step of `dsgd.sync.outer`, after every `every` rows
 Cost per round: one all-reduce of the model. Two more vectors per rank.
 
 Source: Wang, Tantia, Ballas and Rabbat 2020, algorithm 1. There u is divided by the rate of the local steps, which is
-the same where that is constant; ours is in units of the model, so that ranks with different step counters agree. beta
-by the number of ranks, and a rate of 1, as in the released code (fairscale). BMUF (Chen and Huo 2016) is a special
-case.
+the same where that is constant; ours is in units of the model, so that ranks with different step counters agree. Where
+rates fall, as they do by default, it so repeats the longer steps of rounds before: beta is 0.2 from four ranks on. The
+released code (fairscale), for networks, goes on to 0.5 for 8 ranks and 0.6 for 16; the rate of 1 is that of the code.
+BMUF (Chen and Huo 2016) is a special case.
 """
 
 from __future__ import annotations
@@ -33,8 +34,8 @@ __all__ = ["SlowMo", "slow_momentum_for"]
 
 
 def slow_momentum_for(size: int) -> float:
-    """Return the slow momentum for so many ranks: 0 below 4, 0.2 below 8, 0.5 below 16, else 0.6."""
-    return next(beta for most, beta in ((4, 0.0), (8, 0.2), (16, 0.5), (float("inf"), 0.6)) if size < most)
+    """Return the slow momentum for so many ranks: 0 below 4, else 0.2."""
+    return 0.0 if size < 4 else 0.2
 
 
 @dataclass(frozen=True)
