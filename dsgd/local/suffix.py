@@ -69,8 +69,12 @@ def end_suffix(params: FloatVector, state: SGDState) -> None:
     sums = state.suffix
     if not sums.size or not sums[-1]:
         return
-    mean = (sums[:-1] / sums[-1]).astype(params.dtype)
+    # In place: of a model of many weights no other is made.
+    sums[:-1] /= sums[-1]
     if state.received.size:
+        mean = sums[:-1].astype(params.dtype)
         to_primal(mean, state.received, state.counters)
-    params[:] = mean[:-1]
+        params[:] = mean[:-1]
+    else:
+        params[:] = sums[:-2]
     sums.fill(0.0)

@@ -186,4 +186,6 @@ def _load_kernels(
         walk.call(0, 0)
     else:
         optimizer.gradient(params, shard, 0, 0, gradient, state)
+    if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):
+        optimizer.objective_sums(params, shard, state)  # what ends an epoch
     return fused
