@@ -13,7 +13,7 @@ from __future__ import annotations
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any, ClassVar, Self
@@ -44,6 +44,15 @@ __all__ = ["AbstractKernelClassifier"]
 #: Steps to smaller tolerances, in units of those to the one asked for and one for each sample, at most: a margin that
 #: is zero is pursued in vain, each digit taking more steps than those before.
 _REFINED = 20
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What is kept of a pair of classes: its samples with coefficients, these, and the rest of the solution."""
+
+    samples: IntVector
+    beta: FloatVector
+    solution: Solution
 
 
 def _has_probabilities(model: AbstractKernelClassifier) -> bool:
@@ -182,7 +191,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
         sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
 
-        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> tuple[FloatVector, Solution]:
+        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> _Trained:
             rows = _rows_of(pair, merged_codes)
             y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
 
@@ -199,7 +208,10 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             solution = solve(total[rows])
             if self._is_heard:
                 self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
-            return y * solution.alpha[0], solution
+            # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
+            used = np.flatnonzero(solution.alpha[0])
+            rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
+            return _Trained(rows[used], (y * solution.alpha[0])[used], rest)
 
         found: list[Any] = [None] * len(pairs)
         with self._open_pool() as pool:
@@ -216,14 +228,23 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             else:
                 for number in range(len(pairs)):
                     train(number, pool)
-        merged = np.zeros((len(self.classes_) - 1, len(first)))
-        for pair, (beta, _) in zip(pairs, found, strict=True):
-            rows = _rows_of(pair, merged_codes)
-            merged[np.where(merged_codes[rows] == pair[0], pair[1] - 1, pair[0]), rows] = beta
-        solutions = [solution for _, solution in found]
         self._sigmoids = sigmoids
-        coefs = np.stack([deal_out(line, owner, bounds, total) for line in merged])
-        self._collect(X, codes, coefs, pairs, solutions, kernel)
+        used = np.unique(np.concatenate([trained.samples for trained in found]))
+        merged = np.zeros((len(self.classes_) - 1, len(used)))
+        for pair, trained in zip(pairs, found, strict=True):
+            line = np.where(merged_codes[trained.samples] == pair[0], pair[1] - 1, pair[0])
+            merged[line, np.searchsorted(used, trained.samples)] = trained.beta
+        place = np.full(len(first) + 1, -1, dtype=np.int64)  # the last is that of rows without weight
+        place[used] = np.arange(len(used))
+        rows = np.flatnonzero(place[owner] >= 0)
+        rows = rows[np.argsort(codes[rows], kind="stable")]
+        coefs = np.empty((len(merged), len(rows)))
+        for line, dealt in zip(merged, coefs, strict=True):
+            dealt[:] = deal_out(line, place[owner[rows]], bounds[rows], total[used])
+        is_support = coefs.any(axis=0)
+        if not is_support.all():
+            coefs, rows = coefs[:, is_support], rows[is_support]
+        self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
 
     def _solve_pair(
         self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int, *, anew: bool = False
@@ -297,12 +318,13 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         self,
         X: Any,
         codes: AnyArray,
+        support: IntVector,
         coefs: FloatMatrix,
         pairs: list[tuple[int, int]],
         solutions: list[Solution],
         kernel: Kernel,
     ) -> None:
-        """Lay the coefficients of all pairs out as scikit-learn does: by class, one row per other class."""
+        """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
         k = len(self.classes_)
         self._margins = np.array([_margin(solution) for solution in solutions])
         if not (self._margins > 0).all():
@@ -313,12 +335,12 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         scale = np.ones((k - 1, k))
         for (a, b), margin in zip(pairs, self._margins, strict=True):
             scale[b - 1, a] = scale[a, b] = 1.0 / margin
-        support = np.flatnonzero(coefs.any(axis=0))
-        support = support[np.argsort(codes[support], kind="stable")]
         self._keep_support(X, support)
         self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
         thresholds = np.array([solution.thresholds.mean() for solution in solutions])
-        self._keep_coefs(coefs[:, support] * scale[:, codes[support]], -thresholds / self._margins, kernel)
+        for line, by in zip(coefs, scale, strict=True):
+            line *= by[codes[support]]
+        self._keep_coefs(coefs, -thresholds / self._margins, kernel)
         self.n_iter_ = np.array([solution.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 import scipy.sparse as sp
@@ -10,6 +12,7 @@ from sklearn.base import clone
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm.dual import conclude
 from dsgd.svm.merging import deal_out
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
@@ -177,3 +180,28 @@ def test_a_score_of_zero_names_the_class_that_libsvm_names():
     assert (ours.decision_function(new)[:, 0] == 0).all()
     assert (theirs.decision_function(new)[:, 0] == 0).all()
     np.testing.assert_array_equal(ours.predict(new), theirs.predict(new))
+
+
+def test_many_classes_take_the_memory_of_their_support_vectors(monkeypatch):
+    """Of k - 1 coefficients for each row only those of support vectors are ever there, whatever pairs have solved."""
+    k, n = 30, 40_000
+
+    def solve_pair(self, kernel, X, rows, dual, pool, cache_bytes, *, anew=False):
+        alpha = np.zeros(dual.y.shape)
+        alpha[0, [0, -1]] = 1.0
+        return conclude(
+            dual, kernel, alpha, np.zeros(len(rows)), tol=9.0, n_iter=1, n_rounds=1, n_evaluations=0, history=[]
+        )
+
+    monkeypatch.setattr(SVC, "_solve_pair", solve_pair)
+    X, y = np.arange(float(n))[:, None], np.arange(n) % k
+    tracemalloc.start()
+    SVC(gamma=1.0, n_jobs=1).fit(X[:100], y[:100])
+    before, _ = tracemalloc.get_traced_memory()
+    tracemalloc.reset_peak()
+    model = SVC(gamma=1.0, n_jobs=1).fit(X, y)
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert model.dual_coef_.shape == (k - 1, len(model.support_))
+    assert len(model.support_) < 0.05 * n
+    assert peak - before < 0.6 * 8 * (k - 1) * n
