@@ -138,7 +138,7 @@ def _check(
     tol = problem.parameters["tol"]
     limit = model.max_iter
     gap, noise = max(part.gap for part in parts), max(part.noise for part in parts)
-    is_finite = all(np.isfinite(part.values.K).all() for part in parts)
+    is_finite = all(np.isfinite(part.u).all() for part in parts)  # of the columns that have a coefficient
     if not (is_finite and np.isfinite(gap) and np.isfinite(model.gap_)):
         say(f"kernel values that are not finite were taken: gap_={model.gap_}, by numpy {gap}")
         return
