@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 
 import numpy as np
 import pytest
@@ -438,3 +439,13 @@ def test_bad_data(two_classes):
         SGDRegressor(learning_rate="constant", eta0=10.0).fit(X * 1e200, y.astype(float))
     with pytest.raises(InvalidParameterError, match="balanced"):
         SGDClassifier(class_weight="balanced").partial_fit(X, y, classes=[0, 1])
+
+
+def test_many_classes_are_no_regression() -> None:
+    """Scikit-learn warns where more than half of the targets differ, and so do we, but not of many classes as such."""
+    X, y = np.eye(30)[np.arange(300) % 30], np.arange(300) % 30
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        SGDClassifier(max_iter=2, tol=None).fit(X, y)
+    with pytest.warns(UserWarning, match="unique classes"):
+        SGDClassifier(max_iter=2, tol=None).fit(X[:40], np.r_[y[:30], y[:10]])

@@ -456,7 +456,9 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
         found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
         labels = np.unique(np.concatenate(found))
-        check_classification_targets(labels)
+        # Of labels alone, each of which comes once, it would say that there are too many for so few rows.
+        n_rows = sum(s.rows for s in summaries)
+        check_classification_targets(np.resize(labels, max(len(labels), min(n_rows, 4 * len(labels)))))
         if hasattr(self, "_given_classes"):
             unknown = np.setdiff1d(labels, self.classes_)
             if len(unknown):
