@@ -79,8 +79,7 @@ def run_shared_rows(
     guard = 0.0
     at, block = start, block_at(order, start)
     while at < stop:
-        first_row, end_row, at = rows_ahead(order, block, at, stop)
-        block += 1
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
             first, last = row_bounds(indptr, i, n_features)
             eta = rate_now(counters, constants, codes, t)

@@ -25,7 +25,7 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
-from dsgd.kernels.walk import block_at, rows_ahead
+from dsgd.kernels.walk import SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
@@ -242,14 +242,17 @@ def run_rows(
     is_wide = indices is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
+    tail = tail_at(order, _ONE if is_wide else n_outputs)
     at, block = start, block_at(order, start)
     while at < stop:
-        first_row, end_row, at = rows_ahead(order, block, at, stop)
-        block += 1
+        is_apart = at >= tail
+        lead = order[SHIFTS, block]
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop if is_apart else min(stop, tail))
         # Of the block before, no row is the row before.
         wiped_at = _NO_ROW
         for i in range(first_row, end_row):
-            first, last = row_bounds(indptr, i, n_features)
+            row = i
+            first, last = row_bounds(indptr, row, n_features)
             eta = rate_now(counters, constants, codes, t)
             averages = 0 < codes[AVERAGE] <= t
             score_scale = scale
@@ -272,16 +275,18 @@ def run_rows(
             # One step waits for the other on the path from a prediction to the weights: what can be known before the
             # prediction, divisions above all, is kept off it.
             inverse = 1.0 / scale
-            row_gain = eta * row_weights[i]
             for k in range(n_outputs):
                 base = k * n_features
                 if indices is None:
+                    if is_apart:
+                        row = row_of_output(order, np.int64(i) - lead, tail, k, n_outputs)
+                        first, last = row_bounds(indptr, row, n_features)
                     p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:
                         clear(params, auxiliary, a, None, base, base + n_features, n_outputs)
                 else:
                     p = score_scale * factors[k] + params[n_weights + k]
-                y = float(targets[i])
+                y = float(targets[row])
                 if n_outputs > _ONE:
                     y = 1.0 if y == k else -1.0
                 loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
@@ -289,7 +294,7 @@ def run_rows(
                 if n_outputs > _ONE:
                     counters[np.uint64(COUNTERS) + k] += loss
                 guard += p * 0.0
-                gain = row_gain * class_weights[0 if y > 0.0 else 1, k]
+                gain = eta * row_weights[row] * class_weights[0 if y > 0.0 else 1, k]
                 params[n_weights + k] -= params.dtype.type(constants[INTERCEPT_RATE] * gain * slope)
                 step = -slope * (gain * inverse)
                 if is_wide:
@@ -363,8 +368,7 @@ def gradient_rows(
     is_wide = indices is not None and n_outputs > _ONE
     at, block = start, block_at(order, start)
     while at < stop:
-        first_row, end_row, at = rows_ahead(order, block, at, stop)
-        block += 1
+        first_row, end_row, at, block = rows_ahead(order, block, at, stop)
         for i in range(first_row, end_row):
             first, last = row_bounds(indptr, i, n_features)
             if indices is not None and is_wide:

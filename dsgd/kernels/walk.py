@@ -15,7 +15,11 @@ from dsgd.types import IntMatrix
 __all__ = ["BEGINS", "SHIFTS", "block_at", "lay_out", "rows_ahead"]
 
 # Rows of the matrix `order` (int64): the place at which each block begins, and how far its rows lie from their places.
+# Its last column stands behind the last block: how many rows there are, and whether their order was drawn.
 BEGINS, SHIFTS = range(2)
+
+#: Of the rows of an epoch, a 64th is the tail; more where there are few for each output, an eighth at most.
+_OF_EPOCH, _LEAST_OF_OUTPUT, _MOST_OF_EPOCH = 64, 4, 8
 
 _HALF = np.uint64(32)
 
@@ -34,11 +38,31 @@ def block_at(order: IntMatrix, place: int) -> int:
 
 
 @scalar
-def rows_ahead(order: IntMatrix, block: int, place: int, stop: int) -> tuple[np.uint64, np.uint64, int]:
-    """Return the rows (first, last) of a block from a place on, and the place where they end: `stop` at most."""
-    end = min(stop, order[BEGINS, block + 1])
+def rows_ahead(order: IntMatrix, block: int, place: int, stop: int) -> tuple[np.uint64, np.uint64, int, int]:
+    """Return the rows (first, last) of a block from a place on, `stop` at most, and the place and block behind them."""
+    end = order[BEGINS, block + 1]
     shift = order[SHIFTS, block]
-    return np.uint64(place + shift), np.uint64(end + shift), end
+    if stop < end:
+        return np.uint64(place + shift), np.uint64(stop + shift), stop, block
+    return np.uint64(place + shift), np.uint64(end + shift), end, block + 1
+
+
+@scalar
+def tail_at(order: IntMatrix, n_outputs: np.uint64) -> int:
+    """Return the place where the tail of an epoch begins, for so many outputs with orders of their own."""
+    n_rows, is_drawn = order[BEGINS, order.shape[1] - 1], order[SHIFTS, order.shape[1] - 1]
+    if n_outputs == np.uint64(1) or not is_drawn:
+        return n_rows
+    n_least = min(_LEAST_OF_OUTPUT * np.int64(n_outputs), n_rows // _MOST_OF_EPOCH)
+    return n_rows - max(n_rows // _OF_EPOCH, n_least)
+
+
+@scalar
+def row_of_output(order: IntMatrix, place: int, tail: int, output: int, n_outputs: np.uint64) -> np.uint64:
+    """Return the row that an output walks at a place of the tail, whose places it goes round from one of its own on."""
+    length = order[BEGINS, order.shape[1] - 1] - tail
+    place = tail + (place - tail + length * np.int64(output) // np.int64(n_outputs)) % length
+    return np.uint64(place + order[SHIFTS, block_at(order, place)])
 
 
 @kernel
@@ -70,4 +94,4 @@ def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64 | None, epoch: int) -
         first, last = n_rows * blocks[k] // n_blocks, n_rows * (blocks[k] + 1) // n_blocks
         order[BEGINS, k], order[SHIFTS, k] = place, first - place
         place += last - first
-    order[BEGINS, n_blocks], order[SHIFTS, n_blocks] = place, 0
+    order[BEGINS, n_blocks], order[SHIFTS, n_blocks] = place, 0 if seed is None else 1
