@@ -37,9 +37,6 @@ SGD = {
     "linear_model/tests/test_sgd.py::test_sgd_oneclass_vs_linear_oneclass_offsets_match[0.9]": (
         "the offset of the optimum is zero: ours is 1e-7; LIBSVM's error of 4e-7 lies on the side of SGD's, 1.6e-6"
     ),
-    "linear_model/tests/test_sgd.py::test_multi_thread_multi_class_and_early_stopping": (
-        "asks for a stop within 20 epochs and 0.8 of accuracy: right for 10 of 12 seeds there, for 9 here"
-    ),
     "linear_model/tests/test_sgd.py::test_validation_mask_correctly_subsets": (
         "looks into scikit-learn's private callback; test_estimators_sklearn holds the same rows out"
     ),
