@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -26,37 +26,41 @@ Examples:
   dsgd study dnn --model mlp -s local -s gtopk -s diloco --ranks 16 --simulated --network 1GbE --out study/
 """
 _TRAINING: Final = "Training"
+_Strategy: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--strategy",
+        "-s",
+        help="synchronous, local, post-local, easgd, leader, sgp, dpsgd, gtopk, dgc, powersgd, qsgd or diloco; "
+        "repeat for several. All by default.",
+    ),
+]
+_Looks: TypeAlias = Annotated[
+    str | None, typer.Option(help="Epochs after which a run is looked at, as 1,4.", rich_help_panel=GRID)
+]
+_Density: TypeAlias = Annotated[
+    float | None, typer.Option(help="Share of the entries that gTop-k and DGC send.", rich_help_panel=_TRAINING)
+]
+_Demo: TypeAlias = Annotated[
+    bool, typer.Option("--demo", help="All of them on 16 simulated ranks, a small network, about a minute.")
+]
 
 
 def dnn(
     out: options.Out,
     model: Annotated[list[str] | None, typer.Option(help="mlp or cnn; repeat for both, which is the default.")] = None,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--strategy",
-            "-s",
-            help="synchronous, local, post-local, easgd, leader, sgp, dpsgd, gtopk, dgc, powersgd, qsgd or diloco; "
-            "repeat for several. All by default.",
-        ),
-    ] = None,
+    strategy: _Strategy = None,
     ranks: options.Ranks = None,
     seeds: options.Seeds = None,
-    looks: Annotated[
-        str | None, typer.Option(help="Epochs after which a run is looked at, as 1,4.", rich_help_panel=GRID)
-    ] = None,
+    looks: _Looks = None,
     rows: Annotated[int | None, typer.Option(min=100, help="Training rows.", rich_help_panel=GRID)] = None,
     simulated: options.Simulated = False,
     network: options.OnNetwork = None,
     scheduler: options.OnScheduler = None,
     batch: Annotated[int | None, typer.Option(help="Rows of a rank in a step.", rich_help_panel=_TRAINING)] = None,
     lr: Annotated[float | None, typer.Option(help="The learning rate.", rich_help_panel=_TRAINING)] = None,
-    density: Annotated[
-        float | None, typer.Option(help="Share of the entries that gTop-k and DGC send.", rich_help_panel=_TRAINING)
-    ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="All of them on 16 simulated ranks, a small network, about a minute.")
-    ] = False,
+    density: _Density = None,
+    demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

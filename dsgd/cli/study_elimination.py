@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -28,45 +28,53 @@ Examples:
   dsgd study elimination --problem covtype --rows 10000 --presets multi,auto --cache small --out study/
 """
 _MACHINE: Final = "The machine"
+_Problem: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
+]
+_Presets: TypeAlias = Annotated[
+    str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=GRID)
+]
+_CacheShare: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=GRID),
+]
+_Ranks: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=GRID),
+]
+_Simulated: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=GRID),
+]
+_Threads: TypeAlias = Annotated[
+    int | None,
+    typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MACHINE),
+]
+_Cost: TypeAlias = Annotated[
+    float | None,
+    typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MACHINE),
+]
+_Demo: TypeAlias = Annotated[
+    bool, typer.Option("--demo", help="All problems, small enough for two cores and two minutes.")
+]
 
 
 def elimination(
     out: options.Out,
-    problem: Annotated[
-        list[str] | None,
-        typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
-    ] = None,
-    presets: Annotated[
-        str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=GRID)
-    ] = None,
+    problem: _Problem = None,
+    presets: _Presets = None,
     cache: Annotated[str | None, typer.Option(help="small, fits or small,fits.", rich_help_panel=GRID)] = None,
-    cache_share: Annotated[
-        float | None,
-        typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=GRID),
-    ] = None,
-    ranks: Annotated[
-        str | None,
-        typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=GRID),
-    ] = None,
-    simulated: Annotated[
-        str | None,
-        typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=GRID),
-    ] = None,
+    cache_share: _CacheShare = None,
+    ranks: _Ranks = None,
+    simulated: _Simulated = None,
     rows: Annotated[int | None, typer.Option(help="Rows of each problem.", rich_help_panel=GRID)] = None,
     repeats: Annotated[int | None, typer.Option(help="Times that each run is made.", rich_help_panel=GRID)] = None,
-    threads: Annotated[
-        int | None,
-        typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MACHINE),
-    ] = None,
-    cost: Annotated[
-        float | None,
-        typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MACHINE),
-    ] = None,
+    threads: _Threads = None,
+    cost: _Cost = None,
     tol: Annotated[float | None, typer.Option(help="The gap to reach.", rich_help_panel=_MACHINE)] = None,
     reference: Annotated[bool, typer.Option(help="Run scikit-learn's SVC too.", rich_help_panel=GRID)] = True,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="All problems, small enough for two cores and two minutes.")
-    ] = False,
+    demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -26,41 +26,44 @@ Examples:
 
   dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/
 """
+_Every: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Samples between two synchronisations, as 1,16,256.", rich_help_panel=GRID),
+]
+_Schedule: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="optimal, pegasos, or per-epoch as in the published study.", rich_help_panel=MODEL),
+]
+_Intercept: TypeAlias = Annotated[
+    bool | None,
+    typer.Option(help="Learn an intercept; the published study has none.", rich_help_panel=MODEL),
+]
+_Target: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="Time to target: loss above the sequential run's, as 0.02.", rich_help_panel=MODEL),
+]
+_Demo: TypeAlias = Annotated[
+    bool, typer.Option("--demo", help="The three sets of the paper, sized for two cores and a minute or two.")
+]
 
 
 def msf(
     out: options.Out,
     dataset: options.Dataset = None,
     ranks: Annotated[str | None, typer.Option(help="Worker processes, as 1,2,4.", rich_help_panel=GRID)] = None,
-    every: Annotated[
-        str | None,
-        typer.Option(help="Samples between two synchronisations, as 1,16,256.", rich_help_panel=GRID),
-    ] = None,
+    every: _Every = None,
     seeds: options.Seeds = None,
     epochs: options.Epochs = None,
     rows: options.Rows = None,
     alpha: options.Alpha = None,
     loss: options.Loss = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="optimal, pegasos, or per-epoch as in the published study.", rich_help_panel=MODEL),
-    ] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=MODEL)
-    ] = None,
-    intercept: Annotated[
-        bool | None,
-        typer.Option(help="Learn an intercept; the published study has none.", rich_help_panel=MODEL),
-    ] = None,
+    schedule: _Schedule = None,
+    partition: options.Partition = None,
+    intercept: _Intercept = None,
     dtype: Annotated[str | None, typer.Option(help="float32 or float64.", rich_help_panel=MODEL)] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(help="Time to target: loss above the sequential run's, as 0.02.", rich_help_panel=MODEL),
-    ] = None,
+    target: _Target = None,
     scheduler: options.Scheduler = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="The three sets of the paper, sized for two cores and a minute or two.")
-    ] = False,
+    demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

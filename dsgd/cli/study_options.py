@@ -20,6 +20,7 @@ __all__ = [
     "OnNetwork",
     "OnScheduler",
     "Out",
+    "Partition",
     "Ranks",
     "Rows",
     "Scheduler",
@@ -44,6 +45,9 @@ Seeds: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Repetitions o
 Epochs: TypeAlias = Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=GRID)]
 Alpha: TypeAlias = Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=MODEL)]
 Loss: TypeAlias = Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=MODEL)]
+Partition: TypeAlias = Annotated[
+    str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=MODEL)
+]
 Scheduler: TypeAlias = Annotated[
     str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -32,47 +32,51 @@ Examples:
   dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/
 """
 _NETWORK: Final = "1GbE"
+_Strategy: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option("--strategy", "-s", help="As in dsgd fit --sync; repeat for several. All by default."),
+]
+_Compress: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
+]
+_Stragglers: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
+]
+_Schedule: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=MODEL),
+]
+_Target: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=MODEL),
+]
+_Demo: TypeAlias = Annotated[
+    bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
+]
 
 
 def strategies(
     out: options.Out,
     dataset: options.Dataset = None,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option("--strategy", "-s", help="As in dsgd fit --sync; repeat for several. All by default."),
-    ] = None,
-    compress: Annotated[
-        list[str] | None,
-        typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
-    ] = None,
+    strategy: _Strategy = None,
+    compress: _Compress = None,
     ranks: options.Ranks = None,
     seeds: options.Seeds = None,
     epochs: options.Epochs = None,
     rows: options.Rows = None,
     simulated: options.Simulated = False,
     network: options.OnNetwork = None,
-    stragglers: Annotated[
-        str | None,
-        typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
-    ] = None,
+    stragglers: _Stragglers = None,
     scheduler: options.OnScheduler = None,
     alpha: options.Alpha = None,
     loss: options.Loss = None,
-    schedule: Annotated[
-        str | None,
-        typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=MODEL),
-    ] = None,
+    schedule: _Schedule = None,
     eta0: Annotated[float | None, typer.Option(help="The constant rate.", rich_help_panel=MODEL)] = None,
-    partition: Annotated[
-        str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=MODEL)
-    ] = None,
-    target: Annotated[
-        float | None,
-        typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=MODEL),
-    ] = None,
-    demo: Annotated[
-        bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
-    ] = False,
+    partition: options.Partition = None,
+    target: _Target = None,
+    demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
@@ -24,36 +24,40 @@ Examples:
 
   dsgd study tuning -d a9a -r auto -r qsr --every 16,256,4096 --seeds 3 --scheduler tcp://10.0.0.5:8786 --out study/
 """
+_Rule: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--rule",
+        "-r",
+        help="auto, fixed, adacomm, qsr, variance-band, dynamic, budget, post-local; repeat for several.",
+    ),
+]
+_Repeats: TypeAlias = Annotated[
+    int | None, typer.Option(min=1, help="Times that the longest run is trained.", rich_help_panel=GRID)
+]
+_Share: TypeAlias = Annotated[
+    float | None,
+    typer.Option(help="AutoSync(target=...): the share of communication.", rich_help_panel=MODEL),
+]
+_Network: TypeAlias = Annotated[
+    str | None, typer.Option(help="Simulate the ranks, on 1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN.")
+]
 
 
 def tuning(
     out: options.Out,
     dataset: options.Dataset = None,
-    rule: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--rule",
-            "-r",
-            help="auto, fixed, adacomm, qsr, variance-band, dynamic, budget, post-local; repeat for several.",
-        ),
-    ] = None,
+    rule: _Rule = None,
     every: Annotated[str | None, typer.Option(help="The fixed periods, as 1,16,256.", rich_help_panel=GRID)] = None,
     ranks: Annotated[int | None, typer.Option(min=2, help="Worker processes.", rich_help_panel=GRID)] = None,
     seeds: options.Seeds = None,
     epochs: options.Epochs = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Times that the longest run is trained.", rich_help_panel=GRID)
-    ] = None,
+    repeats: _Repeats = None,
     rows: options.Rows = None,
-    share: Annotated[
-        float | None,
-        typer.Option(help="AutoSync(target=...): the share of communication.", rich_help_panel=MODEL),
-    ] = None,
+    share: _Share = None,
     alpha: options.Alpha = None,
     loss: options.Loss = None,
-    network: Annotated[
-        str | None, typer.Option(help="Simulate the ranks, on 1GbE, 10GbE, 100GbE, InfiniBand, NVLink or WAN.")
-    ] = None,
+    network: _Network = None,
     scheduler: options.Scheduler = None,
     demo: Annotated[bool, typer.Option("--demo", help="Two sets, small enough for two cores and a minute.")] = False,
     force: options.Force = False,

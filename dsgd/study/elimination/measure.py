@@ -32,11 +32,6 @@ def curve(histories: Sequence[History]) -> dict[str, list[float]]:
     With several pairs of classes, which are solved side by side, a point lies at the same share of every pair's own
     run: steps, seconds and counts are summed, the gap is the widest.
 
-    Parameters
-    ----------
-    histories : sequence of sequence of EliminationRecord
-        The run of each pair.
-
     Returns
     -------
     dict
@@ -60,11 +55,6 @@ def curve(histories: Sequence[History]) -> dict[str, list[float]]:
 
 def reuse(histories: Sequence[History]) -> dict[str, float]:
     """Return where the kernel values of a run came from.
-
-    Parameters
-    ----------
-    histories : sequence of sequence of EliminationRecord
-        The run of each pair of classes.
 
     Returns
     -------
@@ -95,13 +85,6 @@ def serial_seconds(histories: Sequence[History], n_free: int) -> float:
     A step goes once over the variables of its block. How many those were is not in the history; they are taken to be
     what `dsgd.svm.block` aims at: an eighth of the samples and at most `BLOCK`, or once few samples are active one and
     a half times the free ones.
-
-    Parameters
-    ----------
-    histories : sequence of sequence of EliminationRecord
-        The run of each pair of classes.
-    n_free : int
-        Free support vectors at the end.
     """
     total = 0.0
     for history in histories:

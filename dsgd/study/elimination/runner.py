@@ -34,11 +34,6 @@ _WARM_UP_STEPS = 500
 def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[ProblemData], list[str]]:
     """Load what a study trains on.
 
-    Parameters
-    ----------
-    study : EliminationStudy
-        What is asked for.
-
     Returns
     -------
     study : EliminationStudy
@@ -46,12 +41,7 @@ def find_problems(study: EliminationStudy) -> tuple[EliminationStudy, list[Probl
     data : list of ProblemData
         Their rows.
     skipped : list of str
-        Why others are not there, a line each.
-
-    Raises
-    ------
-    DatasetError
-        None of them is there.
+        Why others are not there, a line each; if none is there a `DatasetError` says so.
     """
     data, skipped = [], []
     for problem in study.problems:
@@ -72,27 +62,10 @@ def run_elimination_study(
     force: bool = False,
     command: str | None = None,
 ) -> Iterator[StudyRun]:
-    """Run what of a study is not yet in its file of rows; yield every run of the grid when it is finished.
+    """Run what of a study has no row yet; yield every run: those in this process, then by ranks and problems.
 
-    An untimed fit comes before the first timed one of a problem, so that loading compiled code is in no timing.
-
-    Parameters
-    ----------
-    study : EliminationStudy
-        What to run, as `find_problems` returned it.
-    data : sequence of ProblemData
-        The rows of its problems.
-    out : str or path-like
-        Folder of the study; rows go to ``rows.jsonl`` in it.
-    force : bool, default False
-        Run everything anew.
-    command : str, optional
-        What rows say they were made by; the command line of this process by default.
-
-    Yields
-    ------
-    StudyRun
-        First the runs in this process, by problem, then the distributed ones, by ranks and problem.
+    Study and data are what `find_problems` returned; the others are those of `dsgd.study.run_study`. An untimed fit
+    comes before the first timed one of a problem, so that loading compiled code is in no timing.
     """
     record = Record(out, force=force, command=command)
     grids = [(0, [(found, study.runs(found.problem)) for found in data])]

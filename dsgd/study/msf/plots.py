@@ -7,6 +7,7 @@ for three. Points are medians over seeds, bars reach from the lowest to the high
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any, Final
 
 from dsgd.report import Axis, Bars, Figure, Level, Line, Mark, Panel, Words, period_axis, seconds_text, series
@@ -164,14 +165,6 @@ def _over_frequent(summary: Summary, dataset: str) -> Panel:
     return Panel(f"{dataset}: over every=1", _periods(summary, dataset), axis, marks)
 
 
-def _loss_epochs(summary: Summary, dataset: str) -> Panel:
-    return _convergence(summary, dataset, "epoch")
-
-
-def _loss_seconds(summary: Summary, dataset: str) -> Panel:
-    return _convergence(summary, dataset, "seconds")
-
-
 def _convergence(summary: Summary, dataset: str, against: str) -> Panel:
     cells = summary.parallel(dataset)
     marks: list[Mark] = []
@@ -226,7 +219,7 @@ _FIGURES: Final[Sequence[tuple[str, str, str, Sequence[_Kind]]]] = (
         "Training loss against epochs and seconds",
         "Mean loss of the rows of an epoch, each before its own update. Rare synchronisation costs epochs and saves "
         "seconds; the curves against seconds show what is left of the gain. Median seed by training time.",
-        (_loss_epochs, _loss_seconds),
+        (partial(_convergence, against="epoch"), partial(_convergence, against="seconds")),
     ),
     (
         "dispersion",

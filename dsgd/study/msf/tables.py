@@ -42,19 +42,7 @@ WORTH: Final = (
 
 
 def results_table(summary: Summary, dataset: str, columns: Sequence[str] = BRIEF, title: str = "Results") -> Table:
-    """Return one row per number of ranks and period.
-
-    Parameters
-    ----------
-    summary : Summary
-        The study.
-    dataset : str
-        Which of its datasets.
-    columns : sequence of str, default BRIEF
-        Which columns: `BRIEF`, `TIME` or `WORTH`.
-    title : str, default "Results"
-        What the table is called; the name of the data is added.
-    """
+    """Return one row per number of ranks and period, with `BRIEF`, `TIME` or `WORTH` of the columns."""
     sequential = summary.sequential(dataset)
     base = sequential.median("train_s") if sequential else None
     found = [_result(summary, cell, base) for cell in summary.cells if cell.dataset == dataset]
@@ -68,15 +56,7 @@ def results_table(summary: Summary, dataset: str, columns: Sequence[str] = BRIEF
 
 
 def target_table(summary: Summary, *, excess: float) -> Table:
-    """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one.
-
-    Parameters
-    ----------
-    summary : Summary
-        The study.
-    excess : float
-        The target is the final training loss of the sequential run times (1 + `excess`).
-    """
+    """Return epochs and seconds until the training loss is within `excess` of the sequential run's final one."""
     rows: list[tuple[str, ...]] = []
     for dataset in summary.datasets():
         sequential = summary.sequential(dataset)

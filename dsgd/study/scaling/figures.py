@@ -96,13 +96,7 @@ def ratio_figure(points: Sequence[PublishedPoint]) -> Figure:
 
 
 def groups_figure(cases: Sequence[tuple[str, Layer, int, int]]) -> Figure:
-    """Return bytes per node against groups, one panel per layer.
-
-    Parameters
-    ----------
-    cases : sequence of (str, Layer, int, int)
-        A title, a layer, nodes, and samples of a step over all of them.
-    """
+    """Return bytes per node against groups, a panel per title, layer, nodes and samples of a step over all of them."""
     panels = []
     for title, layer, nodes, batch in cases:
         groups = [g for g in range(1, nodes + 1) if nodes % g == 0]

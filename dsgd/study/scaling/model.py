@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from dsgd.sim.network import Link, Network
-from dsgd.sim.scaling import Layer, Node, ScalingPoint, Sharing, Step, predict_step, speedup_curve
+from dsgd.sim.scaling import Layer, Node, ScalingPoint, Sharing, predict_step, speedup_curve
 from dsgd.study.scaling.published import PublishedPoint
 
 __all__ = ["VARIATIONS", "Curve", "Predicted", "curves", "node_counts", "predict_point", "vary"]
@@ -71,7 +71,7 @@ def predict_point(point: PublishedPoint) -> Predicted:
     """Return what the model says of a published point."""
     settings = point.layers, [point.nodes], point.batch, point.machine, point.wire
     data, hybrid = (speedup_curve(*settings, sharing=sharing)[0] for sharing in ("data", "hybrid"))
-    alone = _step(point.layers, 1, point.batch, point.machine, point.wire)
+    alone = predict_step(point.layers, 1, point.batch, point.machine, point.wire)
     return Predicted(point, alone.seconds, data, hybrid)
 
 
@@ -128,14 +128,7 @@ def vary(point: PublishedPoint) -> list[float]:
     )
     found = []
     for machine, network, overlaps in cases:
-        alone, many = (
-            _step(point.layers, nodes, point.batch, machine, network, overlaps=overlaps) for nodes in (1, point.nodes)
-        )
-        found.append(alone.seconds / many.seconds)
+        sizes = (1, point.nodes)
+        steps = [predict_step(point.layers, n, point.batch, machine, network, overlaps=overlaps) for n in sizes]
+        found.append(steps[0].seconds / steps[1].seconds)
     return found
-
-
-def _step(
-    layers: Sequence[Layer], nodes: int, batch: int, node: Node, network: Network, *, overlaps: bool = True
-) -> Step:
-    return predict_step(layers, nodes, batch, node, network, overlaps=overlaps)

@@ -25,17 +25,7 @@ _HIGHEST: Final = 1.3
 
 
 def strategy_figures(gang: StrategyGang, *, excess: float, tail: str = "") -> list[Figure]:
-    """Return the figures of one dataset and number of ranks.
-
-    Parameters
-    ----------
-    gang : StrategyGang
-        What was run.
-    excess : float
-        The target is the final training objective of the sequential run times (1 + `excess`).
-    tail : str, default ""
-        Ends their names, where there are several gangs.
-    """
+    """Return the figures of one dataset and number of ranks; `tail` ends their names, where there are several gangs."""
     families = [name for name in FAMILIES if any(cell.family == name for cell in gang.cells)]
     sides: tuple[tuple[Literal["seconds", "bytes_sent"], str], ...] = (("seconds", "seconds"), ("bytes_sent", "bytes"))
     curves = [

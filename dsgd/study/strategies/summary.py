@@ -112,15 +112,7 @@ def summarise_strategies(rows: Iterable[Row]) -> list[StrategyGang]:
 
 
 def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
-    """Return one row per strategy, the sequential run first.
-
-    Parameters
-    ----------
-    gang : StrategyGang
-        What was run.
-    excess : float
-        The target is the final training objective of the sequential run times (1 + `excess`).
-    """
+    """Return one row per strategy, the sequential run first; the target is its final objective and an excess."""
     target, front = gang.target(excess), gang.front(excess)
     columns = (
         "strategy", "rate", "s / epoch", "sent / epoch", "epochs to target", "s to target", "sent to target",

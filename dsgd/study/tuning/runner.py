@@ -77,9 +77,11 @@ def _run_placed(client: Client | None, data: StudyData, specs: list[TuningRun], 
         curves = _by_turns([_Curve(spec, where, data, blocks) for spec in missing], targets[missing[0].seed])
         return [{**described, **curve.as_row()} for curve in curves]
 
-    first = list(record.finish([spec for spec in specs if spec.policy == SEQUENTIAL], alone))
-    yield from first
-    targets = targets_of(run.row for run in first)
+    first = []
+    for run in record.finish([spec for spec in specs if spec.policy == SEQUENTIAL], alone):
+        first.append(run.row)
+        yield run
+    targets = targets_of(first)
     for seed in study.seeds:
         together = [spec for spec in specs if spec.seed == seed and spec.policy != SEQUENTIAL]
         yield from record.finish(together, by_turns)
