@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Final
 
@@ -55,15 +54,10 @@ def gtopk(
     merged = [2, 4, 8, 16, 32]
     shares = [study.lost_share(size) for size in merged]
 
-    from dsgd.study.gtopk.report import gtopk_page
-
     facts = {
         "ranks": ranks,
-        "steps": [asdict(step) | {"over_dense": step.over_dense, "over_topk": step.over_topk} for step in steps],
-        "mass": [
-            {"ranks": size, "put_back": put_back, "conserving": conserving}
-            for size, (put_back, conserving) in zip(merged, shares, strict=True)
-        ],
+        "steps": [step.as_row() for step in steps],
+        "mass": study.mass_rows(merged, shares),
     }
     out.mkdir(parents=True, exist_ok=True)
     (out / "gtopk.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
@@ -71,5 +65,5 @@ def gtopk(
         f"{latency:g} ms and {bandwidth:.3g} GB/s between two ranks, {tflops:g} million million operations a second, "
         f"{density:.2%} of the entries sent"
     )
-    page = gtopk_page(curves, sizes, merged, shares, settings)
+    page = study.gtopk_page(curves, sizes, merged, shares, settings)
     tell(page, out, page.tables, facts | {"rows": str(out / "gtopk.json")}, as_json=as_json)

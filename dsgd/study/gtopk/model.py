@@ -26,8 +26,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import asdict, dataclass
+from typing import Any, Final
 
 import numpy as np
 
@@ -44,6 +44,7 @@ __all__ = [
     "Scaling",
     "compute_range",
     "lost_share",
+    "mass_rows",
     "mass_table",
     "scaling",
     "scaling_table",
@@ -127,6 +128,10 @@ class Scaling:
     def over_topk(self) -> float:
         """Efficiency of gTop-k by a tree over that of Top-k."""
         return (self.compute_s + self.topk_s) / (self.compute_s + self.tree_s)
+
+    def as_row(self) -> dict[str, Any]:
+        """Return everything as plain values, with both gains."""
+        return asdict(self) | {"over_dense": self.over_dense, "over_topk": self.over_topk}
 
 
 def scaling(model: NetModel, size: int, tflops: float, link: LinkCost = GIGABIT, density: float = _DENSITY) -> Scaling:
@@ -241,10 +246,13 @@ def verdict_table(steps: Sequence[Scaling]) -> Table:
     )
 
 
+def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+    """Return the shares that are lost as plain values, by number of ranks."""
+    return [{"ranks": size, "put_back": p, "conserving": c} for size, (p, c) in zip(sizes, shares, strict=True)]
+
+
 def mass_table(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> Table:
     """Return the shares that are lost, one row per number of ranks."""
-    rows = [
-        (str(size), f"{put_back:.2%}", f"{conserving:.2%}")
-        for size, (put_back, conserving) in zip(sizes, shares, strict=True)
-    ]
+    lost = mass_rows(sizes, shares)
+    rows = [(f"{row['ranks']}", f"{row['put_back']:.2%}", f"{row['conserving']:.2%}") for row in lost]
     return Table("Chosen mass that is neither applied nor kept", ("ranks", "put-back", "conserving"), rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
@@ -12,6 +11,7 @@ from dsgd.study.gtopk.model import (
     OVER_DENSE,
     OVER_TOPK,
     Scaling,
+    mass_rows,
     mass_table,
     scaling_table,
     verdict_table,
@@ -48,15 +48,8 @@ def gtopk_page(
     inside = sum(OVER_DENSE[0] <= step.over_dense <= OVER_DENSE[1] for step in steps)
     inside_topk = sum(OVER_TOPK[0] <= step.over_topk <= OVER_TOPK[1] for step in steps)
     where = origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}
-    rows = [
-        {"key": step.model.name, "ranks": sizes[-1], **asdict(step), "over_dense": step.over_dense,
-         "over_topk": step.over_topk}
-        for step in steps
-    ]  # fmt: skip
-    rows += [
-        {"key": f"mass-{size}", "ranks": size, "put_back": put_back, "conserving": conserving}
-        for size, (put_back, conserving) in zip(merged, shares, strict=True)
-    ]
+    rows = [{"key": step.model.name, "ranks": sizes[-1]} | step.as_row() for step in steps]
+    rows += [{"key": f"mass-{row['ranks']}"} | row for row in mass_rows(merged, shares)]
     return Page(
         title="What do sparse sums save on a slow network?",
         answer=(
