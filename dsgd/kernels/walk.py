@@ -18,7 +18,8 @@ __all__ = ["BEGINS", "SHIFTS", "block_at", "lay_out", "rows_ahead"]
 # Its last column stands behind the last block: how many rows there are, and whether their order was drawn.
 BEGINS, SHIFTS = range(2)
 
-#: Of the rows of an epoch, a 64th is the tail; more where there are few for each output, an eighth at most.
+# Of the rows of an epoch whose order is drawn, a 64th is the tail; where that is under four for each output, so many
+# are, an eighth at most.
 _OF_EPOCH, _LEAST_OF_OUTPUT, _MOST_OF_EPOCH = 64, 4, 8
 
 _HALF = np.uint64(32)
@@ -50,11 +51,11 @@ def rows_ahead(order: IntMatrix, block: int, place: int, stop: int) -> tuple[np.
 @scalar
 def tail_at(order: IntMatrix, n_outputs: np.uint64) -> int:
     """Return the place where the tail of an epoch begins, for so many outputs with orders of their own."""
-    n_rows, is_drawn = order[BEGINS, order.shape[1] - 1], order[SHIFTS, order.shape[1] - 1]
-    if n_outputs == np.uint64(1) or not is_drawn:
-        return n_rows
-    n_least = min(_LEAST_OF_OUTPUT * np.int64(n_outputs), n_rows // _MOST_OF_EPOCH)
-    return n_rows - max(n_rows // _OF_EPOCH, n_least)
+    tail: int = order[BEGINS, order.shape[1] - 1]
+    if n_outputs > np.uint64(1) and order[SHIFTS, order.shape[1] - 1] != 0:
+        n_least: int = min(_LEAST_OF_OUTPUT * int(n_outputs), tail // _MOST_OF_EPOCH)
+        tail -= max(tail // _OF_EPOCH, n_least)
+    return tail
 
 
 @scalar
