@@ -99,9 +99,12 @@ def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untype
     bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
 
-@scalar
-def _turn(K, y, upper, alpha, f, i, j, a, b):  # type: ignore[no-untyped-def]
-    """Move the pairs (i, j) and (a, b) together as far as it pays; return what β_i and β_a, with β = yα, gain by it."""
+@kernel
+def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: ignore[no-untyped-def]
+    """Move the pairs (i, j) and (a, b) together as far as it pays; return whether they have moved.
+
+    Apart from the loop of steps, which would be slower with this in it.
+    """
     g, h = f[i] - f[j], f[a] - f[b]
     first = np.float64(K[i, i]) + K[j, j] - 2.0 * np.float64(K[i, j])
     second = np.float64(K[a, a]) + K[b, b] - 2.0 * np.float64(K[a, b])
@@ -109,11 +112,11 @@ def _turn(K, y, upper, alpha, f, i, j, a, b):  # type: ignore[no-untyped-def]
     s, t = both * h - second * g, both * g - first * h  # towards the minimum, times the determinant
     size = max(abs(s), abs(t))
     if not (0.0 < size < np.inf):
-        return 0.0, 0.0
+        return False
     s, t = s / size, t / size
     slope, curvature = g * s + h * t, first * s * s + 2.0 * both * s * t + second * t * t
     if not slope < 0.0:
-        return 0.0, 0.0
+        return False
     most = -slope / curvature if curvature > 0.0 else np.inf
     which, by = (i, j, a, b), (s, -s, t, -t)
     moves = np.zeros(4)
@@ -126,7 +129,7 @@ def _turn(K, y, upper, alpha, f, i, j, a, b):  # type: ignore[no-untyped-def]
         if moves[m] != 0.0:
             most = min(most, room / abs(moves[m]))
     if not (0.0 < most < np.inf):
-        return 0.0, 0.0
+        return False
     for m in range(4):
         k = which[m]
         is_new = True
@@ -139,7 +142,11 @@ def _turn(K, y, upper, alpha, f, i, j, a, b):  # type: ignore[no-untyped-def]
                 alpha[k] = upper[k] if rises else 0.0
             else:
                 alpha[k] = min(max(alpha[k] + y[k] * most * moves[m], 0.0), upper[k])
-    return most * s, most * t
+    _move(f, most * s, K[i], K[j])
+    _move(f, most * t, K[a], K[b])
+    for k in which:
+        _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
+    return True
 
 
 @kernel
@@ -170,16 +177,12 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
     lows, highs, gains = np.empty((n_groups, _LANES)), np.empty((n_groups, _LANES)), np.empty(_LANES)
     least = np.empty(n_groups)
     t, one, two, steps = 0.0, K[0], K[0], 0
-    s, three, four = 0.0, K[0], K[0]
     a, b, before_a, before_b = -1, -1, -1, -1  # the last pair, and the one before
     while True:
         lows[:] = np.inf
         highs[:] = -np.inf
         if steps:
             _move(f, t, one, two)
-            if s != 0.0:
-                _move(f, s, three, four)
-                s = 0.0
         for g in range(n_groups):
             _spread(lows[g], highs[g], f, bar_up[g], bar_low[g])
         gap = -np.inf
@@ -203,15 +206,11 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
         if j < 0:
             break
         one, two = K[i], K[j]
-        if i == before_a and j == before_b and steps + 2 <= max_steps:
-            t, s = _turn(K, y, upper, alpha, f, i, j, a, b)
-            if t != 0.0 or s != 0.0:
-                three, four = K[a], K[b]
-                for k in (i, j, a, b):
-                    _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
-                a, b, before_a, before_b = -1, -1, -1, -1
-                steps += 2
-                continue
+        takes_turns = i == before_a and j == before_b and steps + 2 <= max_steps
+        if takes_turns and _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):
+            t, a, b, before_a, before_b = 0.0, -1, -1, -1, -1
+            steps += 2
+            continue
         before_a, before_b, a, b = a, b, i, j
         eta = diagonal[i] + diagonal[j] - 2.0 * K[i, j]
         if eta <= 0.0:
