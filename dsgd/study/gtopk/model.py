@@ -246,7 +246,7 @@ def verdict_table(steps: Sequence[Scaling]) -> Table:
     )
 
 
-def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, float]]:
+def mass_rows(sizes: Sequence[int], shares: Sequence[tuple[float, float]]) -> list[dict[str, Any]]:
     """Return the shares that are lost as plain values, by number of ranks."""
     return [{"ranks": size, "put_back": p, "conserving": c} for size, (p, c) in zip(sizes, shares, strict=True)]
 

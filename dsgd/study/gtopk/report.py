@@ -48,8 +48,8 @@ def gtopk_page(
     inside = sum(OVER_DENSE[0] <= step.over_dense <= OVER_DENSE[1] for step in steps)
     inside_topk = sum(OVER_TOPK[0] <= step.over_topk <= OVER_TOPK[1] for step in steps)
     where = origin() | {"when": datetime.now(UTC).isoformat(timespec="seconds")}
-    rows = [{"key": step.model.name, "ranks": sizes[-1]} | step.as_row() for step in steps]
-    rows += [{"key": f"mass-{row['ranks']}"} | row for row in mass_rows(merged, shares)]
+    rows = [{"key": step.model.name, "ranks": sizes[-1], **step.as_row()} for step in steps]
+    rows += [{"key": f"mass-{row['ranks']}", **row} for row in mass_rows(merged, shares)]
     return Page(
         title="What do sparse sums save on a slow network?",
         answer=(
