@@ -99,7 +99,8 @@ def _blocks_of(size: int | None, *, few: bool) -> Iterator[None]:
 
 def _fit_on_ranks(model: Any, problem: Problem) -> Any:
     """Fit as ranks of a gang do, each of which has a part of the rows; some have few or none."""
-    X = problem.X if problem.X.dtype == np.float32 else problem.X.astype(np.float64)
+    keeps_type = problem.X.dtype == np.float32 and problem.kernel != "callable"
+    X = problem.X if keeps_type else problem.X.astype(np.float64)
     n, is_classifier = X.shape[0], problem.estimator in {"SVC", "NuSVC"}
     model._check_parameters()
     classes = None
