@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
@@ -263,6 +263,7 @@ def test_linear_certificates_are_right(seed, loss, penalizes, max_iter):
     problem, team = make_problem(loss, rows, targets, costs, 0.1, penalizes), Team()
     rough = solve_linear(problem, "auto", tol=1e-7, max_iter=max_iter, team=team)
     best = solve_linear(problem, "auto", tol=1e-11, max_iter=5000, team=team)
+    assume(best.gap < 1e-8)  # with hardly any cost and a free intercept it may stall far from the optimum, and says so
     proven = prove_linear(problem, rough, team)
     known = np.isfinite(proven)
     np.testing.assert_allclose(proven[known], best.duals[known], atol=2e-4 * costs.max())

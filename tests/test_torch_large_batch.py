@@ -173,7 +173,7 @@ def test_scales_of_all_ranks_stay_equal(monkeypatch: pytest.MonkeyPatch) -> None
         runs.append(begin_run(*parts))
         return runs[-1]
 
-    monkeypatch.setattr("dsgd.runtime.train.begin_run", begin)
+    monkeypatch.setattr("dsgd.runtime.train.loop.begin_run", begin)
     X, y = _rows()
     X[:120] *= 60.0
     TorchClassifier(

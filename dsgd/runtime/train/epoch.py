@@ -138,13 +138,16 @@ class EpochEnd:
         )
 
     def _predicts_beyond_range(self) -> bool:
-        """Return whether a finite model of float32 has predictions, on the rows of this rank, that are not."""
+        """Return whether a finite model for values has predictions, on the rows of this rank, that are not finite."""
         at, job = self._at, self._job
-        # Losses say when to look: those of such predictions are far beyond any that mean something.
-        if job.scoring != "r2" or at.params.dtype != np.float32 or at.optimizer.loss_sum < _ABSURD_LOSS:
+        state, is_single = at.optimizer, at.params.dtype == np.float32
+        # Losses say when to look: those of such predictions are far beyond any that mean something. In float64 they
+        # were met during the epoch, or are not there.
+        if job.scoring != "r2" or state.loss_sum < _ABSURD_LOSS or (not is_single and state.is_finite):
             return False
-        found = job.optimizer.evaluate(at.params, self._run.data.shard, at.optimizer)
-        return not found.sq_error_sum < float(np.finfo(np.float32).max) ** 2
+        found = job.optimizer.evaluate(at.params, self._run.data.shard, state)
+        largest = float(np.finfo(np.float32).max) ** 2 if is_single else np.inf
+        return not found.sq_error_sum < largest
 
     def _sum_over_ranks(self, parts: _Sums) -> _Sums:
         if self._rank.size == 1:

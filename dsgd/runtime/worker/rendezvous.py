@@ -257,7 +257,7 @@ def _connect(
                 'Use transport="auto", "tcp" or "rpc".'
             )
         del settings["wrap"], settings["detour"]
-        library = importlib.import_module(f"dsgd.comm.{options.transport}")
+        library = importlib.import_module(f"dsgd.comm.wires.{options.transport}")
         joined: AbstractTransport = library.connect(listener, fence.member, answer["addresses"], **settings)
         return joined
     if options.transport in ("tcp", "rpc"):
