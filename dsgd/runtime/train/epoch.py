@@ -14,7 +14,7 @@ from typing import Final, NamedTuple
 import numpy as np
 
 from dsgd.errors import InvalidDataError
-from dsgd.local import Evaluation, is_finite
+from dsgd.local import Evaluation, SGDState, is_finite
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
@@ -143,7 +143,8 @@ class EpochEnd:
         state, is_single = at.optimizer, at.params.dtype == np.float32
         # Losses say when to look: those of such predictions are far beyond any that mean something. In float64 they
         # were met during the epoch, or are not there.
-        if job.scoring != "r2" or state.loss_sum < _ABSURD_LOSS or (not is_single and state.is_finite):
+        were_met = isinstance(state, SGDState) and not state.is_finite
+        if job.scoring != "r2" or state.loss_sum < _ABSURD_LOSS or not (is_single or were_met):
             return False
         found = job.optimizer.evaluate(at.params, self._run.data.shard, state)
         largest = float(np.finfo(np.float32).max) ** 2 if is_single else np.inf
