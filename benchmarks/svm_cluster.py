@@ -25,9 +25,9 @@ from distributed import Client, LocalCluster
 from sklearn.datasets import make_classification
 
 from dsgd.svm import SVC
-from dsgd.svm.kernel_functions import Kernel, prepare, span
-from dsgd.svm.sums import weighted_sums
-from dsgd.svm.threads import open_pool
+from dsgd.svm.kernels.functions import Kernel, prepare, span
+from dsgd.svm.kernels.sums import weighted_sums
+from dsgd.svm.kernels.threads import open_pool
 
 CACHE_MB = 400
 BURST_S = 0.4

@@ -3,17 +3,17 @@
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")
 
-from dsgd.svm.buffers import release_memory
-from dsgd.svm.certificate import screen
-from dsgd.svm.elimination import Elimination, EliminationRecord
-from dsgd.svm.linear_svc import LinearSVC
-from dsgd.svm.linear_svr import LinearSVR
-from dsgd.svm.nu_svc import NuSVC
-from dsgd.svm.nu_svr import NuSVR
-from dsgd.svm.one_class import OneClassSVM
-from dsgd.svm.path import PathPoint, SVMPath, svm_path
-from dsgd.svm.svc import SVC
-from dsgd.svm.svr import SVR
+from dsgd.svm.estimators.certificate import screen
+from dsgd.svm.estimators.linear_svc import LinearSVC
+from dsgd.svm.estimators.linear_svr import LinearSVR
+from dsgd.svm.estimators.nu_svc import NuSVC
+from dsgd.svm.estimators.nu_svr import NuSVR
+from dsgd.svm.estimators.one_class import OneClassSVM
+from dsgd.svm.estimators.svc import SVC
+from dsgd.svm.estimators.svr import SVR
+from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
+from dsgd.svm.kernels.buffers import release_memory
+from dsgd.svm.path.grid import PathPoint, SVMPath, svm_path
 
 __all__ = [
     "SVC",

@@ -18,11 +18,11 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.dual_cd import solve_dual_cd
-from dsgd.svm.linear_problem import LOSSES, certify, make_problem
-from dsgd.svm.linear_rows import Team, gather_rows, spread
-from dsgd.svm.linear_solve import solve_linear
-from dsgd.svm.newton import solve_newton
+from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
+from dsgd.svm.linear_solver.newton import solve_newton
+from dsgd.svm.linear_solver.problem import LOSSES, certify, make_problem
+from dsgd.svm.linear_solver.rows import Team, gather_rows, spread
+from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
@@ -418,7 +418,7 @@ def test_start_from_a_sample_saves_steps(monkeypatch):
     problem, *_ = problem_of("squared_hinge", 4000, 8, 3)
     solutions = []
     for least in (np.inf, 0):
-        monkeypatch.setattr("dsgd.svm.linear_solve.LEAST_ENTRIES", least)
+        monkeypatch.setattr("dsgd.svm.linear_solver.solve.LEAST_ENTRIES", least)
         solutions.append(solve_linear(problem, "auto", tol=1e-9, max_iter=50, team=Team()))
     assert all(solution.converged for solution in solutions)
     assert solutions[1].n_iter < solutions[0].n_iter
@@ -432,8 +432,8 @@ def test_more_columns_than_rows_start_with_coordinate_descent(monkeypatch):
         model = LinearSVC(C=1e3, tol=1e-9, random_state=0).fit(X * scale, y)
         assert model.converged_
         assert model.solver_[0].startswith("dual_cd")
-    monkeypatch.setattr("dsgd.svm.linear_solve.SMOOTH_EARLIEST", 5.0)
-    monkeypatch.setattr("dsgd.svm.linear_solve.SMOOTH_PATIENCE", 1.0)
+    monkeypatch.setattr("dsgd.svm.linear_solver.solve.SMOOTH_EARLIEST", 5.0)
+    monkeypatch.setattr("dsgd.svm.linear_solver.solve.SMOOTH_PATIENCE", 1.0)
     model = LinearSVC(tol=1e-9, random_state=0).fit(X, y)
     assert model.converged_
     assert model.solver_ == ["dual_cd, newton"]

@@ -23,12 +23,12 @@ from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.cocoa import outward_push, solve_cocoa
-from dsgd.svm.linear_cluster import LinearJob, LinearPacker, RankPeers, train_linear
-from dsgd.svm.linear_problem import LOSSES, LinearSolution, certify, make_problem
-from dsgd.svm.linear_rows import Team, gather_rows
-from dsgd.svm.newton import solve_newton
-from dsgd.svm.survivors import solve_survivors
+from dsgd.svm.distributed.finish import solve_survivors
+from dsgd.svm.distributed.linear import LinearJob, LinearPacker, RankPeers, train_linear
+from dsgd.svm.linear_solver.cocoa import outward_push, solve_cocoa
+from dsgd.svm.linear_solver.newton import solve_newton
+from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make_problem
+from dsgd.svm.linear_solver.rows import Team, gather_rows
 from gang_cluster import start_cluster
 from reference import linear_svm as twin
 

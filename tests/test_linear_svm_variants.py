@@ -17,12 +17,12 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.svm import LinearSVC as PlainSVC
 
 from dsgd.svm import LinearSVC, LinearSVR
-from dsgd.svm.crammer_singer import solve_crammer_singer
-from dsgd.svm.l1_columns import make_columns
-from dsgd.svm.l1_newton import solve_l1
-from dsgd.svm.linear_problem import LOSSES, balance, certify, make_problem
-from dsgd.svm.linear_rows import Team, gather_rows
-from dsgd.svm.linear_solve import solve_linear
+from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
+from dsgd.svm.linear_solver.l1.columns import make_columns
+from dsgd.svm.linear_solver.l1.newton import solve_l1
+from dsgd.svm.linear_solver.problem import LOSSES, balance, certify, make_problem
+from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.solve import solve_linear
 from reference import linear_svm as twin
 
 ALL_LOSSES = [*LOSSES["classification"], *LOSSES["regression"]]
@@ -103,8 +103,8 @@ def test_l1_over_columns_equals_over_a_matrix(monkeypatch):
     columns = make_columns(rows)
     values = []
     for most in (0, 10_000):
-        monkeypatch.setattr("dsgd.svm.l1_newton._MOST_GRAM_COLUMNS", most)
-        monkeypatch.setattr("dsgd.svm.l1_newton._BLAS_ADVANTAGE", 1e9)
+        monkeypatch.setattr("dsgd.svm.linear_solver.l1.newton._MOST_GRAM_COLUMNS", most)
+        monkeypatch.setattr("dsgd.svm.linear_solver.l1.newton._BLAS_ADVANTAGE", 1e9)
         found = solve_l1(problem, columns, tol=1e-8, max_iter=1000, team=Team())
         assert found.converged
         values.append(found.primal)

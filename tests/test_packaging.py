@@ -21,8 +21,12 @@ MODULES = sorted(
     {
         "dsgd",
         *(module.name for module in pkgutil.walk_packages(dsgd.__path__, "dsgd.")),
-        # An editable install maps these by an import hook, which pkgutil does not ask.
-        *(f"{name}{module.name}" for name, folder in MAPPED.items() for module in pkgutil.walk_packages([folder], ".")),
+        # An editable install maps these by an import hook, which walking dsgd does not ask.
+        *(
+            module.name
+            for name in MAPPED
+            for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}.")
+        ),
         *MAPPED,
     }
 )

@@ -13,23 +13,23 @@ from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 from sklearn.svm import SVC
 
-import dsgd.svm.growth as growth_module
-import dsgd.svm.left_out as left_out_module
-import dsgd.svm.proof as proof_module
+import dsgd.svm.kernel_solver.exact_sums as proof_module
+import dsgd.svm.kernel_solver.growth as growth_module
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError
 from dsgd.runtime import run_on_threads
-from dsgd.svm import products, sums
-from dsgd.svm.block import solve
-from dsgd.svm.dual import Dual, Solution
-from dsgd.svm.elimination import Elimination, eliminable
-from dsgd.svm.kernel_functions import Kernel, centre
-from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.pairwise import solve_pairwise
-from dsgd.svm.peers import Peers
-from dsgd.svm.proof import ExactSums
-from dsgd.svm.rebalance import plan_moves
-from dsgd.svm.threads import Pool
+from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Elimination, eliminable
+from dsgd.svm.kernel_solver.exact_sums import ExactSums
+from dsgd.svm.kernel_solver.pairwise import solve_pairwise
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.rebalance import plan_moves
+from dsgd.svm.kernels import products, sums
+from dsgd.svm.kernels.functions import Kernel, centre
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.peers import Peers
+from dsgd.svm.kernels.threads import Pool
 from reference.svm import smo
 
 MODES = {
@@ -147,7 +147,7 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
             out[::3] = True
         return out
 
-    monkeypatch.setattr(left_out_module, "eliminable", wrong)
+    monkeypatch.setattr(inactive, "eliminable", wrong)
     holder = np.arange(len(y)) % n_ranks
     solution = solve_on(X, dual_of(y), holder, n_ranks, elimination=MODES["multi"]).value
     monkeypatch.undo()

@@ -13,18 +13,19 @@ import scipy.sparse as sp
 from sklearn.datasets import make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
-import dsgd.svm.block as block_module
-import dsgd.svm.left_out as left_out_module
-import dsgd.svm.proof as proof_module
-from dsgd.svm import SVC, SVR, Elimination, release_memory, sample_rows
-from dsgd.svm.block import solve
-from dsgd.svm.buffers import Buffers
-from dsgd.svm.dual import Dual
-from dsgd.svm.elimination import Trail
-from dsgd.svm.kernel_functions import Kernel
-from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.proof import ExactSums
-from dsgd.svm.threads import Pool
+import dsgd.svm.kernel_solver.block as block_module
+import dsgd.svm.kernel_solver.exact_sums as proof_module
+from dsgd.svm import SVC, SVR, Elimination, release_memory
+from dsgd.svm.kernel_solver import inactive
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Trail
+from dsgd.svm.kernel_solver.exact_sums import ExactSums
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.svm.kernels import sample_rows
+from dsgd.svm.kernels.buffers import Buffers
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.threads import Pool
 from reference.svm import dual_gap
 
 PRESETS = ["none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto"]
@@ -76,8 +77,8 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
     """Whatever is wrongly left out, free variables too, the run ends with a float64 gap below tol over all samples."""
     X, y = _few_vectors()
     expected = _solve(X, y, mode="none")
-    liar = _Liar(kind, left_out_module.eliminable)
-    monkeypatch.setattr(left_out_module, "eliminable", liar)
+    liar = _Liar(kind, inactive.eliminable)
+    monkeypatch.setattr(inactive, "eliminable", liar)
     solution = _solve(X, y, mode=mode, every=2, min_fraction=0.0)
     assert liar.n_lies > 0
     assert solution.n_returned > 0
@@ -91,7 +92,7 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
 def test_float32_rows_do_not_hide_a_wrong_elimination(monkeypatch):
     """With float32 rows and wrong eliminations together the gap is still that of float64."""
     X, y = _few_vectors()
-    monkeypatch.setattr(left_out_module, "eliminable", _Liar("random", left_out_module.eliminable))
+    monkeypatch.setattr(inactive, "eliminable", _Liar("random", inactive.eliminable))
     solution = _solve(X, y, dtype=np.float32, C=100.0, tol=1e-3, mode="multi", every=2, min_fraction=0.0)
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 100.0), solution.alpha[0])
     assert solution.converged
@@ -338,7 +339,7 @@ def test_peak_memory_of_a_process_is_bounded(cache_size):
 
 def test_memory_is_reused_by_the_next_fit_and_released():
     """Idle memory stays for the next fit, and `release_memory` gives it back."""
-    from dsgd.svm.buffers import _BUFFERS
+    from dsgd.svm.kernels.buffers import _BUFFERS
 
     X, y = _few_vectors(1500)
     release_memory()

@@ -11,19 +11,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import rbf_kernel
 
-import dsgd.svm.whole as whole_module
-from dsgd.svm import SVC, sums
-from dsgd.svm.block import solve
-from dsgd.svm.cache import RowCache
-from dsgd.svm.dual import Dual
-from dsgd.svm.elimination import Elimination
-from dsgd.svm.exponential import exponentials
-from dsgd.svm.kernel_functions import Kernel, block_values, cast_rows, prepare, scale_gamma, take_rows
-from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.merging import deal_out, merge_rows
-from dsgd.svm.smo import solve_block
-from dsgd.svm.threads import Pool, open_pool
-from dsgd.svm.whole import solve_whole
+import dsgd.svm.kernel_solver.direct as whole_module
+from dsgd.svm import SVC
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.direct import solve_directly
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.merging import deal_out, merge_rows
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.svm.kernel_solver.smo import solve_block
+from dsgd.svm.kernels import sums
+from dsgd.svm.kernels.cache import RowCache
+from dsgd.svm.kernels.exponential import exponentials
+from dsgd.svm.kernels.functions import Kernel, block_values, cast_rows, prepare, scale_gamma, take_rows
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.threads import Pool, open_pool
 from reference.svm import smo
 
 GAMMA = 0.3
@@ -198,7 +199,7 @@ def test_small_problems_take_rows_of_members(by_sign, r, few, monkeypatch):
     y = np.stack([np.ones(n), -np.ones(n)])[:r] if r == 2 else np.where(z > 0, 1.0, -1.0)[None]
     p = np.stack([0.1 - z, 0.1 + z])[:r] if r == 2 else np.full((1, n), 0.0 if by_sign else -1.0)
     dual = Dual(y, p, np.full((r, n), 2.0), np.full((r, n), 0.5 if by_sign else 0.0), by_sign)
-    whole = solve_whole(dual, _matrix(X), tol=1e-6, max_iter=-1)
+    whole = solve_directly(dual, _matrix(X), tol=1e-6, max_iter=-1)
     rounds = solve(dual, _matrix(X), tol=1e-6, max_iter=-1, elimination=Elimination("none"))
     assert whole.converged
     assert whole.gap < 1e-6
@@ -207,7 +208,7 @@ def test_small_problems_take_rows_of_members(by_sign, r, few, monkeypatch):
     np.testing.assert_allclose(whole.u, rbf_kernel(X, gamma=GAMMA) @ (y * whole.alpha).sum(axis=0), rtol=1e-9)
     # Who has no member's row has cost none: nu-SVMs begin with a coefficient on every sample.
     assert whole.n_evaluations == n * n if by_sign or not few else whole.n_evaluations < n * n
-    capped = solve_whole(dual, _matrix(X), tol=1e-6, max_iter=3)
+    capped = solve_directly(dual, _matrix(X), tol=1e-6, max_iter=3)
     assert not capped.converged
     assert capped.n_iter == 3
     assert capped.gap > whole.gap

@@ -14,7 +14,8 @@ from sklearn import svm as plain
 from sklearn.base import clone
 from sklearn.datasets import make_classification
 
-from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM, linear_start
+from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
+from dsgd.svm.kernel_solver import linear_start
 
 TOL = 1e-3
 

@@ -14,13 +14,13 @@ from sklearn.metrics.pairwise import rbf_kernel
 
 from dsgd.errors import InvalidParameterError
 from dsgd.svm import SVC, SVR, OneClassSVM, svm_path
-from dsgd.svm.block import solve
-from dsgd.svm.distances import Distances
-from dsgd.svm.dual import Dual
-from dsgd.svm.elimination import Elimination
-from dsgd.svm.kernel_functions import Kernel
-from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.threads import Pool
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.svm.kernels.distances import Distances
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.threads import Pool
 from reference.svm import dual_gap
 
 GAMMA = 0.2

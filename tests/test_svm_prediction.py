@@ -19,7 +19,7 @@ from sklearn.datasets import make_classification
 
 from dsgd.errors import InvalidDataError
 from dsgd.svm import SVC, SVR, NuSVC, OneClassSVM
-from dsgd.svm.threads import Pool, open_pool
+from dsgd.svm.kernels.threads import Pool, open_pool
 
 
 def products(A: Any, B: Any) -> Any:

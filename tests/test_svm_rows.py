@@ -12,8 +12,8 @@ from sklearn.base import clone
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
-from dsgd.svm.dual import conclude
-from dsgd.svm.merging import deal_out
+from dsgd.svm.kernel_solver.merging import deal_out
+from dsgd.svm.kernel_solver.problem import conclude
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
 

@@ -13,17 +13,17 @@ from sklearn.metrics.pairwise import linear_kernel, rbf_kernel
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, LinearSVR, OneClassSVM, screen
-from dsgd.svm.block import solve
-from dsgd.svm.dual import Dual, Solution
-from dsgd.svm.elimination import Elimination
-from dsgd.svm.kernel_functions import Kernel
-from dsgd.svm.kernel_matrix import KernelMatrix
-from dsgd.svm.linear_problem import make_problem
-from dsgd.svm.linear_rows import Team, gather_rows
-from dsgd.svm.linear_screening import count_proven, prove_linear
-from dsgd.svm.linear_solve import solve_linear
-from dsgd.svm.screening import Ball, feature_norms, gap_ball, intercept_bracket, path_ball, prove, radius_of
-from dsgd.svm.threads import Pool
+from dsgd.svm.certify.linear import count_proven, prove_linear
+from dsgd.svm.certify.screening import Ball, feature_norms, gap_ball, intercept_bracket, path_ball, prove, radius_of
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.linear_solver.problem import make_problem
+from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.solve import solve_linear
 
 POLICY = Elimination("none")
 

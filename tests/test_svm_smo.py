@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dsgd.svm.smo import solve_block
+from dsgd.svm.kernel_solver.smo import solve_block
 
 
 class _Block:

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 from sklearn.exceptions import ConvergenceWarning
 
-import dsgd.svm.base as base_module
-import dsgd.svm.whole as whole_module
+import dsgd.svm.estimators.kernel_base as base_module
+import dsgd.svm.kernel_solver.direct as whole_module
 from dsgd.svm import SVC
-from dsgd.svm.block import solve
-from dsgd.svm.standstill import Standstill
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.standstill import Standstill
 
 
 @pytest.mark.parametrize("block_size", [None, 4])

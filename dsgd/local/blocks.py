@@ -24,11 +24,11 @@ _PIECE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class DensePiece:
-    """Dense rows of one block; `is_whole` if kernels can read them as they are."""
+    """Dense rows of one block; `fits_directly` if kernels can read them as they are."""
 
     X: AnyArray
     dtype: np.dtype[Any]
-    is_whole: bool
+    fits_directly: bool
 
     @property
     def n_rows(self) -> int:
@@ -45,7 +45,7 @@ class DensePiece:
 
     def rows(self) -> FloatMatrix:
         """Return the rows as kernels read them: contiguous, of the right type, writable."""
-        return self.X if self.is_whole else np.array(self.X, self.dtype, order="C", copy=True)
+        return self.X if self.fits_directly else np.array(self.X, self.dtype, order="C", copy=True)
 
     def add_fingerprints(self, out: Words) -> None:
         """Add the fingerprint of each row to `out`."""
@@ -63,7 +63,7 @@ class SparsePiece:
     values: FloatVector
     indices: IndexVector
     indptr: PointerVector
-    is_whole: bool = True
+    fits_directly: bool = True
 
     @property
     def n_rows(self) -> int:

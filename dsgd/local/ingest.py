@@ -150,7 +150,7 @@ class ShardBuilder:
         weights = np.ones(targets.shape[0], self.dtype)
         if weighted is not None:
             weights[:] = weighted[1] if self._order is None else weighted[1][self._order]
-        if walk is None and self.folder is None and self._n_blocks == 1 and piece is not None and piece.is_whole:
+        if walk is None and self.folder is None and self._n_blocks == 1 and piece is not None and piece.fits_directly:
             self._shard = piece.as_shard(targets, weights, self.n_features)
             return
         self._shard = self._room(targets, weights, lengths)

@@ -16,8 +16,8 @@ from sklearn.exceptions import ConvergenceWarning
 
 import dsgd.svm
 from dsgd.runtime import run_on_threads
-from dsgd.svm import block
-from dsgd.svm.gang import RowPacker, fit_on_rank
+from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from dsgd.svm.kernel_solver import block
 from svm_soak.problems import Problem
 
 __all__ = ["Answer", "ask_libsvm", "ask_us"]
@@ -87,12 +87,12 @@ def _fit(model: Any, problem: Problem) -> Any:
 def _blocks_of(size: int | None, *, few: bool) -> Iterator[None]:
     """Let the solver take blocks of so many variables, or `few` new members at a time, so that rounds are many."""
     if size is None:
-        with patch("dsgd.svm.whole._ROUND_COST", 0) if few else contextlib.nullcontext():
+        with patch("dsgd.svm.kernel_solver.direct._ROUND_COST", 0) if few else contextlib.nullcontext():
             yield
         return
     with (
-        patch("dsgd.svm.base.solve", functools.partial(block.solve, block_size=size)),
-        patch("dsgd.svm.whole._LARGEST", 0),
+        patch("dsgd.svm.estimators.kernel_base.solve", functools.partial(block.solve, block_size=size)),
+        patch("dsgd.svm.kernel_solver.direct._LARGEST", 0),
     ):
         yield
 

@@ -168,8 +168,8 @@ def best_rate(capacities: FloatMatrix, root: int = 0) -> float:
     Capacities that are not whole numbers, or too large for 32 bits in all, are rounded to a millionth of the largest.
     """
     capacities = _check(capacities, root)
-    is_whole = np.array_equal(capacities, np.rint(capacities)) and capacities.sum() <= np.iinfo(np.int32).max
-    scale = 1.0 if is_whole else _FLOW_UNITS / float(capacities.max(initial=1e-300))
+    fits_directly = np.array_equal(capacities, np.rint(capacities)) and capacities.sum() <= np.iinfo(np.int32).max
+    scale = 1.0 if fits_directly else _FLOW_UNITS / float(capacities.max(initial=1e-300))
     graph = csr_array(np.rint(capacities * scale).astype(np.int32))
     ranks = range(capacities.shape[0])
     flows = [int(maximum_flow(graph, root, rank).flow_value) for rank in ranks if rank != root]

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 
 from dsgd.svm import EliminationRecord
-from dsgd.svm.smo import solve_block
+from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.types import FloatMatrix
 
 __all__ = ["BLOCK", "CURVE_COLUMNS", "curve", "reuse", "serial_seconds", "step_seconds"]
@@ -83,8 +83,8 @@ def serial_seconds(histories: Sequence[History], n_free: int) -> float:
     """Return the seconds of a run that more ranks would not divide: those of the steps inside blocks.
 
     A step goes once over the variables of its block. How many those were is not in the history; they are taken to be
-    what `dsgd.svm.block` aims at: an eighth of the samples and at most `BLOCK`, or once few samples are active one and
-    a half times the free ones.
+    what `dsgd.svm.kernel_solver.block` aims at: an eighth of the samples and at most `BLOCK`, or once few samples are
+    active one and a half times the free ones.
     """
     total = 0.0
     for history in histories:

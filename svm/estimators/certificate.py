@@ -1,0 +1,111 @@
+"""What a fitted kernel SVM proves about its training rows: which coefficients are those of every exact optimum."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.svm.certify.screening import feature_norms, gap_ball, prove
+from dsgd.svm.estimators.one_class import OneClassSVM
+from dsgd.svm.estimators.svc import SVC
+from dsgd.svm.estimators.svr import SVR
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["screen"]
+
+
+def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weight: Any = None) -> FloatMatrix:
+    r"""Return the dual coefficients of training rows that the gap of a fitted model proves.
+
+    The solution lies within :math:`\sqrt{G}` of the optimum in feature space, G being its duality gap, computed over
+    all rows in float64; rows outside of the margin by more than that, and by what it leaves open of the intercept, have
+    the coefficient 0 at every optimum, and rows inside have the one of their bound. Free support vectors are never
+    proven. The smaller ``tol``, the more rows are. (`dsgd.svm.certify.screening` has the proof.)
+
+    Parameters
+    ----------
+    model : SVC, SVR or OneClassSVM
+        Fitted, with a linear, rbf, or polynomial kernel (of whole degree and ``coef0 >= 0``): inner products.
+    X : array or sparse matrix, shape (n_samples, n_features)
+        The rows it was fitted on, all of them.
+    y : array-like, shape (n_samples,), or None
+        Their labels or targets; None for `OneClassSVM`.
+    sample_weight : array-like, shape (n_samples,), or None
+        Their weights.
+
+    Returns
+    -------
+    array of float64, shape (n_samples,) or (n_samples, n_pairs)
+        The coefficient (the sign of the class included) at every optimum, or NaN where nothing is proven; one column
+        per pair of classes if there are more than two, 0 for rows of other classes.
+
+    Raises
+    ------
+    InvalidParameterError
+        The kernel is not known to be an inner product, or the model is another.
+    InvalidDataError
+        Rows are not as many as in ``fit``.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import SVC, screen
+    >>> X = np.array([[-3.0], [-1.0], [1.0], [3.0]])
+    >>> model = SVC(kernel="linear", tol=1e-9).fit(X, [0, 0, 1, 1])
+    >>> screen(model, X, [0, 0, 1, 1])
+    array([ 0., nan, nan,  0.])
+    """
+    if not isinstance(model, SVC | SVR | OneClassSVM):
+        raise InvalidParameterError(f"screen(model=...) must be a fitted SVC, SVR or OneClassSVM. Got {model!r}.")
+    X = X.astype(np.float64) if hasattr(X, "nnz") else np.asarray(X, dtype=np.float64)
+    norms = None if callable(model.kernel) else feature_norms(model._known_kernel(), X)
+    if norms is None:
+        raise InvalidParameterError(
+            f"screen needs a kernel that is known to be an inner product: linear, rbf, or poly of whole degree with "
+            f"coef0 >= 0. Got kernel={model.kernel!r}."
+        )
+    if X.shape[0] != model.shape_fit_[0]:
+        raise InvalidDataError(f"screen needs the {model.shape_fit_[0]} rows of the fit, got {X.shape[0]}.")
+    weights = np.ones(len(norms)) if sample_weight is None else np.broadcast_to(sample_weight, norms.shape)
+    if isinstance(model, SVC):
+        return _screen_pairs(model, X, np.asarray(y), weights, norms)
+    coefs = np.zeros(len(norms))
+    coefs[model.support_] = model._dense_coefs()[0]
+    u = model._sums(X)[:, 0]
+    if isinstance(model, OneClassSVM):
+        zero = np.zeros((1, len(u)))
+        return _prove_rows(Dual(zero + 1.0, zero, weights[None], coefs[None]), u, norms)
+    z, bounds, ones = np.asarray(y, dtype=np.float64), float(model.C) * weights, np.ones(len(u))
+    dual = Dual(
+        y=np.stack([ones, -ones]),
+        p=np.stack([model.epsilon - z, model.epsilon + z]),
+        upper=np.stack([bounds, bounds]),
+        alpha=np.stack([np.maximum(coefs, 0.0), np.maximum(-coefs, 0.0)]),
+    )
+    return _prove_rows(dual, u, norms)
+
+
+def _screen_pairs(model: SVC, X: Any, y: AnyArray, weights: FloatVector, norms: FloatVector) -> FloatMatrix:
+    n_classes, codes = len(model.classes_), np.searchsorted(model.classes_, y)
+    bounds = float(model.C) * model.class_weight_[codes] * weights
+    pair_coefs = model._pair_coefs()
+    sums = model._sums(X)
+    out = np.zeros(sums.shape)
+    for k, (a, b) in enumerate(combinations(range(n_classes), 2)):
+        rows = np.flatnonzero(((codes == a) | (codes == b)) & (bounds > 0))
+        sign = np.where((codes[rows] == a) == (n_classes > 2), 1.0, -1.0)
+        beta = np.zeros(len(codes))
+        beta[model.support_] = pair_coefs[:, k]
+        dual = Dual(sign[None], np.full((1, len(rows)), -1.0), bounds[rows][None], np.abs(beta[rows])[None])
+        out[rows, k] = _prove_rows(dual, sums[rows, k], norms[rows])
+    return out[:, 0] if n_classes == 2 else out
+
+
+def _prove_rows(dual: Dual, u: FloatVector, norms: FloatVector) -> FloatVector:
+    """Return the proven coefficients of the samples, shape (n,)."""
+    values: FloatVector = (dual.y * prove(dual, gap_ball(dual, u), norms)).sum(axis=0) + 0.0
+    return values

@@ -1,0 +1,522 @@
+"""What the kernel SVMs share: checks, the choice of precision, one problem solved, blocked prediction."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar, get_args
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.comm.base import TransportName
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
+from dsgd.progress import StopTraining
+from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
+from dsgd.svm.estimators.objects import are_objects, as_objects, compare
+from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.direct import fits_directly, solve_directly
+from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
+from dsgd.svm.kernel_solver.linear_start import has_linear_start, solve_from_weights
+from dsgd.svm.kernel_solver.merging import merge_rows
+from dsgd.svm.kernel_solver.pairwise import solve_pairwise
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.prediction import kernel_sums, linear_sums
+from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_choice, check_number
+
+__all__ = ["AbstractKernelSVM", "fill", "row_dtype"]
+
+#: Above this size of C times squared distances, rounding of float32 rows would show in the gap.
+_FLOAT32_LIMIT = 1e3
+
+#: Up to so many rows float64 costs nothing to speak of.
+_SMALL = 2000
+
+#: Rows of a given kernel matrix at a time in prediction.
+_SLAB = 256
+
+
+class AbstractKernelSVM(AbstractClusterEstimator):
+    """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    kernel: Any
+    degree: int
+    gamma: str | float
+    coef0: float
+    tol: float
+    shrinking: bool
+    cache_size: float
+    verbose: bool
+    max_iter: int
+    elimination: str | Elimination
+    n_jobs: int | None
+    transport: TransportName
+    solver: str = "block"  # the only one but for SVC
+
+    #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
+    _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
+
+    _n_support: AnyArray
+
+    #: The rows of the fit where they are objects, which only a callable kernel can compare.
+    _objects: AnyArray | None = None
+
+    #: Of the folds that give probabilities, where they were asked for; one for all ranks.
+    _fold_seed: int = 0
+
+    #: What ranks run in place of a fit, and what it takes besides the model; a grid puts its own here.
+    _program: tuple[Any, ...] = (fit_on_rank,)
+
+    #: The other ranks, while the estimator is fitted on a gang.
+    _gang: Gang | None = None
+
+    #: Whether coefficients sum to zero.
+    _IS_BALANCED: ClassVar[bool] = True
+
+    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.pairwise = isinstance(self.kernel, str) and self.kernel == "precomputed"
+        tags.input_tags.sparse = not tags.input_tags.pairwise
+        return tags
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _check_problem(self) -> None:
+        """Check the parameters that only the final class has."""
+
+    def _check_parameters(self) -> None:
+        name = type(self).__name__
+        if not callable(self.kernel):
+            check_choice(f"{name}(kernel=...)", self.kernel, KERNELS)
+        if isinstance(self.gamma, str):
+            check_choice(f"{name}(gamma=...)", self.gamma, ("scale", "auto"))
+        else:
+            check_number(f"{name}(gamma=...)", self.gamma, low=0)
+        check_number(f"{name}(degree=...)", self.degree, low=0, integer=True)
+        check_number(f"{name}(coef0=...)", self.coef0)
+        check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
+        check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
+        check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
+        if self.n_jobs is not None:
+            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
+            if self.n_jobs == 0:
+                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
+        self._policy()
+        self._check_problem()
+
+    def _policy(self) -> Elimination:
+        value = self.elimination if self.shrinking else "none"
+        where = f"{type(self).__name__}(elimination=...)"
+        return resolve_elimination(where, value)
+
+    def _cache_bytes(self) -> int:
+        return int(self.cache_size * 2**20)
+
+    def _check_training(self, X: Any, y: Any, sample_weight: Any, **options: Any) -> tuple[Any, Any, FloatVector]:
+        """Validate; return X as an array or canonical CSR, y, and float64 weights.
+
+        Objects become the matrix of their kernel values.
+        """
+        self._objects = X if are_objects(X) else None
+        if self._objects is not None:
+            X = compare(self.kernel, X, X)
+        if self._is_precomputed() and sp.issparse(X):
+            raise TypeError("Sparse precomputed kernels are not supported. Pass the kernel matrix as an array.")
+        checked = validated(
+            self,
+            X,
+            y,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=self._row_types(),
+            order="C",
+            **options,
+        )
+        X, y = checked if isinstance(checked, tuple) else (checked, None)
+        if self._is_precomputed() and X.shape[0] != X.shape[1]:
+            raise InvalidDataError(
+                f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
+            )
+        return _canonical(X), y, _check_weights(sample_weight, X.shape[0])
+
+    def _is_precomputed(self) -> bool:
+        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
+        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
+
+    def _as_rows(self, X: Any) -> Any:
+        """Return rows as the kernel takes them; see `as_objects`."""
+        return as_objects(X) if callable(self.kernel) else X
+
+    def _is_linear(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "linear"
+
+    def _row_types(self) -> list[Any]:
+        """Return the types that rows may have; what a function computes is as exact as what it is given."""
+        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    def _make_kernel(self, X: Any, weights: FloatVector, first: IntVector, owner: IntVector) -> Kernel:
+        """Return the kernel with its constants, and keep its gamma for prediction.
+
+        Gamma is computed from merged rows, so that copies and weights give the same to the last bit.
+        """
+        self._gamma = 0.0
+        if callable(self.kernel) or self._is_precomputed():
+            return self._known_kernel()
+        used = owner >= 0
+        totals = np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+        if self._gang is not None:
+            known, balanced = self._known_kernel(), self._IS_BALANCED
+            kernel = self._gang.make_kernel(known, self.gamma, X, totals, first, balanced=balanced)
+            self._gamma = kernel.gamma
+            return kernel
+        self._gamma = scale_gamma(self.gamma, X, totals, index=first)
+        return survey(self._known_kernel(), X, first, balanced=self._IS_BALANCED)
+
+    def _known_kernel(self) -> Kernel:
+        if self._is_precomputed():
+            return Kernel("precomputed")
+        if callable(self.kernel):
+            return Kernel("callable", function=self.kernel)
+        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
+
+    def _merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+        """Return representatives, owners and summed weights (`merge_rows`); given kernels have no rows to compare."""
+        if self._gang is not None:
+            return self._gang.merge(X, target, weights)
+        if self._is_precomputed():
+            used = np.flatnonzero(weights > 0)
+            owner = np.full(len(weights), -1, dtype=np.int64)
+            owner[used] = np.arange(len(used))
+            return used, owner, weights[used]
+        return merge_rows(X, target, weights)
+
+    def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
+        return open_pool(count_threads(self.n_jobs))
+
+    def _solve(
+        self,
+        kernel: Kernel,
+        X: Any,
+        rows: IntVector,
+        dual: Dual,
+        tol: float,
+        max_iter: int,
+        pool: Pool,
+        cache_bytes: int,
+        *,
+        anew: bool = False,
+    ) -> Solution:
+        """Solve the problem of some rows of X; `anew` also where there is an answer to it."""
+        if self._answer is not None and not anew:
+            return self._answer(kernel, X, rows, dual, pool, cache_bytes)
+        matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
+        policy = self._policy()
+
+        def run(start: Dual, limit: int) -> Solution:
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused, not warned of
+                if self.solver == "pairwise":
+                    return solve_pairwise(start, matrix, tol=tol, max_iter=limit, elimination=policy)
+                if fits_directly(start, matrix, policy):
+                    return solve_directly(start, matrix, tol=tol, max_iter=limit)
+                return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
+
+        # Whoever counts steps, or asks for elimination, means the kernel solver.
+        is_asked = (
+            self.solver == "pairwise" or max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
+        )
+        if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
+            near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
+            return solve_from_weights(dual, near, run, tol=tol, pool=pool)
+        return run(dual, max_iter)
+
+    def _make_matrix(
+        self, kernel: Kernel, X: Any, rows: IntVector, largest: float, tol: float, pool: Pool, cache_bytes: int
+    ) -> KernelMatrix:
+        """Return the kernel values among some rows of X, for variables of at most `largest`."""
+        dtype = row_dtype(kernel, len(rows), largest, tol)
+        if self._gang is not None:
+            return self._gang.make_matrix(kernel, X, rows, dtype, pool, cache_bytes)
+        return KernelMatrix(kernel, X, samples=rows, dtype=dtype, cache_bytes=cache_bytes, pool=pool)
+
+    def _take_in(self, solutions: Sequence[Solution]) -> None:
+        """Set the attributes that tell of the run, and warn if a gap is open."""
+        self.gap_ = max(s.gap for s in solutions)
+        self.duality_gap_ = float(sum(s.duality_gap for s in solutions))
+        self.dual_objective_ = float(sum(s.objective for s in solutions))
+        self.converged_ = all(s.converged for s in solutions)
+        self.fit_status_ = int(not self.converged_)
+        self.n_eliminated_ = sum(s.n_eliminated for s in solutions)
+        self.n_returned_ = sum(s.n_returned for s in solutions)
+        self.n_reconstructions_ = sum(s.n_reconstructions for s in solutions)
+        self.n_kernel_evaluations_ = sum(s.n_evaluations for s in solutions)
+        self.elimination_history_ = [s.history for s in solutions]
+        if self._gang is None:  # a gang's client warns
+            self._warn_if_open(sum(s.n_iter for s in solutions))
+
+    def _warn_if_open(self, n_iter: int) -> None:
+        if not self.converged_:
+            warnings.warn(
+                f"Solver terminated early (max_iter={self.max_iter}).  Consider pre-processing your data with "
+                f"StandardScaler or MinMaxScaler. {type(self).__name__} took {n_iter} steps and left a gap of "
+                f"{self.gap_:.3g} over all samples; tol={self.tol:g}.",
+                ConvergenceWarning,
+                stacklevel=4,
+            )
+
+    @property
+    def _is_heard(self) -> bool:
+        """Whether anybody listens to what is said; to put it into words takes as long as a small problem."""
+        return self._audience is not None or (self._gang is not None and self._gang.leads)
+
+    def _say(self, text: str) -> None:
+        """Tell who listens; on a gang, where the client is."""
+        if self._gang is not None and self._gang.leads:
+            self._gang.rank.publish({"text": text})
+        if self._audience is not None:
+            # What there is before the gap is closed is no model to stop with.
+            with contextlib.suppress(StopTraining):
+                self._audience.tell({"text": text})
+
+    # -- on a cluster --------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
+        """Train on checked rows, with class codes or targets; on a gang, on the rows that lie here with all targets."""
+
+    def _fit_on_cluster(
+        self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool
+    ) -> None:
+        """Train on worker processes, one rank on each."""
+        if are_objects(X):
+            raise InvalidParameterError(
+                f"{type(self).__name__}(client=...) trains on rows of numbers. X holds objects, which a callable "
+                "kernel compares in this process: take client=None."
+            )
+        if self._is_precomputed():
+            raise InvalidParameterError(
+                f"{type(self).__name__}(kernel='precomputed') cannot be trained on a cluster: ranks compute kernel "
+                "values from features. Pass features and a kernel, or fit in this process (client=None, numpy arrays)."
+            )
+        begin = time.perf_counter()
+        if is_collection(sample_weight):
+            sample_weight = sample_weight.clip(0)  # a row of negative weight is left out, as in LIBSVM
+        with self._open_blocks(
+            X, y, sample_weight, check=check, ranks_per_worker=1, classification=classification, supervised=supervised
+        ) as blocks:
+            filled = [s for s in blocks.summaries if s.rows]
+            classes = np.unique(np.concatenate([s.classes for s in filled])) if classification else None
+            packer = RowPacker(
+                classes,
+                n_features=int(self.n_features_in_),
+                dtype="float32"
+                if not callable(self.kernel) and all(s.dtype == "float32" for s in filled)
+                else "float64",
+                sparse=filled[0].sparse,
+            )
+            model = type(self)(**{**self.get_params(deep=False), "client": None})
+            model._fold_seed = self._fold_seed
+            if classes is not None:
+                model.classes_ = self._check_classes(classes)
+            program, *more = self._program
+            gang = blocks.run(
+                program,
+                packer,
+                (model, *more),
+                on_event=self._listener(),
+                transport=self.transport,
+                numbered=True,
+                title=type(self).__name__,
+            )
+        self.__dict__.update(gang.value)
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            **gang.report,
+            "elapsed_s": time.perf_counter() - begin,
+            "rounds": sum(record.event == "block" for history in self.elimination_history_ for record in history),
+            "converged": self.converged_,
+        }
+        self._warn_if_open(int(np.sum(self.n_iter_)))
+
+    def _check_classes(self, classes: AnyArray) -> AnyArray:
+        """Return the classes if there are enough of them."""
+        if len(classes) < 2:
+            raise InvalidDataError(f"The number of classes has to be greater than one; got {len(classes)} class")
+        return classes
+
+    def _keep_support(self, X: Any, support: AnyArray) -> None:
+        self.support_ = support.astype(np.int32)
+        self._is_sparse = sp.issparse(X)
+        if self._is_precomputed():
+            self.support_vectors_ = np.empty((0, 0))
+        elif self._gang is not None:
+            self.support_vectors_ = self._gang.collect(X, support)
+        else:
+            self.support_vectors_ = X[support]
+        self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
+
+    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector, kernel: Kernel) -> None:
+        """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
+        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
+        self.intercept_ = intercept
+        self.__dict__.pop("_coef", None)
+        if self._is_linear() and (self._gang is None or self._gang.leads):
+            pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
+            if kernel.shift is not None:
+                # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
+                coef = pairs @ (as_dense(vectors) - kernel.shift)
+                self.intercept_ = intercept - coef @ kernel.shift
+                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
+            else:
+                self._coef = _canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
+        if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
+            raise InvalidDataError(
+                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
+                "to be preprocessed."
+            )
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
+
+        Returns
+        -------
+        estimator
+            The class of this name of `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel its rows are
+            the support vectors, so that ``support_`` counts these.
+        """
+        return kernel_machine_to_sklearn(self)
+
+    # -- prediction ----------------------------------------------------------------------------------------------
+
+    def _sums(self, X: Any) -> FloatMatrix:
+        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
+        check_is_fitted(self)
+        self._check_support()
+        X = self._as_rows(X)
+        if self._objects is not None:
+            X = compare(self.kernel, X, self._objects)
+        X = validated(
+            self,
+            X,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=self._row_types(),
+            order="C",
+            reset=False,
+        )
+        if hasattr(self, "_coef"):
+            return linear_sums(X, self._coef)
+        coefs, groups = self._grouped_coefs()
+        if self._is_precomputed():
+            out = np.zeros((X.shape[0], len(self.intercept_)))
+            for start in range(0, len(X), _SLAB):
+                values, begin = X[start : start + _SLAB][:, self.support_], 0
+                for end, columns in groups:
+                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
+                    begin = end
+            return out
+        with self._open_pool() as pool:
+            n_out = len(self.intercept_)
+            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, _canonical(X), n_out, pool)
+
+    @abstractmethod
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
+
+    def _check_support(self) -> None:
+        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
+        n = self.support_vectors_.shape[0]
+        if n and int(self._n_support.sum()) != n:
+            raise InvalidDataError(
+                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
+                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+            )
+
+    @abstractmethod
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
+
+    @property
+    def n_support_(self) -> AnyArray:
+        """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
+        if not hasattr(self, "_n_support"):
+            raise AttributeError("n_support_ is there after fit")
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
+        if not self._is_linear():
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
+        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
+        return coef
+
+    def _dense_coefs(self) -> FloatMatrix:
+        check_is_fitted(self)
+        coefs: Any = self.dual_coef_
+        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
+
+
+def fill(bounds: FloatVector, amount: float) -> FloatVector:
+    """Return a start that sums to `amount`, as LIBSVM's: the first are at their bounds, one is between, shape (n,)."""
+    ends = np.cumsum(bounds)
+    k = min(int(np.searchsorted(ends, amount)), len(bounds) - 1)
+    out = np.zeros(len(bounds))
+    out[:k] = bounds[:k]
+    out[k] = np.clip(amount - (ends[k - 1] if k else 0.0), 0.0, bounds[k])
+    return out
+
+
+def _canonical(X: Any) -> Any:
+    """Return CSR with sorted columns, each once; the caller's matrix stays as it is."""
+    if sp.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X
+
+
+def _check_weights(sample_weight: Any, n: int) -> FloatVector:
+    if sample_weight is None:
+        return np.ones(n)
+    weights = np.asarray(sample_weight, dtype=np.float64)
+    if weights.ndim == 0:
+        weights = np.full(n, float(weights))
+    if weights.shape != (n,):
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected {(n,)}: one weight per row.")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("sample_weight has entries that are NaN or infinite; weights must be finite.")
+    weights = np.maximum(weights, 0.0)  # a row of negative weight is left out, as in LIBSVM
+    if not weights.any():
+        raise InvalidDataError(
+            "Invalid input - all samples have zero or negative weights. sample_weight needs entries above zero."
+        )
+    return weights
+
+
+def row_dtype(kernel: Kernel, n: int, largest: float, tol: float) -> Any:
+    """Return the type for cached rows: float32 where its rounding stays far below tol."""
+    if kernel.name in {"precomputed", "callable"} or n <= _SMALL:
+        return np.float64
+    size = kernel.largest_square
+    if kernel.name != "linear":
+        size *= kernel.gamma
+    if kernel.name == "poly":
+        size = (size + abs(kernel.coef0)) ** kernel.degree
+    return np.float64 if largest * size * 1e-3 / tol > _FLOAT32_LIMIT else np.float32

@@ -1,0 +1,232 @@
+"""What the linear SVMs share: checks, rows, threads or a cluster, the fitted certificate, prediction."""
+
+from __future__ import annotations
+
+import functools
+import sys
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import asdict, replace
+from typing import Any, get_args
+
+import numpy as np
+from joblib import effective_n_jobs
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.utils import check_random_state
+from threadpoolctl import ThreadpoolController
+
+from dsgd.comm.base import TransportName
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
+from dsgd.svm.certify.linear import count_proven
+from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, train_linear
+from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
+from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution
+from dsgd.svm.linear_solver.rows import Team
+from dsgd.svm.linear_solver.solve import SOLVERS, solve_linear
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["AbstractLinearSVM"]
+
+
+class AbstractLinearSVM(AbstractLinearEstimator):
+    """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    loss: str
+    dual: Any
+    tol: float
+    C: float
+    fit_intercept: bool
+    intercept_scaling: float
+    verbose: int
+    random_state: Any
+    max_iter: int
+    solver: str
+    n_jobs: int | None
+    transport: TransportName
+    penalize_intercept: bool
+
+    def _check_parameters(self, task: str) -> None:
+        """Check every parameter that both estimators have."""
+        name = type(self).__name__
+        check_choice(f"{name}(loss=...)", self.loss, LOSSES[task])
+        check_choice(f"{name}(solver=...)", self.solver, SOLVERS)
+        if not (isinstance(self.dual, str) and self.dual == "auto"):
+            check_bool(f"{name}(dual=...) other than 'auto'", self.dual)
+        check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
+        check_number(f"{name}(C=...)", self.C, low=0, open_low=True, high=np.inf, open_high=True)
+        check_bool(f"{name}(fit_intercept=...)", self.fit_intercept)
+        check_bool(f"{name}(penalize_intercept=...)", self.penalize_intercept)
+        check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
+        check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
+        check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
+        if self.n_jobs is not None:
+            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
+            if self.n_jobs == 0:
+                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+
+    def _solver(self) -> str:
+        """Return the solver that `solver` and `dual` name together."""
+        asked = "auto" if isinstance(self.dual, str) else ("dual_cd" if self.dual else "newton")
+        if "auto" not in (asked, self.solver) and asked != self.solver:
+            raise IncompatiblePartsError(
+                f"{type(self).__name__}(dual={self.dual!r}, solver={self.solver!r}) contradict each other: dual=True "
+                'is solver="dual_cd", dual=False is solver="newton". Leave one of them at "auto".'
+            )
+        return asked if self.solver == "auto" else self.solver
+
+    def _refuse_on_cluster(self, name: str, has_it: bool) -> None:
+        """Raise for a parameter that only a fit in this process takes."""
+        if has_it:
+            value = getattr(self, name)
+            raise IncompatiblePartsError(
+                f"{type(self).__name__}({name}={value!r}) is solved in this process only: pass arrays, and client=None."
+            )
+
+    def _bias(self) -> float:
+        return float(self.intercept_scaling) if self.fit_intercept else 0.0
+
+    def _seed(self) -> int:
+        return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
+
+    def _check_weights(self, sample_weight: Any, X: Any) -> FloatVector:
+        """Return the weights of the rows, float64."""
+        if sample_weight is None:
+            return np.ones(X.shape[0])
+        weights = np.asarray(sample_weight, dtype=np.float64)
+        if weights.ndim == 0:
+            weights = np.full(X.shape[0], weights)
+        if weights.ndim != 1:
+            raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+        if weights.shape[0] != X.shape[0]:
+            raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+        if not np.isfinite(weights).all() or (weights < 0).any():
+            raise InvalidDataError("sample_weight has entries that are negative or not finite; weights must be >= 0.")
+        if not weights.any():
+            raise InvalidDataError("Sample weights must contain at least one non-zero number.")
+        return weights
+
+    def _solve_l2(self, problem: LinearProblem, team: Team, seed: int) -> LinearSolution:
+        """Solve one problem of the squared norm by the solver that was asked for."""
+        solution = solve_linear(
+            problem, self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
+        )
+        return replace(solution, n_proven=count_proven(problem, solution, team))
+
+    def _solve(self, n_problems: int, solve: Callable[[int, Team], LinearSolution]) -> list[LinearSolution]:
+        """Solve the problems: one after the other with all threads on its rows, or several at a time."""
+        n_threads = effective_n_jobs(self.n_jobs)
+        n_at_once = min(n_problems, n_threads)
+
+        def work(k: int) -> LinearSolution:
+            team = Team(n_threads if n_at_once == 1 else 1)
+            try:
+                return solve(k, team)
+            finally:
+                team.close()
+
+        # BLAS would take every core for itself, whatever n_jobs says; and where its threads wait for each other beside
+        # ours, a factor of 250 columns takes a hundred times as long. Ours share the rows of its large products.
+        with _blas().limit(limits=1, user_api="blas"):
+            if n_at_once == 1:
+                return [work(k) for k in range(n_problems)]
+            with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
+                return list(pool.map(work, range(n_problems)))
+
+    def _solve_on_cluster(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any,
+        check: Callable[[], Block],
+        make_job: Callable[[Sequence[BlockSummary], int], tuple[AnyArray | None, LinearJob]],
+        *,
+        classification: bool,
+    ) -> list[LinearSolution]:
+        """Solve on worker processes; `make_job` learns the classes from the blocks and says what to solve."""
+        self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
+        begin = time.perf_counter()
+        seed = self._seed()
+        n_ranks = self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
+        with self._open_blocks(
+            X, y, sample_weight, check=check, n_ranks=n_ranks, ranks_per_worker=1, classification=classification
+        ) as blocks:
+            filled = [s for s in blocks.summaries if s.rows]
+            classes, job = make_job(blocks.summaries, seed)
+            packer = LinearPacker(
+                classes=classes,
+                n_features=int(self.n_features_in_),
+                dtype="float32" if all(s.dtype == "float32" for s in filled) else "float64",
+                sparse=filled[0].sparse,
+                bias=self._bias(),
+                seed=seed,
+            )
+            gang = blocks.run(
+                train_linear,
+                packer,
+                (job,),
+                on_event=self._listener(),
+                transport=self.transport,
+                title=type(self).__name__,
+            )
+        result: LinearResult = gang.value
+        self.ledger_ = gang.ledger
+        self.fit_report_ = {
+            **gang.report,
+            "elapsed_s": time.perf_counter() - begin,
+            "converged": all(solution.converged for solution in result.solutions),
+            "certificates": [asdict(record) for record in result.history],
+        }
+        return result.solutions
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same weights.
+
+        Returns
+        -------
+        estimator
+            The class of this name of `sklearn.svm`, fitted; predicts without dsgd.
+        """
+        return linear_machine_to_sklearn(self)
+
+    def _forget_cluster(self) -> None:
+        """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""
+        for name in self._of_training:
+            self.__dict__.pop(name, None)
+
+    def _take_in(self, solutions: Sequence[LinearSolution]) -> None:
+        """Set what certifies the solution, and warn if it falls short."""
+        weights = np.vstack([solution.weights for solution in solutions])
+        self.coef_: Any = np.ascontiguousarray(weights[:, :-1])
+        self.intercept_: Any = weights[:, -1] * self.intercept_scaling if self.fit_intercept else 0.0
+        self.n_iter_ = max(solution.n_iter for solution in solutions)
+        self.gap_ = max(solution.gap for solution in solutions)
+        self.converged_ = all(solution.converged for solution in solutions)
+        self.primal_objective_: Any = np.array([solution.primal for solution in solutions])
+        self.dual_objective_: Any = np.array([solution.dual for solution in solutions])
+        self.n_screened_: Any = np.array([solution.n_proven for solution in solutions])
+        self.solver_: Any = [solution.solver for solution in solutions]
+        if self.verbose:
+            for number, s in enumerate(solutions):
+                sys.stdout.write(
+                    f"output {number}: {s.solver}, {s.n_iter} iterations, objective {s.primal:.9g}, "
+                    f"relative gap {s.gap:.2g}\n"
+                )
+        if not self.converged_:
+            warnings.warn(
+                f"{type(self).__name__} stopped at max_iter={self.max_iter} with a relative duality gap of "
+                f"{self.gap_:.3g}, above tol={self.tol:g}: the objective is within that share of the optimum. Increase "
+                "max_iter, scale the features, or decrease C.",
+                ConvergenceWarning,
+                stacklevel=3,
+            )
+
+
+@functools.cache
+def _blas() -> ThreadpoolController:
+    # Finding the libraries takes milliseconds, longer than a small fit.
+    return ThreadpoolController()

@@ -1,0 +1,383 @@
+"""Linear support vector classification."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import ClassifierMixin
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.comm.base import TransportName
+from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.svm.distributed.linear import LinearJob
+from dsgd.svm.estimators.linear_base import AbstractLinearSVM
+from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
+from dsgd.svm.linear_solver.l1.columns import make_columns
+from dsgd.svm.linear_solver.l1.newton import solve_l1
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balanced_factors, one_vs_rest
+from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
+from dsgd.types import AnyArray, FloatVector, IntVector
+from dsgd.validation import check_choice
+
+__all__ = ["LinearSVC"]
+
+
+class LinearSVC(ClassifierMixin, AbstractLinearSVM):
+    """Linear support vector classifier, solved to a certified duality gap.
+
+    Minimises over w, one output per class if there are more than two::
+
+        (1/2) |w|^2 + sum_i C_i loss(w'[x_i, intercept_scaling], y_i)
+
+    with ``C_i = C * class_weight * sample_weight``, or with the other penalty or the joint problem below: the
+    objective of scikit-learn's class of this name, penalised intercept included. It returns when an upper bound of the
+    relative error of the objective, computed over all rows in float64, is at most `tol`, and warns if it cannot.
+
+    Parameters
+    ----------
+    penalty : {"l2", "l1"}, default "l2"
+        The penalty of the weights: half their squares, or with the squared hinge their absolute values, which leaves
+        most of them zero.
+    loss : {"squared_hinge", "hinge"}, default "squared_hinge"
+        The loss.
+    dual : bool or "auto", default "auto"
+        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
+    tol : float, default 1e-4
+        Relative duality gap, (primal - dual) / primal, to reach.
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    multi_class : {"ovr", "crammer_singer"}, default "ovr"
+        One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest
+        excess of another class's score, so that `loss` and `dual` have no effect, as in scikit-learn.
+    fit_intercept : bool, default True
+        Whether to append a constant feature.
+    intercept_scaling : float, default 1.0
+        Its value; the larger, the less its weight is penalised.
+    class_weight : dict, "balanced" or None, default None
+        Factors of C by class. With more than two classes they apply to the rows of an output's own class, as in
+        scikit-learn.
+    verbose : int, default 0
+        Print solver, iterations and gap of every output.
+    random_state : int, RandomState or None, default None
+        Seeds the order in which coordinate descent visits rows.
+    max_iter : int, default 1000
+        Most passes of coordinate descent (visits over rows) and most Newton steps.
+    solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
+        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster. The
+        penalty l1 and the joint problem have a solver each, which "auto" is.
+    penalize_intercept : bool, default True
+        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
+        `intercept_scaling` has no effect on the result.
+    n_jobs : int or None, default None
+        Threads, over classes if there are several; on a cluster how many workers to use. None is one thread, or
+        every worker; -1 all cores.
+    client : distributed.Client or None, default None
+        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
+        list of blocks or files, on the current client, else on a cluster of this machine.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (1, n_features) or (n_classes, n_features)
+        Weights.
+    intercept_ : array of float64, shape (1,) or (n_classes,), or 0.0
+        Intercepts.
+    classes_ : array, shape (n_classes,)
+        Class labels, sorted.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Passes and Newton steps of the output that took most.
+    gap_ : float
+        Largest relative duality gap of an output.
+    converged_ : bool
+        Whether every output has a gap of at most `tol`.
+    primal_objective_, dual_objective_ : array of float64, shape (n_outputs,)
+        The objective, and a lower bound of its minimum.
+    n_screened_ : int array, shape (n_outputs,)
+        Rows (equal ones counted once) whose dual variable the gap proves to have its final value: zero, or C with the
+        hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
+    solver_ : list of str
+        What solved each output.
+    ledger_ : dsgd.ledger.Ledger
+        Seconds and bytes of every rank; after training on a cluster.
+    fit_report_ : dict
+        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
+        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
+
+    See Also
+    --------
+    dsgd.SGDClassifier : Trains the same model by SGD, on data of any size and on a cluster, to moderate accuracy.
+    LinearSVR : Regression.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import LinearSVC
+    >>> X = np.array([[-2.0, 0.5], [-1.0, -0.5], [1.0, 0.3], [2.0, -0.4]])
+    >>> model = LinearSVC(random_state=0).fit(X, [0, 0, 1, 1])
+    >>> model.predict([[-1.5, 0.0], [1.5, 0.0]])
+    array([0, 1])
+    >>> bool(model.gap_ <= 1e-4)
+    True
+    """
+
+    def __init__(
+        self,
+        penalty: str = "l2",
+        loss: str = "squared_hinge",
+        *,
+        dual: bool | str = "auto",
+        tol: float = 1e-4,
+        C: float = 1.0,
+        multi_class: str = "ovr",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1,
+        class_weight: Any = None,
+        verbose: int = 0,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        solver: str = "auto",
+        penalize_intercept: bool = True,
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.penalty = penalty
+        self.loss = loss
+        self.dual = dual
+        self.tol = tol
+        self.C = C
+        self.multi_class = multi_class
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.solver = solver
+        self.penalize_intercept = penalize_intercept
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    @announced
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
+        y : array-like or dask collection, shape (n_samples,)
+            Class labels; None if blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on, or hold one class only.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        self._check_parameters("classification")
+        self._check_choices()
+        if self._uses_cluster(X):
+            self._refuse_on_cluster("penalty", self.penalty == "l1")
+            self._refuse_on_cluster("multi_class", self.multi_class == "crammer_singer")
+            solutions = self._solve_on_cluster(
+                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=True
+            )
+            self._take_in(solutions)
+            return self
+        self._forget_cluster()
+        X, y, weights = self._check_rows(X, y, sample_weight)
+        codes = self._learn_classes(y)
+        factors = self._class_factors()
+        if isinstance(factors, str):
+            factors = balanced_factors(np.bincount(codes, weights, len(self.classes_)).astype(np.float64))
+        seed = self._seed()
+        rows, row_codes, row_weights = gather_rows(X, codes, weights, bias=self._bias(), seed=seed)
+        costs = float(self.C) * row_weights
+        if self.multi_class == "crammer_singer":
+            self._fit_jointly(rows, row_codes.astype(np.int64), costs * factors[row_codes.astype(np.intp)], seed)
+            return self
+
+        def problem(k: int) -> LinearProblem:
+            return one_vs_rest(self.loss, rows, row_codes, costs, factors, k, self.penalize_intercept)
+
+        columns = make_columns(rows) if self.penalty == "l1" else None
+
+        def solve(k: int, team: Team) -> LinearSolution:
+            if columns is None:
+                return self._solve_l2(problem(k), team, seed)
+            return solve_l1(problem(k), columns, tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed)
+
+        self._take_in(self._solve(len(self.classes_) if len(self.classes_) > 2 else 1, solve))
+        return self
+
+    def _fit_jointly(self, rows: LinearRows, codes: IntVector, costs: FloatVector, seed: int) -> None:
+        """Solve the problem of Crammer and Singer."""
+        tol, max_iter, n_classes = float(self.tol), int(self.max_iter), len(self.classes_)
+
+        def solve(_: int, team: Team) -> LinearSolution:
+            return solve_crammer_singer(rows, codes, costs, n_classes, tol=tol, max_iter=max_iter, team=team, seed=seed)
+
+        self._take_in(self._solve(1, solve))
+        if n_classes == 2:  # one output, as scikit-learn has it
+            self.coef_ = self.coef_[1:] - self.coef_[:1]
+            if self.fit_intercept:
+                self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
+
+    def decision_function(self, X: Any) -> Any:
+        """Return the signed distances to the hyperplanes, up to scale.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,) or (n, n_classes)
+            One column per class if there are more than two.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            return self._apply("decision_function", X, None if k == 2 else k, np.float64)
+        scores = self._scores(X)
+        return scores.ravel() if scores.shape[1] == 1 else scores
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted labels.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return self._apply("predict", X, None, self.classes_.dtype)
+        scores = self.decision_function(X)
+        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
+        return self.classes_[codes]
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
+
+    def _check_choices(self) -> None:
+        """Check the parameters that classification alone has."""
+        check_choice("LinearSVC(penalty=...)", self.penalty, ["l2", "l1"])
+        check_choice("LinearSVC(multi_class=...)", self.multi_class, ["ovr", "crammer_singer"])
+        asked = self._solver()
+        if self.penalty == "l1":
+            self._refuse(self.loss != "squared_hinge", "penalty", "loss", 'takes loss="squared_hinge" alone')
+            self._refuse(self.dual is True, "penalty", "dual", "is solved in the primal: leave dual at 'auto'")
+            self._refuse(asked in ("dual_cd", "cocoa"), "penalty", "solver", "has one solver: leave solver at 'auto'")
+        if self.multi_class == "crammer_singer":
+            self._refuse(self.penalty != "l2", "multi_class", "penalty", 'takes penalty="l2" alone')
+            self._refuse(
+                self.solver in ("newton", "cocoa"), "multi_class", "solver", "has one solver: leave solver at 'auto'"
+            )
+            free = self.fit_intercept and not self.penalize_intercept
+            self._refuse(free, "multi_class", "penalize_intercept", "penalises its intercepts")
+
+    def _refuse(self, is_wrong: bool, left: str, right: str, reason: str) -> None:
+        """Raise for two parameters that contradict each other."""
+        if is_wrong:
+            raise IncompatiblePartsError(
+                f"Unsupported set of arguments: LinearSVC({left}={getattr(self, left)!r}) {reason}. Got "
+                f"{right}={getattr(self, right)!r}; penalty={self.penalty!r}, loss={self.loss!r}, dual={self.dual!r}."
+            )
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+        X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
+        check_classification_targets(y)
+        return X, y, self._check_weights(sample_weight, X)
+
+    def _learn_classes(self, y: AnyArray) -> IntVector:
+        """Set the classes; return the number of the class of every label."""
+        self.classes_, codes = np.unique(y, return_inverse=True)
+        if len(self.classes_) < 2:
+            raise InvalidDataError(
+                "This solver needs samples of at least 2 classes in the data, but the data contains only one class: "
+                f"{self.classes_[0]!r}"
+            )
+        return codes
+
+    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[AnyArray, LinearJob]:
+        """Learn the classes from the blocks; return them and what the ranks are to solve."""
+        labels = np.concatenate([s.classes for s in summaries if s.classes is not None and len(s.classes)])
+        check_classification_targets(labels)
+        self._learn_classes(labels)
+        job = LinearJob(
+            loss=self.loss,
+            C=float(self.C),
+            epsilon=0.0,
+            penalizes_intercept=self.penalize_intercept,
+            class_factors=self._class_factors(),
+            n_classes=len(self.classes_),
+            solver=self._solver(),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            seed=seed,
+        )
+        return self.classes_, job
+
+    def _class_factors(self) -> FloatVector | str:
+        """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""
+        if self.class_weight is None:
+            return np.ones(len(self.classes_))
+        if isinstance(self.class_weight, str):
+            check_choice("LinearSVC(class_weight=...)", self.class_weight, ["balanced"])
+            return self.class_weight
+        if not isinstance(self.class_weight, dict):
+            raise InvalidParameterError(
+                "LinearSVC(class_weight=...) must be a dict of factors by class, 'balanced' or None. "
+                f"Got {self.class_weight!r}."
+            )
+        labels = self.classes_.tolist()
+        unknown = [label for label in self.class_weight if label not in labels]
+        if unknown:
+            raise InvalidParameterError(
+                f"LinearSVC(class_weight=...) names classes that are not in y: {unknown}. The classes are {labels}."
+            )
+        return np.array([float(self.class_weight.get(label, 1.0)) for label in labels])

@@ -1,0 +1,249 @@
+"""Linear support vector regression."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.comm.base import TransportName
+from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.svm.distributed.linear import LinearJob
+from dsgd.svm.estimators.linear_base import AbstractLinearSVM
+from dsgd.svm.linear_solver.problem import make_problem
+from dsgd.svm.linear_solver.rows import gather_rows
+from dsgd.validation import check_number
+
+__all__ = ["LinearSVR"]
+
+
+class LinearSVR(RegressorMixin, AbstractLinearSVM):
+    """Linear support vector regression, solved to a certified duality gap.
+
+    Minimises over w::
+
+        (1/2) |w|^2 + sum_i C_i loss(|y_i - w'[x_i, intercept_scaling]| - epsilon)
+
+    where the loss of a negative number is zero and ``C_i = C * sample_weight``: the objective of scikit-learn's class
+    of this name, penalised intercept included. It returns when an upper bound of the relative error of the objective,
+    computed over all rows in float64, is at most `tol`, and warns if it cannot.
+
+    Parameters
+    ----------
+    epsilon : float, default 0.0
+        Half the width of the tube in which errors cost nothing, in units of y.
+    tol : float, default 1e-4
+        Relative duality gap, (primal - dual) / primal, to reach.
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default "epsilon_insensitive"
+        The loss.
+    fit_intercept : bool, default True
+        Whether to append a constant feature.
+    intercept_scaling : float, default 1.0
+        Its value; the larger, the less its weight is penalised.
+    dual : bool or "auto", default "auto"
+        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
+    verbose : int, default 0
+        Print solver, iterations and gap.
+    random_state : int, RandomState or None, default None
+        Seeds the order in which coordinate descent visits rows.
+    max_iter : int, default 1000
+        Most passes of coordinate descent (visits over rows) and most Newton steps.
+    solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
+        ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
+        that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
+        alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster.
+    penalize_intercept : bool, default True
+        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
+        `intercept_scaling` has no effect on the result.
+    n_jobs : int or None, default None
+        Threads; on a cluster how many workers to use. None is one thread, or every worker; -1 all cores.
+    client : distributed.Client or None, default None
+        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
+        list of blocks or files, on the current client, else on a cluster of this machine.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    coef_ : array of float64, shape (n_features,)
+        Weights.
+    intercept_ : array of float64, shape (1,), or 0.0
+        Intercept.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    n_iter_ : int
+        Passes and Newton steps.
+    gap_ : float
+        Relative duality gap.
+    converged_ : bool
+        Whether it is at most `tol`.
+    primal_objective_, dual_objective_ : float
+        The objective, and a lower bound of its minimum.
+    n_screened_ : int
+        Rows (equal ones counted once) whose dual variable the gap proves to have its final value, at an end of its
+        interval or at zero: at every optimum.
+    solver_ : str
+        What solved it.
+    ledger_ : dsgd.ledger.Ledger
+        Seconds and bytes of every rank; after training on a cluster.
+    fit_report_ : dict
+        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
+        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
+
+    See Also
+    --------
+    dsgd.SGDRegressor : Trains the same model by SGD, on data of any size and on a cluster, to moderate accuracy.
+    LinearSVC : Classification.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import LinearSVR
+    >>> X = np.linspace(-1, 1, 50)[:, None]
+    >>> model = LinearSVR(C=10.0, random_state=0).fit(X, 2 * X.ravel())
+    >>> round(float(model.coef_[0]), 2)
+    2.0
+    """
+
+    def __init__(
+        self,
+        *,
+        epsilon: float = 0.0,
+        tol: float = 1e-4,
+        C: float = 1.0,
+        loss: str = "epsilon_insensitive",
+        fit_intercept: bool = True,
+        intercept_scaling: float = 1.0,
+        dual: bool | str = "auto",
+        verbose: int = 0,
+        random_state: Any = None,
+        max_iter: int = 1000,
+        solver: str = "auto",
+        penalize_intercept: bool = True,
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.epsilon = epsilon
+        self.tol = tol
+        self.C = C
+        self.loss = loss
+        self.fit_intercept = fit_intercept
+        self.intercept_scaling = intercept_scaling
+        self.dual = dual
+        self.verbose = verbose
+        self.random_state = random_state
+        self.max_iter = max_iter
+        self.solver = solver
+        self.penalize_intercept = penalize_intercept
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    @announced
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None if blocks or files hold them.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        """
+        self._check_parameters("regression")
+        check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
+        if self._uses_cluster(X):
+            solutions = self._solve_on_cluster(
+                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=False
+            )
+        else:
+            self._forget_cluster()
+            X, y, weights = self._check_rows(X, y, sample_weight)
+            seed = self._seed()
+            rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
+            costs = float(self.C) * row_weights
+            problem = make_problem(self.loss, rows, targets, costs, float(self.epsilon), self.penalize_intercept)
+            solutions = self._solve(1, lambda _, team: self._solve_l2(problem, team, seed))
+        self._take_in(solutions)
+        self.coef_ = self.coef_.ravel()
+        self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
+        self.solver_, self.n_screened_ = solutions[0].solver, solutions[0].n_proven
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predictions.
+        """
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.float64)
+        return self._scores(X).ravel()
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.r2(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
+
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+        X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
+        return X, y, self._check_weights(sample_weight, X)
+
+    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[None, LinearJob]:
+        """Return what the ranks are to solve."""
+        job = LinearJob(
+            loss=self.loss,
+            C=float(self.C),
+            epsilon=float(self.epsilon),
+            penalizes_intercept=self.penalize_intercept,
+            class_factors=None,
+            n_classes=0,
+            solver=self._solver(),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            seed=seed,
+        )
+        return None, job

@@ -1,0 +1,251 @@
+"""Support vector classification with kernels, by a share of margin errors.
+
+The dual of a pair of classes is min ½ α'Qα over 0 ≤ α_i ≤ w_i with Σα = s for either class. LIBSVM takes s = ν Σw / 2,
+which must not be more than the weight of the lighter class. The sums are fixed each, so there are two groups of
+variables, each with its threshold t: the margin is ρ = (t₊ − t₋)/2, and the machine is divided by it. Source:
+Schölkopf, Smola, Williamson, Bartlett, "New support vector algorithms", Neural Computation 2000; start, tolerance and
+scaling as in LIBSVM. Departures: class weights count, where LIBSVM ignores them: w_i is class times sample weight, and
+s no more than the lighter class has. And a pair whose margin is not above 2 tol is solved to a smaller one, because
+what is divided by the margin would be noise.
+"""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dsgd.comm.base import TransportName
+from dsgd.errors import InvalidDataError
+from dsgd.svm.estimators.kernel_base import fill
+from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.types import AnyArray, FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["NuSVC"]
+
+
+class NuSVC(AbstractKernelClassifier):
+    """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ½‖w‖² − ν ρ n + Σ w_i max(0, ρ − y_i (w'φ(x_i) + b)) over w, b and ρ for each pair of classes, and divides
+    by ρ. Parameters, defaults and fitted attributes are those of `sklearn.svm.NuSVC`. `SVC` with a pair's ``C_`` is the
+    same machine.
+
+    Parameters
+    ----------
+    nu : float, default 0.5
+        Share of margin errors at most and of support vectors at least, in (0, 1]. Can be no more than twice the share
+        of the smaller class of a pair.
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel, as for `SVC`.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    shrinking : bool, default True
+        False turns elimination off.
+    probability : bool, default "deprecated"
+        Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
+        five more machines (`dsgd.svm.estimators.platt`). Deprecated, as there, in favour of
+        ``CalibratedClassifierCV(NuSVC(), ensemble=False)``: any value but the default warns so.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    class_weight : dict, "balanced" or None, default None
+        Weight of each class, by which the variables of its rows are bounded (scikit-learn ignores it here). Weights may
+        make a nu feasible that was not, never the other way.
+    verbose : bool, default False
+        Print a line per pair of classes.
+    max_iter : int, default -1
+        Two-variable steps per pair of classes at most; −1 is max(10⁷, 100 n).
+    decision_function_shape : {"ovr", "ovo"}, default "ovr"
+        One column per class, or per pair of classes, when there are more than two.
+    break_ties : bool, default False
+        With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
+    random_state : int, RandomState or None, default None
+        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
+        scikit-learn's do not see.
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
+        half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
+    n_jobs : int or None, default None
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    classes_ : array, shape (n_classes,)
+        The labels, sorted.
+    class_weight_ : array, shape (n_classes,)
+        Their weights.
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors, by class.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (n_classes,)
+        Support vectors of each class.
+    dual_coef_ : array or CSR matrix, shape (n_classes - 1, n_SV)
+        Their coefficients y α, laid out as in scikit-learn.
+    intercept_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        Intercepts.
+    coef_ : array or CSR matrix, shape (n_classes * (n_classes - 1) / 2, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    C_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        The costs of `SVC` that give these machines.
+    probA_, probB_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        A and B of P(first class of the pair) = 1/(1 + exp(A f + B)), with the f of LIBSVM: positive for the first, also
+        where there are only two classes. Empty without ``probability``. Deprecated, as in scikit-learn.
+    n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
+        Two-variable steps of each pair.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
+    gap_ : float
+        Largest violation of the optimality conditions over all samples, in float64 (of the worst pair): LIBSVM's
+        criterion.
+    duality_gap_ : float
+        Primal less dual objective, the sum over pairs: ``dual_objective_`` is that close to the optimum, or closer.
+    dual_objective_ : float
+        Dual objective, the sum over pairs, before the division by the margin; both gaps likewise.
+    converged_ : bool
+        Whether ``gap_ < tol``.
+    n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
+        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
+    elimination_history_ : list of lists of dsgd.svm.EliminationRecord
+        The run of each pair.
+
+    See Also
+    --------
+    SVC : The same family of machines, by the cost of errors instead of their share.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import NuSVC
+    >>> X = np.array([[-1.0, -1.0], [-2.0, -1.0], [1.0, 1.0], [2.0, 1.0]])
+    >>> model = NuSVC().fit(X, ["no", "no", "yes", "yes"])
+    >>> model.predict([[-0.8, -1.0]]).tolist(), model.converged_
+    (['no'], True)
+    """
+
+    _ONE_CLASS_LEFT: ClassVar[str] = (
+        "specified nu is infeasible - all samples with positive weights belong to the same class"
+    )
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        probability: bool | str = "deprecated",
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        class_weight: Any = None,
+        verbose: bool = False,
+        max_iter: int = -1,
+        decision_function_shape: str = "ovr",
+        break_ties: bool = False,
+        random_state: Any = None,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.nu = nu
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.probability = probability
+        self.tol = tol
+        self.cache_size = cache_size
+        self.class_weight = class_weight
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.decision_function_shape = decision_function_shape
+        self.break_ties = break_ties
+        self.random_state = random_state
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    def _check_problem(self) -> None:
+        check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)
+
+    def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
+        # The lightest class counts once: only ratios matter, and tol is meant for variables of about one.
+        scale = self.class_weight_ / self.class_weight_.min()
+        counts: FloatVector = np.bincount(codes, weights=weights, minlength=len(scale)).astype(np.float64)
+        for pair in combinations(range(len(scale)), 2):
+            n = counts[list(pair)]
+            totals = n * scale[list(pair)]
+            if self._half(n) > n.min() * (1 + 1e-12) and self._half(totals) > totals.min() * (1 + 1e-12):
+                raise InvalidDataError(
+                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) asks the smaller of classes "
+                    f"{self.classes_[list(pair)]} for more than it has, the weights being {n}. Take nu up to "
+                    f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
+                )
+        bounds: FloatVector = scale[codes] * weights
+        return bounds
+
+    def _half(self, totals: FloatVector) -> float:
+        """Return half the share ν of the total weight of a pair, the sum of the variables of either class."""
+        return 0.5 * float(self.nu) * float(totals.sum())
+
+    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
+        sides = [np.flatnonzero(y > 0), np.flatnonzero(y < 0)]
+        totals = np.array([bounds[side].sum() for side in sides])
+        amount = min(self._half(totals), float(totals.min()))
+        alpha = np.empty(len(y))
+        for side in sides:
+            alpha[side] = fill(bounds[side], amount)
+        return Dual(y[None], np.zeros((1, len(y))), bounds[None], alpha[None], by_sign=True)
+
+    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
+        totals = np.array([dual.upper[dual.y > 0].sum(), dual.upper[dual.y < 0].sum()])
+        excess = self._half(totals) / totals.min()
+        if excess <= 1 + 1e-12:
+            return solution.thresholds
+        # All of the lighter class is at its bound, so its threshold may lie anywhere beyond. The margin grows with what
+        # class weights ask for more than there is: from the nearest that fits, at just enough, to infinity.
+        light = int(np.argmin(totals))
+        thresholds = solution.thresholds.copy()
+        thresholds[light] = thresholds[1 - light] + excess * (thresholds[light] - thresholds[1 - light])
+        return thresholds
+
+    @property
+    def C_(self) -> FloatVector:  # noqa: N802
+        """The costs of `SVC` that give these machines, shape (n_pairs,)."""
+        if not hasattr(self, "_margins"):
+            raise AttributeError("C_ is there after fit")
+        costs: FloatVector = 1.0 / self._margins
+        return costs

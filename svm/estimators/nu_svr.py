@@ -1,0 +1,162 @@
+"""Support vector regression with kernels, by a share of rows outside of the tube.
+
+The dual is that of `dsgd.svm.SVR` without ε: minimise ½ β'Kβ − z'β over β = α − α*, 0 ≤ α, α* ≤ C_i, with Σα = Σα* =
+ν ΣC_i / 2. The sums are fixed each, so there are two groups of variables, each with its threshold: the tube runs from
+one to the other. Source: Chang and Lin, "Training ν-support vector regression", Neural Computation 2002; start and
+tolerance as in LIBSVM.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.comm.base import TransportName
+from dsgd.svm.estimators.kernel_base import fill
+from dsgd.svm.estimators.single import AbstractKernelRegressor
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["NuSVR"]
+
+
+class NuSVR(AbstractKernelRegressor):
+    """Support vector regression that finds its own tube, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ``½‖w‖² + ν ε Σ C_i + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)`` over w, b and ε ≥ 0. Parameters, defaults
+    and fitted attributes are those of `sklearn.svm.NuSVR`; `SVR` with ``epsilon=epsilon_`` is the same machine.
+
+    Parameters
+    ----------
+    nu : float, default 0.5
+        Share of rows outside of the tube at most and of support vectors at least, in (0, 1].
+    C : float, default 1.0
+        Cost of leaving the tube; C_i is C times sample weight.
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel, as for `SVC`.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    shrinking : bool, default True
+        False turns elimination off.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    verbose : bool, default False
+        Print a line at the end.
+    max_iter : int, default -1
+        Two-variable steps at most; −1 is max(10⁷, 100 n).
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out, as for `SVC`.
+    n_jobs : int or None, default None
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (1,)
+        How many.
+    dual_coef_ : array or CSR matrix, shape (1, n_SV)
+        Their coefficients.
+    intercept_ : array, shape (1,)
+        Intercept.
+    epsilon_ : float
+        Half the width of the tube that was found.
+    coef_ : array or CSR matrix, shape (1, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    n_iter_ : int
+        Two-variable steps.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
+    gap_, duality_gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_,
+    n_kernel_evaluations_
+        As for `SVC`.
+    elimination_history_
+        As for `SVC`.
+    """
+
+    def __init__(
+        self,
+        *,
+        nu: float = 0.5,
+        C: float = 1.0,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        shrinking: bool = True,
+        tol: float = 1e-3,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.nu = nu
+        self.C = C
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.shrinking = shrinking
+        self.tol = tol
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    def _check_problem(self) -> None:
+        check_number("NuSVR(C=...)", self.C, low=0, open_low=True)
+        check_number("NuSVR(nu=...)", self.nu, low=0, high=1, open_low=True)
+
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return float(self.C) * weights
+
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        ones, start = np.ones(len(target)), fill(bounds, 0.5 * float(self.nu) * bounds.sum())
+        return Dual(
+            y=np.stack([ones, -ones]),
+            p=np.stack([-target, target]),
+            upper=np.stack([bounds, bounds]),
+            alpha=np.stack([start, start]),
+            by_sign=True,
+        )
+
+    @property
+    def epsilon_(self) -> float:
+        """Half the width of the tube."""
+        if not hasattr(self, "_thresholds"):
+            raise AttributeError("epsilon_ is there after fit")
+        return 0.5 * float(self._thresholds[1] - self._thresholds[0])

@@ -1,0 +1,215 @@
+"""The support of a distribution by a kernel SVM: novelty and outlier detection."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import OutlierMixin
+
+from dsgd.comm.base import TransportName
+from dsgd.inputs import announced, is_collection
+from dsgd.svm.estimators.kernel_base import fill
+from dsgd.svm.estimators.single import AbstractSingleSVM
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["OneClassSVM"]
+
+
+class OneClassSVM(OutlierMixin, AbstractSingleSVM):
+    """One-class SVM, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows lie outside of the region found,
+    and at least that share are support vectors. Parameters, defaults and fitted attributes are those of
+    `sklearn.svm.OneClassSVM`.
+
+    Parameters
+    ----------
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel, as for `SVC`.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    nu : float, default 0.5
+        Share of outliers at most and of support vectors at least, in (0, 1].
+    shrinking : bool, default True
+        False turns elimination off.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    verbose : bool, default False
+        Print a line at the end.
+    max_iter : int, default -1
+        Two-variable steps at most; −1 is max(10⁷, 100 n).
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out, as for `SVC`.
+    n_jobs : int or None, default None
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (1,)
+        How many.
+    dual_coef_ : array or CSR matrix, shape (1, n_SV)
+        Their coefficients.
+    intercept_ : array, shape (1,)
+        Intercept of the decision function.
+    offset_ : float
+        What is taken off ``score_samples`` to give the decision function; minus the intercept.
+    coef_ : array or CSR matrix, shape (1, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    n_iter_ : int
+        Two-variable steps.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
+    gap_, duality_gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_,
+    n_kernel_evaluations_
+        As for `SVC`.
+    elimination_history_
+        As for `SVC`.
+    """
+
+    _IS_BALANCED: ClassVar[bool] = False
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        nu: float = 0.5,
+        shrinking: bool = True,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.nu = nu
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    @announced
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X,), (X, y) or (X, y, sample_weight).
+        y : None
+            Not used; there for pipelines.
+        sample_weight : array-like, shape (n_samples,), or None
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+        self._check_parameters()
+        X = self._as_rows(X)
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, _, weights = self._check_training(X, "no_validation", sample_weight)
+            return rows, np.zeros(rows.shape[0]), weights
+
+        if self._uses_cluster(X):
+            labels = y if is_collection(y) else None
+            self._fit_on_cluster(X, labels, sample_weight, check, classification=False, supervised=False)
+        else:
+            self._fit_rows(*check())
+        self.offset_ = -float(self.intercept_[0])
+        return self
+
+    def _check_problem(self) -> None:
+        check_number("OneClassSVM(nu=...)", self.nu, low=0, high=1, open_low=True)
+
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return weights
+
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        start = fill(bounds, float(self.nu) * bounds.sum())
+        return Dual(np.ones((1, len(target))), np.zeros((1, len(target))), bounds[None], start[None])
+
+    def score_samples(self, X: Any) -> Any:
+        """Return the scores of rows, shape (n,): the decision function before the offset is taken off."""
+        if self._is_lazy(X):
+            return self._apply("score_samples", X, None, np.float64)
+        return self._sums(X)[:, 0]
+
+    def decision_function(self, X: Any) -> Any:
+        """Return signed distances up to scale, shape (n,): positive inside, negative outside.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+
+        Returns
+        -------
+        array, shape (n,)
+            Decision values.
+        """
+        if self._is_lazy(X):
+            return self._apply("decision_function", X, None, np.float64)
+        return np.asarray(self.score_samples(X) - self.offset_)
+
+    def predict(self, X: Any) -> Any:
+        """Return 1 for rows inside of the region and −1 for the others, shape (n,)."""
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.int64)
+        return np.where(self.decision_function(X) >= 0, 1, -1)

@@ -1,0 +1,526 @@
+"""What the kernel classifiers share: one problem per pair of classes, coefficients laid out as in scikit-learn, votes.
+
+Pairs are solved side by side where there are as many as threads. Of pair (a, b), a before b, positive means class a;
+with two classes positive means the second, as everywhere in scikit-learn.
+
+With ``probability`` every pair is solved five times more, each time with a fifth of its rows bounded by zero: no
+variable of theirs can move, and what the proof computes for all rows are their scores by a machine that has not seen
+them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from abc import abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils import check_random_state, column_or_1d, compute_class_weight
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.multiclass import check_classification_targets
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs import announced, lazy
+from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
+from dsgd.svm.estimators.platt import couple, draw_folds, fit_sigmoid
+from dsgd.svm.kernel_solver.merging import deal_out
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.threads import Pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_bool, check_choice
+
+__all__ = ["AbstractKernelClassifier"]
+
+
+#: Steps to smaller tolerances, in units of those to the one asked for and one for each sample, at most: a margin that
+#: is zero is pursued in vain, each digit taking more steps than those before.
+_REFINED = 20
+
+
+@dataclass(frozen=True)
+class _Trained:
+    """What is kept of a pair of classes: its samples with coefficients, these, and the rest of the solution."""
+
+    samples: IntVector
+    beta: FloatVector
+    solution: Solution
+
+
+def _has_probabilities(model: AbstractKernelClassifier) -> bool:
+    if not model._is_calibrated():
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
+class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
+    """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use."""
+
+    class_weight: Any
+    decision_function_shape: str
+    break_ties: bool
+    probability: bool | str
+    random_state: Any
+
+    #: What LIBSVM says where rows of one class only have weight.
+    _ONE_CLASS_LEFT: ClassVar[str] = "Invalid input - all samples with positive weights belong to the same class"
+
+    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
+    _sigmoids: FloatMatrix
+
+    # -- what the final classes say ------------------------------------------------------------------------------
+
+    @abstractmethod
+    def _bounds(self, codes: AnyArray, weights: FloatVector) -> FloatVector:
+        """Return the upper bounds of the variables of all rows, shape (n,)."""
+
+    @abstractmethod
+    def _pose(self, pair: tuple[int, int], y: FloatVector, bounds: FloatVector) -> Dual:
+        """Return the dual of a pair, of signs and bounds of shape (m,)."""
+
+    @abstractmethod
+    def _find_thresholds(self, dual: Dual, solution: Solution) -> FloatVector:
+        """Return the f at which variables are free, one for all or one for each sign, shape (1,) or (2,)."""
+
+    # -- checks --------------------------------------------------------------------------------------------------
+
+    def _is_calibrated(self) -> bool:
+        return bool(self.probability) and self.probability != "deprecated"
+
+    def _check_probability(self) -> None:
+        """Check the parameters of probabilities, and draw the seed of the folds if there are to be any."""
+        name = type(self).__name__
+        states = check_random_state(self.random_state)
+        if isinstance(self.probability, str) and self.probability == "deprecated":
+            return
+        check_bool(f"{name}(probability=...)", self.probability)
+        warnings.warn(
+            f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and goes when theirs does. "
+            f"Use CalibratedClassifierCV({name}(), ensemble=False) instead of {name}(probability=True).",
+            FutureWarning,
+            stacklevel=4,
+        )
+        if self.probability:
+            self._fold_seed = int(states.randint(np.iinfo(np.int32).max))
+
+    # -- training ------------------------------------------------------------------------------------------------
+
+    @announced
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Labels; None where blocks or files hold them.
+        sample_weight : array-like or dask array, shape (n_samples,), or None
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+        name = type(self).__name__
+        self._check_parameters()
+        X = self._as_rows(X)
+        check_choice(f"{name}(decision_function_shape=...)", self.decision_function_shape, ("ovr", "ovo"))
+        check_bool(f"{name}(break_ties=...)", self.break_ties)
+        self._check_probability()
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, labels, weights = self._check_training(X, y, sample_weight)
+            labels = column_or_1d(labels, warn=True)
+            check_classification_targets(labels)
+            return rows, labels, weights
+
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight, check, classification=True, supervised=True)
+            return self
+        rows, labels, weights = check()
+        classes, codes = np.unique(labels, return_inverse=True)
+        self.classes_ = self._check_classes(classes)
+        self._fit_rows(rows, codes, weights)
+        return self
+
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
+        codes = np.asarray(target).astype(np.int64)
+        self.class_weight_ = compute_class_weight(self.class_weight, classes=self.classes_, y=self.classes_[codes])
+        self._check_weightless(codes[self.class_weight_[codes] * weights > 0])
+        self._train(X, codes, weights)
+
+    def _check_weightless(self, used: IntVector) -> None:
+        """Refuse classes that no row of weight is left of, by the codes of the rows that have weight."""
+        present = np.unique(used)
+        if len(present) == 1:
+            raise InvalidDataError(
+                f"{self._ONE_CLASS_LEFT}, {self.classes_[present]}. Give rows of another class weights above zero."
+            )
+        if len(present) < len(self.classes_):
+            lost = np.setdiff1d(np.arange(len(self.classes_)), present)
+            raise InvalidDataError(
+                f"Invalid input - all samples of the classes {self.classes_[lost]} have zero or negative weights. "
+                "Leave these classes out of X and y."
+            )
+
+    def _train(self, X: Any, codes: AnyArray, weights: FloatVector) -> None:
+        bounds = self._bounds(codes, weights)
+        first, owner, total = self._merge(X, codes.astype(np.float64), bounds)
+        kernel = self._make_kernel(X, weights, first, owner)
+        merged_codes = codes[first]
+        pairs = list(combinations(range(len(self.classes_)), 2))
+
+        sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
+
+        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> _Trained:
+            rows = _rows_of(pair, merged_codes)
+            y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
+
+            def solve(upper: FloatVector, *, anew: bool = False) -> Solution:
+                dual = self._pose(pair, y, upper)
+                solution = self._solve_pair(kernel, X, first[rows], dual, pool, cache_bytes, anew=anew)
+                return replace(solution, thresholds=self._find_thresholds(dual, solution))
+
+            if self._is_calibrated():
+                used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
+                place, is_first = np.searchsorted(rows, owner[used]), codes[used] == pair[0]
+                scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
+                sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
+            solution = solve(total[rows])
+            if self._is_heard:
+                self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
+            # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
+            used = np.flatnonzero(solution.alpha[0])
+            rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
+            return _Trained(rows[used], (y * solution.alpha[0])[used], rest)
+
+        found: list[Any] = [None] * len(pairs)
+        with self._open_pool() as pool:
+            n = pool.n_threads
+            # Pairs side by side leave no thread waiting at the end of a block.
+            is_spread = n > 1 and len(pairs) >= n and self._gang is None
+            share = self._cache_bytes() // (n if is_spread else 1)
+
+            def train(number: int, pool: Pool) -> None:
+                found[number] = train_pair(pairs[number], pool, share)
+
+            if is_spread:
+                pool.spread(train, len(pairs))
+            else:
+                for number in range(len(pairs)):
+                    train(number, pool)
+        self._sigmoids = sigmoids
+        used = np.unique(np.concatenate([trained.samples for trained in found]))
+        merged = np.zeros((len(self.classes_) - 1, len(used)))
+        for pair, trained in zip(pairs, found, strict=True):
+            line = np.where(merged_codes[trained.samples] == pair[0], pair[1] - 1, pair[0])
+            merged[line, np.searchsorted(used, trained.samples)] = trained.beta
+        place = np.full(len(first) + 1, -1, dtype=np.int64)  # the last is that of rows without weight
+        place[used] = np.arange(len(used))
+        rows = np.flatnonzero(place[owner] >= 0)
+        rows = rows[np.argsort(codes[rows], kind="stable")]
+        coefs = np.empty((len(merged), len(rows)))
+        for line, dealt in zip(merged, coefs, strict=True):
+            dealt[:] = deal_out(line, place[owner[rows]], bounds[rows], total[used])
+        is_support = coefs.any(axis=0)
+        if not is_support.all():
+            coefs, rows = coefs[:, is_support], rows[is_support]
+        self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
+
+    def _solve_pair(
+        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int, *, anew: bool = False
+    ) -> Solution:
+        """Solve the problem of a pair; go on to a smaller tolerance where the margin found is within rounding of it.
+
+        That is for the margin alone: what was proven for the tolerance asked for stays proven, even if steps end first.
+        """
+        tol, limit = float(self.tol), int(self.max_iter)
+        solution = self._solve(kernel, X, rows, dual, tol, limit, pool, cache_bytes, anew=anew)
+        aim = tol
+        most = solution.n_iter + _REFINED * (solution.n_iter + len(rows))
+        most = min(most, limit) if limit >= 0 else most
+        while dual.by_sign and _margin(solution) < 2 * aim and aim > 1e-9 and solution.gap < aim:
+            left = max(most - solution.n_iter, 0)
+            aim *= 0.01
+            start = replace(dual, alpha=solution.alpha, u=solution.u)
+            again = self._solve(kernel, X, rows, start, aim, left, pool, cache_bytes, anew=anew)
+            best = again if again.gap <= solution.gap else solution
+            solution = replace(
+                best,
+                converged=best.gap < tol,
+                n_iter=solution.n_iter + again.n_iter,
+                n_rounds=solution.n_rounds + again.n_rounds,
+                n_eliminated=solution.n_eliminated + again.n_eliminated,
+                n_returned=solution.n_returned + again.n_returned,
+                n_reconstructions=solution.n_reconstructions + again.n_reconstructions,
+                n_evaluations=solution.n_evaluations + again.n_evaluations,
+                n_hits=solution.n_hits + again.n_hits,
+                history=solution.history + again.history,
+            )
+        return solution
+
+    def _held_out_scores(
+        self,
+        place: IntVector,
+        is_first: AnyArray,
+        bounds: FloatVector,
+        n: int,
+        solve: Callable[[FloatVector], Solution],
+    ) -> FloatVector:
+        """Return the scores of the rows of a pair, each by a machine of the four fifths that it is not in.
+
+        Parameters
+        ----------
+        place : int64 array, shape (m,)
+            Which of the n samples of the problem a row is.
+        is_first : bool array, shape (m,)
+            Whether a row is of the first class.
+        bounds : array, shape (m,)
+            Upper bounds of the variables of the rows.
+        n : int
+            Samples of the problem.
+        solve : callable
+            Takes the upper bounds of all samples.
+        """
+        scores = np.zeros(len(place))
+        for fold in draw_folds(len(place), self._fold_seed):
+            kept = np.ones(len(place), dtype=np.bool_)
+            kept[fold] = False
+            if is_first[kept].all() or not is_first[kept].any():  # LIBSVM's scores where there is nothing to learn
+                scores[fold] = (2.0 * is_first[kept][0] - 1.0) * self._sign_of_first() if kept.any() else 0.0
+                continue
+            solution = solve(np.bincount(place[kept], weights=bounds[kept], minlength=n).astype(np.float64))
+            margin = _margin(solution)
+            if margin > 0:
+                scores[fold] = (solution.u - solution.thresholds.mean())[place[fold]] / margin
+        return scores
+
+    def _collect(
+        self,
+        X: Any,
+        codes: AnyArray,
+        support: IntVector,
+        coefs: FloatMatrix,
+        pairs: list[tuple[int, int]],
+        solutions: list[Solution],
+        kernel: Kernel,
+    ) -> None:
+        """Keep the coefficients of all pairs as scikit-learn lays them out: by class, one row per other class."""
+        k = len(self.classes_)
+        self._margins = np.array([_margin(solution) for solution in solutions])
+        if not (self._margins > 0).all():
+            raise InvalidDataError(
+                f"The margin between two classes is {self._margins.min():.3g}, so no decision function follows. Lower "
+                "nu, or scale the features with StandardScaler or MinMaxScaler."
+            )
+        scale = np.ones((k - 1, k))
+        for (a, b), margin in zip(pairs, self._margins, strict=True):
+            scale[b - 1, a] = scale[a, b] = 1.0 / margin
+        self._keep_support(X, support)
+        self._n_support = np.bincount(codes[support], minlength=k).astype(np.int32)
+        thresholds = np.array([solution.thresholds.mean() for solution in solutions])
+        for line, by in zip(coefs, scale, strict=True):
+            line *= by[codes[support]]
+        self._keep_coefs(coefs, -thresholds / self._margins, kernel)
+        self.n_iter_ = np.array([solution.n_iter for solution in solutions], dtype=np.int32)
+        self._take_in(solutions)
+
+    def _sign_of_first(self) -> float:
+        """Return the sign that the first class of a pair has; with two classes, positive means the second."""
+        return -1.0 if len(self.classes_) == 2 else 1.0
+
+    # -- attributes ----------------------------------------------------------------------------------------------
+
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
+        coefs = self._dense_coefs()
+        k = len(self.classes_)
+        ends = np.concatenate([[0], np.cumsum(self._n_support)])
+        out = np.zeros((coefs.shape[1], k * (k - 1) // 2))
+        for column, (a, b) in enumerate(combinations(range(k), 2)):
+            out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
+            out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
+        return out
+
+    @property
+    def probA_(self) -> FloatVector:  # noqa: N802
+        """Slopes of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probA_", 0)
+
+    @property
+    def probB_(self) -> FloatVector:  # noqa: N802
+        """Shifts of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probB_", 1)
+
+    def _sigmoid(self, name: str, row: int) -> FloatVector:
+        if not hasattr(self, "_sigmoids"):
+            raise AttributeError(f"{name} is there after fit")
+        warnings.warn(
+            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and goes when theirs does.",
+            FutureWarning,
+            stacklevel=3,
+        )
+        return np.asarray(self._sigmoids[row])
+
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        # The support vectors of a class have a coefficient for each of its pairs only, not for all.
+        k = len(self.classes_)
+        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
+        mine = [np.array([column[min(a, b), max(a, b)] for b in range(k) if b != a]) for a in range(k)]
+        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), mine, strict=True))
+
+    def _pair_scores(self, X: Any) -> FloatMatrix:
+        return np.asarray(self._sums(X) + self.intercept_)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return decision values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+
+        Returns
+        -------
+        array, shape (n,), (n, n_classes) or (n, n_classes * (n_classes - 1) / 2)
+            With two classes, positive means the second; of a pair, positive means the first. ``"ovr"`` counts votes and
+            breaks ties by the sums of decision values.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            columns = k if self.decision_function_shape == "ovr" else k * (k - 1) // 2
+            return self._apply("decision_function", X, None if k == 2 else columns, np.float64)
+        scores = self._pair_scores(X)
+        if scores.shape[1] == 1:
+            return scores[:, 0]
+        if self.decision_function_shape == "ovo":
+            return scores
+        votes, sums = self._votes(scores, scores >= 0)
+        return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
+
+    def _votes(self, scores: FloatMatrix, is_first: AnyArray) -> tuple[FloatMatrix, FloatMatrix]:
+        """Return votes, by which class of each pair a row is given to, and sums of decision values: (n, n_classes)."""
+        k = len(self.classes_)
+        votes, sums = np.zeros((len(scores), k)), np.zeros((len(scores), k))
+        for column, (a, b) in enumerate(combinations(range(k), 2)):
+            sums[:, a] += scores[:, column]
+            sums[:, b] -= scores[:, column]
+            votes[:, a] += is_first[:, column]
+            votes[:, b] += ~is_first[:, column]
+        return votes, sums
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
+
+        Returns
+        -------
+        array, shape (n,)
+            Labels.
+
+        Raises
+        ------
+        InvalidParameterError
+            ``break_ties`` with ``decision_function_shape="ovo"``.
+        """
+        check_is_fitted(self)
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, self.classes_.dtype)
+        scores = self._pair_scores(X)
+        if scores.shape[1] == 1:
+            return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
+        # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
+        votes, sums = self._votes(scores, scores >= 0 if self.break_ties else scores > 0)
+        if self.break_ties:
+            votes = votes + sums / (3 * (np.abs(sums) + 1))
+        return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; only with ``probability=True``.
+
+        The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
+        the rows, labels from the votes of the machines of all.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        check_is_fitted(self)
+        if not self._sigmoids.shape[1]:
+            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        if self._is_lazy(X):
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        scale, shift = self._sigmoids
+        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
+        return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
+
+
+def _rows_of(pair: tuple[int, int], codes: AnyArray) -> AnyArray:
+    """Return the rows of two classes, in the order of content: both are mixed, so neither leads the first blocks."""
+    return np.flatnonzero((codes == pair[0]) | (codes == pair[1]))
+
+
+def _margin(solution: Solution) -> float:
+    """Return what coefficients are divided by: the margin that was found, if the sum is fixed for each sign, else 1."""
+    if len(solution.thresholds) == 1:
+        return 1.0
+    return 0.5 * float(solution.thresholds[0] - solution.thresholds[1])

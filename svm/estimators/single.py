@@ -1,0 +1,133 @@
+"""What kernel SVMs of one problem share: one dual solved, its coefficients dealt out to the rows."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from sklearn.base import RegressorMixin
+
+from dsgd.inputs import announced, lazy
+from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
+from dsgd.svm.kernel_solver.merging import deal_out
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+
+__all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
+
+
+class AbstractSingleSVM(AbstractKernelSVM):
+    """Kernel SVM of one problem; `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
+
+    @abstractmethod
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        """Return the upper bounds of the variables of all rows, shape (n,)."""
+
+    @abstractmethod
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        """Return the dual of rows with these targets and bounds, shape (m,)."""
+
+    def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
+        bounds = self._bounds(weights)
+        first, owner, total = self._merge(X, target, bounds)
+        kernel = self._make_kernel(X, weights, first, owner)
+        dual = self._pose(target[first], total)
+        with self._open_pool() as pool:
+            tol, limit = float(self.tol), int(self.max_iter)
+            solution = self._solve(kernel, X, first, dual, tol, limit, pool, self._cache_bytes())
+        self._say(f"{solution.n_iter} steps, gap {solution.gap:.3g}")
+        # Equal rows share a coefficient.
+        coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
+        support = np.flatnonzero(coefs)
+        self._keep_support(X, support)
+        self._n_support = np.array([len(support)], dtype=np.int32)
+        self._keep_coefs(coefs[support][None], np.array([-solution.thresholds.mean()]), kernel)
+        self._thresholds = solution.thresholds
+        self.n_iter_ = solution.n_iter
+        self._take_in([solution])
+
+    def _pair_coefs(self) -> FloatMatrix:
+        return self._dense_coefs().T
+
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
+
+
+class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
+    """Kernel regression; `SVR` and `NuSVR` are the ones to use."""
+
+    @announced
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+        sample_weight : array-like or dask array, shape (n_samples,), or None
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+        self._check_parameters()
+        X = self._as_rows(X)
+
+        def check() -> tuple[Any, Any, FloatVector]:
+            rows, target, weights = self._check_training(X, y, sample_weight, y_numeric=True)
+            return rows, np.asarray(target, dtype=np.float64), weights
+
+        if self._uses_cluster(X):
+            self._fit_on_cluster(X, y, sample_weight, check, classification=False, supervised=True)
+        else:
+            self._fit_rows(*check())
+        return self
+
+    def predict(self, X: Any) -> Any:
+        """Return predictions.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted targets.
+        """
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, np.float64)
+        return np.asarray(self._sums(X)[:, 0] + self.intercept_[0])
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            return lazy.r2(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))

@@ -1,0 +1,145 @@
+"""Support vector regression with kernels."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.comm.base import TransportName
+from dsgd.svm.estimators.single import AbstractKernelRegressor
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.types import FloatVector
+from dsgd.validation import check_number
+
+__all__ = ["SVR"]
+
+
+class SVR(AbstractKernelRegressor):
+    """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
+
+    Minimises ``½‖w‖² + Σ C_i max(0, |y_i − w'φ(x_i) − b| − ε)``. The dual has two variables per sample, which share
+    a kernel row. Parameters, defaults and fitted attributes are those of `sklearn.svm.SVR`.
+
+    Parameters
+    ----------
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel, as for `SVC`.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    C : float, default 1.0
+        Cost of leaving the tube; C_i is C times sample weight.
+    epsilon : float, default 0.1
+        Half the width of the tube.
+    shrinking : bool, default True
+        False turns elimination off.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    verbose : bool, default False
+        Print a line at the end.
+    max_iter : int, default -1
+        Two-variable steps at most; −1 is max(10⁷, 100 n).
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out, as for `SVC`.
+    n_jobs : int or None, default None
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors.
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    n_support_ : int32 array, shape (1,)
+        How many.
+    dual_coef_ : array or CSR matrix, shape (1, n_SV)
+        Their coefficients.
+    intercept_ : array, shape (1,)
+        Intercept.
+    coef_ : array or CSR matrix, shape (1, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    n_iter_ : int
+        Two-variable steps.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
+    gap_, duality_gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_,
+    n_kernel_evaluations_
+        As for `SVC`.
+    elimination_history_
+        As for `SVC`.
+    """
+
+    def __init__(
+        self,
+        *,
+        kernel: Any = "rbf",
+        degree: int = 3,
+        gamma: str | float = "scale",
+        coef0: float = 0.0,
+        tol: float = 1e-3,
+        C: float = 1.0,
+        epsilon: float = 0.1,
+        shrinking: bool = True,
+        cache_size: float = 200,
+        verbose: bool = False,
+        max_iter: int = -1,
+        elimination: str | Elimination = "auto",
+        n_jobs: int | None = None,
+        client: Any = None,
+        transport: TransportName = "auto",
+    ) -> None:
+        self.kernel = kernel
+        self.degree = degree
+        self.gamma = gamma
+        self.coef0 = coef0
+        self.tol = tol
+        self.C = C
+        self.epsilon = epsilon
+        self.shrinking = shrinking
+        self.cache_size = cache_size
+        self.verbose = verbose
+        self.max_iter = max_iter
+        self.elimination = elimination
+        self.n_jobs = n_jobs
+        self.client = client
+        self.transport = transport
+
+    def _check_problem(self) -> None:
+        check_number("SVR(C=...)", self.C, low=0, open_low=True)
+        check_number("SVR(epsilon=...)", self.epsilon, low=0)
+
+    def _bounds(self, weights: FloatVector) -> FloatVector:
+        return float(self.C) * weights
+
+    def _pose(self, target: FloatVector, bounds: FloatVector) -> Dual:
+        ones, epsilon = np.ones(len(target)), float(self.epsilon)
+        return Dual(
+            y=np.stack([ones, -ones]),
+            p=np.stack([epsilon - target, epsilon + target]),
+            upper=np.stack([bounds, bounds]),
+            alpha=np.zeros((2, len(target))),
+        )

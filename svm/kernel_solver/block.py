@@ -1,0 +1,415 @@
+"""The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap.
+
+It minimises ½ α'Qα + p'α over 0 ≤ α ≤ C with y'α fixed (for ν-SVMs: fixed for each sign), Q_ij = y_i y_j K_ij. With
+u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up
+< tol, LIBSVM's own criterion. One round
+
+1. takes q variables: the newest half of the last round, then the worst violators of both sides;
+2. solves the q × q problem in float64 (`dsgd.svm.kernel_solver.smo`);
+3. adds the rows of the variables that moved to u: cached ones, or computed in slabs by one product each;
+4. now and then leaves samples out (`dsgd.svm.kernel_solver.inactive`).
+
+A large problem begins with few of its samples (`dsgd.svm.kernel_solver.growth`).
+
+**It ends.** Each pass of the loop does one of these, and none of them for ever:
+
+* a round takes at least one step, or stalls; steps are at most `max_iter`, and the third stall in a row ends the run;
+* samples are left out: at least one step lies between two tests;
+* samples come back: no more than were left out before;
+* a batch of a large problem comes;
+* the proof holds, or nothing may be done any more: the run ends;
+* or none of these: a look at samples left out that finds no violator, which lowers the gap at which the next is due;
+  the one early reconstruction; a look at whether the run stands still, with a window of steps between two; or a proof
+  that fails. After a proof that fails the worst pair of *all* samples is
+  active, as samples come back by the extremes over all of them (`InactiveSamples`), and so the next pass is a round.
+
+So no more than four passes in a row bring nothing on. Should a fifth come, the run ends with the gap that it has. It
+also ends where the gap is below what rounding may do to f and proofs after ever more steps do not see it halve, and
+where neither the gap nor the dual objective comes nearer (`dsgd.svm.kernel_solver.standstill`): rounding may undo what
+steps gain long before they are spent.
+
+Rows may be float32. When the gap closes, u is brought up to date for the samples left out and violators come back. Then
+u is computed for **all** samples in float64. Only a gap below tol there ends the run; otherwise it goes on from that u,
+so errors of float32 rows count only for what changes after.
+
+Samples may be divided among p ranks (`dsgd.svm.kernels.peers`); the loop is the same. Per round each rank then tells
+the others its extremes (2 doubles) and its worst candidates (about 3q/2 doubles and ids, and f of the newest), the
+features of the newly chosen travel from their holders (q/2 rows), rank 0 solves the block and sends the q new values.
+Elimination sends the numbers of samples left out, a proof the features of all samples whose variable has changed since
+the last; if those of all samples are few bytes, they travel once instead, and rounds send none after that. When the
+active samples of a rank come to exceed the mean by half, rows move.
+
+Cost per round: about q n_active/p kernel values less cache hits. Source: block decomposition as in ThunderSVM (Wen et
+al., JMLR 2018), without its early stop.
+"""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import numpy as np
+
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.growth import Growth, begin_small
+from dsgd.svm.kernel_solver.inactive import InactiveSamples
+from dsgd.svm.kernel_solver.problem import Dual, Solution, refuse
+from dsgd.svm.kernel_solver.smo import collect, solve_block
+from dsgd.svm.kernel_solver.standstill import Standstill
+from dsgd.svm.kernel_solver.state import State
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.types import FloatVector, IntVector
+
+__all__ = ["solve"]
+
+_SMALL = 50_000
+_LARGEST_BLOCK = 2048  # 32 megabytes of values
+#: Passes in a row that bring nothing on, at most.
+_MOST_IDLE = 4
+#: Steps between proofs where rounding hides the gap, doubled each time, and proofs in a row that do not see it halve.
+_BLIND_STEPS, _BLIND_PROOFS = 1000, 3
+#: Float32 rows round f by this share of eps times the largest kernel value times the sum of α, as measured (0.03 to
+#: 0.15 on a dozen sets). Where that is above `tol` they serve until the gap has come down to so many times as much.
+_ROUNDING, _FAR_ABOVE = 0.1, 10.0
+#: Rows of a block among which the largest kernel value is looked for.
+_SOME_ROWS = 16
+#: Samples that a large problem begins with, in blocks. A batch costs some twenty rounds more, each of them as much as
+#: a few times the values of a block, and saves a part of its own square: it must be larger than a block.
+_FIRST_BLOCKS = 2
+
+
+def solve(
+    dual: Dual,
+    matrix: KernelMatrix,
+    *,
+    tol: float,
+    max_iter: int,
+    elimination: Elimination,
+    block_size: int | None = None,
+) -> Solution:
+    """Solve the dual to `tol`.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    matrix : KernelMatrix
+        Kernel values among its samples. Those not active in it begin as left out: they come back if they violate. If
+        samples are divided among ranks, all ranks call this together and get the same solution.
+    tol : float
+        The gap to reach.
+    max_iter : int
+        Two-variable steps at most; below zero, max(10⁷, 100 n) as in LIBSVM.
+    elimination : Elimination
+        When samples are left out.
+    block_size : int or None
+        Variables per block; None chooses by the number of samples.
+
+    Returns
+    -------
+    Solution
+        Not converged if steps ran out, rounding keeps the gap open, or nothing came nearer.
+
+    Raises
+    ------
+    InvalidDataError
+        Kernel values, or their sums, are not finite.
+    """
+    return _Run(dual, matrix, tol, max_iter, elimination, block_size).solve()
+
+
+class _Run:
+    """The loop of one run."""
+
+    def __init__(
+        self,
+        dual: Dual,
+        matrix: KernelMatrix,
+        tol: float,
+        max_iter: int,
+        elimination: Elimination,
+        block_size: int | None,
+    ) -> None:
+        n = matrix.n
+        self.matrix, self.peers, self.tol, self.policy = matrix, matrix.peers, tol, elimination
+        self.max_iter = max_iter if max_iter >= 0 else max(10_000_000, 100 * n)
+        # In a small problem most values of a large block would be computed for rows that never move.
+        self.q = min(dual.y.size, block_size or min(512 if n <= _SMALL else 1024, max(64, dual.y.size // 8)))
+        self.largest_q = min(dual.y.size, block_size or _LARGEST_BLOCK)
+        self.n_failed = self.n_idle = 0
+        self.done: tuple[int, ...] = ()
+        self.largest_value = 0.0  # of the kernel, in blocks
+        self.lowest_gap, self.n_blind, self.next_proof = np.inf, 0, 0
+        self.standstill = Standstill(n)
+        self.is_early_pending = elimination.mode == "libsvm"
+        self.state = State(dual, matrix)
+        self.left_out = InactiveSamples(self.state, elimination, tol, self.q)
+        batches = begin_small(dual, matrix, _FIRST_BLOCKS * self.q) if elimination.waits_for_pressure else []
+        self.growth = Growth(self.state, self.left_out, batches, self.q)
+        self.state.load_active()
+
+    def solve(self) -> Solution:
+        """Run to the end."""
+        state, target = self.state, 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
+        while True:
+            self.matrix.pool.check()
+            with self.peers.round("control"):
+                gap = state.scan()
+            if not state.is_finite or self._is_coarse(gap):
+                with self.peers.round("control"):
+                    gap = self._mend()
+            if self._is_idle():
+                break
+            if self.standstill.is_suspected(state.n_iter, gap):
+                with self.peers.round("control"):
+                    is_over = self._stands_still()
+                if is_over:
+                    return state.solution(self.tol)
+                continue
+            if state.n_iter < self.max_iter and self.growth.is_due(gap):
+                with self.peers.round("control"):
+                    self.growth.grow()
+                continue
+            if not self._is_capped() and not self.growth.batches and self.left_out.is_due(gap):
+                with self.peers.round("control"):
+                    self.left_out.look_again(gap)
+                continue
+            if gap >= target and not self._is_capped() and not self._is_blind(gap):
+                if self.is_early_pending and gap < 10 * self.tol:
+                    self.is_early_pending = False
+                    with self.peers.round("control"):
+                        self.left_out.bring_back(early=True)
+                elif not self.left_out.eliminate(gap):
+                    with self.peers.round("sync"):
+                        self._round(gap)
+                continue
+            with self.peers.round("control"):
+                is_open = self.left_out.bring_back()
+            if is_open and not self._is_capped():
+                continue
+            with self.peers.round("control"):
+                gap, active_gap = self._verify()
+            if gap < self.tol or self._is_capped() or self.policy.reconstruction == "none":
+                return state.solution(self.tol)
+            if self._is_hidden(gap):
+                return state.solution(self.tol)
+            if active_gap < self.tol:  # rows are good enough; it was samples left out that violate
+                continue
+            self.n_failed += 1
+            target = min(target, 0.5 * self.tol)
+            if self.n_failed >= 2 and self.matrix.dtype == np.float32:
+                self.matrix.set_dtype(np.float64)
+        with self.peers.round("control"):
+            self._verify()
+        return state.solution(self.tol)
+
+    def _is_idle(self) -> bool:
+        """Return whether so many passes have brought nothing on that there is no end to expect: see the proof above."""
+        state = self.state
+        done = (state.n_rounds, state.n_eliminated, state.n_returned, len(self.growth.batches))
+        self.n_idle = self.n_idle + 1 if done == self.done else 0
+        self.done = done
+        return self.n_idle > _MOST_IDLE
+
+    def _stands_still(self) -> bool:
+        """Return whether nothing has been won, after a proof; float32 rows, which may be to blame, become float64."""
+        self._verify()
+        is_certain = self.standstill.is_certain(*self.state.worth())
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+            return False
+        return is_certain
+
+    def _is_coarse(self, gap: float) -> bool:
+        """Return whether what float32 rows round, more than `tol`, begins to show in the gap."""
+        if self.matrix.dtype != np.float32:
+            return False
+        rounding = _ROUNDING * np.finfo(np.float32).eps * self.largest_value * float(self.state.alpha.sum())
+        return bool(rounding > self.tol and gap < _FAR_ABOVE * rounding)
+
+    def _is_blind(self, gap: float) -> bool:
+        """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
+        if self.matrix.dtype == np.float32 or self.state.n_iter < self.next_proof:
+            return False
+        return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
+
+    def _is_hidden(self, gap: float) -> bool:
+        """Return whether proofs, of which the last has found `gap`, see no progress where rounding hides it."""
+        if self._is_blind(gap):
+            self.n_blind = 0 if gap < 0.5 * self.lowest_gap else self.n_blind + 1
+            self.lowest_gap = min(self.lowest_gap, gap)
+            self.next_proof = self.state.n_iter + _BLIND_STEPS * 2**self.n_blind
+        return self.n_blind > _BLIND_PROOFS
+
+    def _mend(self) -> float:
+        """Go on in float64 from indicators that float32 rows have made infinite, or too coarse; return the gap."""
+        state = self.state
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+        state.store_active()
+        state.refine()
+        state.load_active()
+        gap = state.scan()
+        if not state.is_finite:
+            raise refuse(self.matrix.kernel)
+        return gap
+
+    def _is_capped(self) -> bool:
+        return self.state.n_iter >= self.max_iter or self.state.n_stalls >= 3
+
+    def _verify(self) -> tuple[float, float]:
+        """Compute u of all samples in float64; return the gap over all of them and that over the active ones.
+
+        Samples left out that violate become active after that.
+        """
+        state = self.state
+        state.store_active()
+        state.refine()
+        gap = state.scan_all()
+        state.load_active()
+        state.record("verify", gap)
+        active_gap = state.scan()
+        self.left_out.take_proof(gap)
+        return gap, active_gap
+
+    def _round(self, gap: float) -> None:
+        """Solve one block and bring u of the active samples up to date."""
+        state = self.state
+        chosen, f = self._choose()
+        if len(state.alpha) == 1:
+            samples, where = chosen, np.arange(len(chosen))
+        else:
+            samples, where = np.unique(chosen % self.matrix.n, return_inverse=True)
+        picked = self.matrix.pick(samples)
+        before, y, upper = (np.take(part, chosen) for part in (state.alpha, state.dual.y, state.dual.upper))
+        answer = np.concatenate([before, [0.0, 0.0]])  # and the steps, and the largest value of some rows
+        if self.peers.rank == 0:
+            values = self.matrix.block(picked)
+            if len(samples) != len(chosen) or (np.diff(where) != 1).any():
+                values = values[np.ix_(where, where)]
+            inner_tol = max(0.5 * self.tol, 0.1 * gap)
+            limit = min(100 * len(chosen), self.max_iter - state.n_iter)
+            group = np.take(state.group, chosen)
+            answer[-2] = solve_block(values, y, group, upper, answer[:-2], f, inner_tol, limit, state.n_groups)
+            answer[-1] = float(np.abs(values[:: 1 + len(chosen) // _SOME_ROWS]).max())
+            if not np.isfinite(answer.sum() + f.sum()):
+                answer[-2] = np.nan
+        self.peers.agree(answer)
+        alpha, (steps, largest) = answer[:-2], answer[-2:]
+        if np.isnan(steps):
+            if self.matrix.dtype == np.float64:
+                raise refuse(self.matrix.kernel)
+            alpha, steps, largest = before, 0, 0.0  # counts as a stall: rows are float64 after it
+        self.largest_value = max(self.largest_value, float(largest))
+        state.set_alpha(chosen, alpha)
+        moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
+        changed = np.flatnonzero(moved)
+        if len(changed):
+            is_free = np.zeros(len(samples), dtype=np.bool_)
+            is_free[where[(alpha > 0) & (alpha < upper)]] = True
+            self.matrix.add(state.u_a, picked, changed, moved[changed], samples[~is_free])
+            state.n_stalls = 0
+        else:
+            self._stall()
+        state.n_iter += int(steps)
+        state.n_rounds += 1
+        state.record("block", gap)
+
+    def _stall(self) -> None:
+        """Nothing moved: rounding of the rows hides the descent, so go on from an exact u with float64 rows."""
+        state = self.state
+        state.n_stalls += 1
+        state.newest = state.newest[:0]
+        if self.matrix.dtype == np.float32:
+            self.matrix.set_dtype(np.float64)
+        state.store_active()
+        state.refine()
+        state.load_active()
+
+    def _choose(self) -> tuple[IntVector, FloatVector]:
+        """Return the variables of the next block, ascending, and their f: the newest, then the worst violators.
+
+        Variable v of sample i has the number v n + i.
+        """
+        newest, n, q = self.state.newest, self.matrix.n, self.q
+        if self.matrix.n_active <= 4 * self.largest_q:
+            # Among few samples, a block of all free variables ends what else takes many rounds.
+            n_free = int(np.count_nonzero((self.state.alpha > 0) & (self.state.alpha < self.state.dual.upper)))
+            q = min(max(q, 3 * n_free // 2), self.largest_q)
+        room = max(1, (q - len(newest)) // (2 * self.state.n_groups))
+        position = self.matrix.position[newest % n]
+        here = position >= 0
+        f_newest: FloatVector = np.zeros(len(newest))
+        f_newest[here] = self.state.u_a[position[here]] + self.state.c_a[newest[here] // n, position[here]]
+        offers = self._offer(room)
+        if not self.peers.is_alone:
+            offers, f_newest = self._exchange(offers, f_newest, room)
+        taken = np.zeros(self.state.alpha.size, dtype=np.bool_)
+        taken[newest] = True
+        fresh, f_fresh = [], []
+        for number, (keys, variables) in enumerate(offers):
+            is_open = ~taken[variables]
+            keys, variables = keys[is_open], variables[is_open]
+            if len(keys) > room:
+                best = np.argpartition(keys, room - 1)[:room]
+                keys, variables = keys[best], variables[best]
+            taken[variables] = True
+            fresh.append(variables)
+            f_fresh.append(-keys if number % 2 else keys)
+        found = np.concatenate(fresh)
+        # The worst pair must be in the block: then a block always descends. It is, unless the newest hold it.
+        self.state.newest = found[: q // 2] if len(found) else newest[len(newest) // 2 :]
+        chosen = np.concatenate([newest, found])
+        order = np.argsort(chosen)
+        return chosen[order], np.concatenate([f_newest, *f_fresh])[order]
+
+    def _offer(self, room: int) -> list[tuple[FloatVector, IntVector]]:
+        """Return the worst violators that lie here: per group, those of I_up by f, then those of I_low by −f.
+
+        A variable may be on both sides, so the second side has twice the room. The newest are not among them.
+        """
+        n_active, active, n = len(self.state.u_a), self.matrix.active, self.matrix.n
+        keys, places = np.empty(self.state.y_a.size), np.empty(self.state.y_a.size, dtype=np.int64)
+        is_newest = np.zeros(self.state.y_a.size, dtype=np.bool_)
+        position = self.matrix.position[self.state.newest % n]
+        here = position >= 0
+        is_newest[self.state.newest[here] // n * n_active + position[here]] = True
+        state = self.state
+        args = (state.u_a, state.c_a, state.y_a, state.upper_a, state.alpha_a, state.group_a)
+        offers = []
+        for g in range(self.state.n_groups):
+            for side in (0, 1):
+                count = collect(*args, self.state.least[g], self.state.most[g], side, g, keys, places)
+                is_open = ~is_newest[places[:count]]
+                ours, where = keys[:count][is_open], places[:count][is_open]
+                most = room * (1 + side)
+                if len(where) > most:
+                    best = np.argpartition(ours, most - 1)[:most]
+                    ours, where = ours[best], where[best]
+                if n_active:
+                    where = where // n_active * n + active[where % n_active]
+                offers.append((ours, where))
+        return offers
+
+    def _exchange(
+        self, offers: list[tuple[FloatVector, IntVector]], f_newest: FloatVector, room: int
+    ) -> tuple[list[tuple[FloatVector, IntVector]], FloatVector]:
+        """Return the offers of all ranks, and f of the newest variables from whoever holds them: one message."""
+        rooms = [room * (1 + number % 2) for number in range(len(offers))]
+        size, ends = sum(rooms), np.cumsum([0, *rooms])
+        words = np.zeros(2 * size + len(f_newest) + 2)
+        words[:size] = np.inf
+        for start, (keys, variables) in zip(ends, offers, strict=False):
+            words[start : start + len(keys)] = keys
+            words[size + start : size + start + len(keys)] = variables
+        words[2 * size : -2] = f_newest
+        words[-2:] = self.matrix.n_hits, self.matrix.n_evaluations
+        heard = self.peers.all_of(words)
+        self.state.told = heard[:, -2:].sum(axis=0) - words[-2:]
+        joined = []
+        for start, stop in pairwise(ends):
+            keys = heard[:, start:stop].ravel()
+            variables = heard[:, size + start : size + stop].ravel().astype(np.int64)
+            order = np.lexsort((variables, keys))
+            order = order[np.isfinite(keys[order])]
+            joined.append((keys[order], variables[order]))
+        return joined, heard[:, 2 * size : -2].sum(axis=0)

@@ -1,0 +1,251 @@
+"""Elimination of samples: leave out what sits at a bound and looks settled, and prove at the end that it was.
+
+A sample whose variables are at a bound can only violate optimality on one side. While its indicator f is beyond the
+extreme of the other side, it pairs with nobody and its kernel column is not needed. Every few steps such samples are
+left out. Their f then grows stale; it is brought up to date from the variables that have changed since (``delta``)
+before the solver believes that it is done.
+
+Source: Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and Accurate SVMs on Large Scale Systems", IEEE
+Cluster 2015, for the schedule of thresholds; Joachims 1999 and LIBSVM for the test. Departure: only samples that
+violate come back, not all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+
+from dsgd.errors import InvalidParameterError
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.validation import check_bool, check_choice, check_number
+
+__all__ = ["Elimination", "EliminationRecord", "Trail", "eliminable", "resolve_elimination"]
+
+
+@dataclass(frozen=True)
+class Elimination:
+    """When samples are left out.
+
+    Parameters
+    ----------
+    mode : {"multi", "single", "libsvm", "none"}
+        Whether elimination goes on after a reconstruction (``multi``) or not (``single``); ``libsvm`` also reconstructs
+        once when the gap comes below ten times the tolerance.
+    every : int or float, default 0.1
+        Steps between two tests: a number of two-variable steps, or a share of the samples. Tests fall on the end of a
+        block.
+    min_fraction : float, default 0.1
+        Fewer than this share of the active samples are not worth a repack and stay.
+    reconstruction : {"delta", "full", "none"}, default "delta"
+        How stale indicators are renewed: from the changed variables, or from all support vectors. ``none`` renews
+        nothing: the answer is approximate, and ``gap_`` says by how much.
+    waits_for_pressure : bool, default False
+        Leave nothing out before the kernel rows asked for come near to what the cache can hold, or were read from it as
+        many times as there are samples, and then only what pays by the counts so far. Where the rows of all samples do
+        not fit into the cache and there are many, begin with a few (`dsgd.svm.kernel_solver.growth`).
+    """
+
+    mode: str = "multi"
+    every: int | float = 0.1
+    min_fraction: float = 0.1
+    reconstruction: str = "delta"
+    waits_for_pressure: bool = False
+
+    def __post_init__(self) -> None:
+        check_choice("Elimination(mode=...)", self.mode, ("multi", "single", "libsvm", "none"))
+        check_number("Elimination(every=...)", self.every, low=0, open_low=True)
+        check_number("Elimination(min_fraction=...)", self.min_fraction, low=0, high=1)
+        check_bool("Elimination(waits_for_pressure=...)", self.waits_for_pressure)
+        check_choice("Elimination(reconstruction=...)", self.reconstruction, ("delta", "full", "none"))
+
+    def steps_between(self, n_samples: int) -> int:
+        """Return the two-variable steps between two tests."""
+        if self.mode == "libsvm":
+            return min(n_samples, 1000)
+        whole = isinstance(self.every, int | np.integer)
+        return max(1, int(self.every if whole else self.every * n_samples))
+
+
+@dataclass(frozen=True)
+class EliminationRecord:
+    """The solver after one block: what one plots of a run.
+
+    Parameters
+    ----------
+    event : {"block", "eliminate", "grow", "rebalance", "reconstruct", "verify"}
+        What was just done; ``"grow"`` looks at samples for the first time, ``"rebalance"`` moves samples between ranks.
+    n_iter : int
+        Two-variable steps so far.
+    n_active : int
+        Samples not left out.
+    gap : float
+        Largest violation among them.
+    cache_hits, kernel_evaluations : int
+        Rows found in the cache and kernel values computed, so far.
+    seconds : float
+        Since the start.
+    """
+
+    event: str
+    n_iter: int
+    n_active: int
+    gap: float
+    cache_hits: int
+    kernel_evaluations: int
+    seconds: float
+
+
+_PRESETS = {
+    "auto": Elimination("multi", every=0.02, min_fraction=0.05, waits_for_pressure=True),
+    "none": Elimination("none"),
+    "single": Elimination("single"),
+    "multi": Elimination("multi"),
+    "libsvm": Elimination("libsvm", min_fraction=0.0),
+    "aggressive": Elimination("multi", every=2, min_fraction=0.0),
+    "average": Elimination("multi", every=500, min_fraction=0.05),
+    "conservative": Elimination("multi", every=0.5),
+}
+
+
+def resolve_elimination(where: str, value: str | Elimination) -> Elimination:
+    """Return the policy behind a name.
+
+    ``auto`` begins with few samples where there are many whose rows do not fit into the cache. Otherwise it eliminates
+    once that pays: when the kernel rows asked for have filled half of the cache, or were read from it as many times as
+    there are samples, and the values still to come are worth a mistake.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names the choices.
+    """
+    if isinstance(value, Elimination):
+        return value
+    if not isinstance(value, str) or value not in _PRESETS:
+        names = ", ".join(repr(name) for name in _PRESETS)
+        raise InvalidParameterError(f"{where} must be one of {names} or an Elimination. Got {value!r}.")
+    return _PRESETS[value]
+
+
+def eliminable(
+    f: FloatMatrix,
+    y: FloatMatrix,
+    alpha: FloatMatrix,
+    upper: FloatMatrix,
+    group: AnyArray,
+    least: FloatVector,
+    most: FloatVector,
+) -> AnyArray:
+    """Return which samples may be left out, shape (n,): all their variables sit settled at a bound.
+
+    Parameters
+    ----------
+    f, y, alpha, upper, group : arrays, shape (r, n)
+        Indicators, signs, variables, bounds, groups; r variables per sample.
+    least, most : arrays, shape (n_groups,)
+        min f over I_up and max f over I_low.
+    """
+    at_zero, at_upper = alpha <= 0, alpha >= upper
+    low_only = np.where(y > 0, at_upper, at_zero) & (f < least[group])
+    up_only = np.where(y > 0, at_zero, at_upper) & (f > most[group])
+    return np.asarray((low_only | up_only).all(axis=0))
+
+
+@dataclass
+class _Event:
+    """Who was left out, and the old coefficients of those that changed until the next event."""
+
+    ids: IntVector
+    changed: IntVector
+    old: FloatVector
+
+    def add_changes(self, changed: IntVector, old: FloatVector, n: int) -> None:
+        """Note later changes among n samples; what had changed before keeps its older coefficient."""
+        is_fresh = ~_is_among(changed, self.changed, n)
+        self.changed = np.concatenate([self.changed, changed[is_fresh]])
+        self.old = np.concatenate([self.old, old[is_fresh]])
+
+
+def _is_among(ids: IntVector, others: IntVector, n: int) -> AnyArray:
+    """Return which of some ids below n are among others; by a table, as `numpy.isin` takes ten times as long."""
+    table = np.zeros(n, dtype=np.bool_)
+    table[others] = True
+    return np.asarray(table[ids])
+
+
+class Trail:
+    """Events of elimination, with what is needed to know the coefficients at each.
+
+    Indicators of samples left out are right for the coefficients of their event. Those are had by going back from the
+    present ones, event by event; so all events together keep one number per change, not n each.
+
+    Parameters
+    ----------
+    n : int
+        Samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._events: list[_Event] = []
+        self._last: FloatVector = np.zeros(n)
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def ids(self) -> IntVector:
+        """Samples left out, int64."""
+        return np.concatenate([np.empty(0, dtype=np.int64), *(event.ids for event in self._events)])
+
+    def add(self, ids: IntVector, beta: FloatVector) -> None:
+        """Add an event: `ids` are left out, their indicators right for the coefficients `beta`, shape (n,)."""
+        self._note(beta)
+        self._events.append(_Event(ids, np.empty(0, dtype=np.int64), np.empty(0)))
+
+    def remove(self, ids: IntVector) -> None:
+        """Forget that samples are left out."""
+        for event in self._events:
+            event.ids = event.ids[~_is_among(event.ids, ids, len(self._last))]
+
+    def restart(self, ids: IntVector, beta: FloatVector) -> None:
+        """Forget all events; `ids` are left out from now on, none if empty."""
+        self._events = []
+        self._last = beta.copy()
+        if len(ids):
+            self.add(ids, beta)
+
+    def know(self, ids: IntVector, beta: FloatVector) -> None:
+        """Take the coefficients of samples that never had any as if they had always been those of `beta`."""
+        self._last[ids] = beta[ids]
+
+    def _note(self, beta: FloatVector) -> None:
+        """Note with the newest event what has changed since."""
+        if self._events:
+            changed = np.flatnonzero(beta != self._last)
+            self._events[-1].add_changes(changed, self._last[changed], len(beta))
+        self._last = beta.copy()
+
+    def back(self, beta: FloatVector) -> Iterator[tuple[IntVector, FloatVector]]:
+        """Yield the ids of each event, newest first, and the coefficients then; the array is reused."""
+        self._note(beta)
+        state = beta.copy()
+        for event in reversed(self._events):
+            state[event.changed] = event.old
+            yield event.ids, state
+
+    def join(self, beta: FloatVector) -> tuple[IntVector, FloatVector, FloatVector]:
+        """Make one of the two neighbouring events for which that takes the fewest kernel values.
+
+        Return whose indicators must be renewed for that, and from which coefficients to which.
+        """
+        work = [len(event.ids) * len(event.changed) for event in self._events[:-1]]
+        k = int(np.argmin(work))
+        states = [state.copy() for _, state in islice(self.back(beta), len(self) - k)]
+        first, second = self._events[k : k + 2]
+        if k:
+            self._events[k - 1].add_changes(first.changed, first.old, len(beta))
+        self._events[k : k + 2] = [_Event(np.concatenate([first.ids, second.ids]), second.changed, second.old)]
+        return first.ids, states[-1], states[-2]

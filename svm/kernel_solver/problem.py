@@ -1,0 +1,211 @@
+"""The dual problem of a kernel SVM and what a solver returns: the types that all solvers share.
+
+Every solution is made by `conclude`, from the variables and K(yα) alone, so that what it says of itself does not depend
+on how it was found.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.svm.kernel_solver.duality import duality_gap
+from dsgd.svm.kernel_solver.elimination import EliminationRecord
+from dsgd.svm.kernel_solver.smo import extremes
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["Dual", "Solution", "conclude", "refuse"]
+
+
+@dataclass(frozen=True)
+class Dual:
+    """The dual problem; r variables share each of n samples (r = 2 for regression).
+
+    Parameters
+    ----------
+    y : array, shape (r, n)
+        Signs of variables, ±1.
+    p : array, shape (r, n)
+        Linear term.
+    upper : array, shape (r, n)
+        Upper bounds, above zero.
+    alpha : array, shape (r, n)
+        A feasible start.
+    by_sign : bool
+        Whether the sum is fixed for each sign (ν-SVMs).
+    u : array, shape (n,), or None
+        K(yα) of the start in float64, where it is known: no kernel value is then needed to begin.
+    """
+
+    y: FloatMatrix
+    p: FloatMatrix
+    upper: FloatMatrix
+    alpha: FloatMatrix
+    by_sign: bool = False
+    u: FloatVector | None = None
+
+    @property
+    def n_groups(self) -> int:
+        """In how many groups of variables the sum is fixed."""
+        return 2 if self.by_sign else 1
+
+    @property
+    def group(self) -> AnyArray:
+        """The group of each variable, int64, shape (r, n)."""
+        return (self.y < 0).astype(np.int64) if self.by_sign else np.zeros(self.y.shape, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Solution:
+    """What the solver found.
+
+    Parameters
+    ----------
+    alpha : array, shape (r, n)
+        The variables.
+    u : array, shape (n,)
+        K(yα), float64.
+    thresholds : array, shape (n_groups,)
+        The f at which variables are free, per group.
+    gap, duality_gap, objective : float
+        The largest violation of optimality, the duality gap (`dsgd.svm.kernel_solver.duality`) and the dual objective,
+        over all samples in float64.
+    converged : bool
+        Whether gap < tol.
+    n_iter, n_rounds : int
+        Two-variable steps; blocks.
+    n_eliminated, n_reconstructions, n_returned : int
+        Samples left out, times that indicators were renewed, samples that came back.
+    n_evaluations, n_hits : int
+        Kernel values computed; rows found in the cache.
+    history : list of EliminationRecord
+        The run.
+    """
+
+    alpha: FloatMatrix
+    u: FloatVector
+    thresholds: FloatVector
+    gap: float
+    duality_gap: float
+    objective: float
+    converged: bool
+    n_iter: int
+    n_rounds: int
+    n_eliminated: int
+    n_reconstructions: int
+    n_returned: int
+    n_evaluations: int
+    n_hits: int
+    history: list[EliminationRecord] = field(default_factory=list)
+
+
+def conclude(
+    dual: Dual,
+    kernel: Kernel,
+    alpha: FloatMatrix,
+    u: FloatVector,
+    *,
+    tol: float,
+    n_iter: int,
+    n_rounds: int,
+    n_evaluations: int,
+    history: list[EliminationRecord],
+    n_eliminated: int = 0,
+    n_reconstructions: int = 0,
+    n_returned: int = 0,
+    n_hits: int = 0,
+) -> Solution:
+    """Return the solution that variables make, with what is true of it: gap, objective, thresholds.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem.
+    kernel : Kernel
+        Its kernel, which an error names.
+    alpha : array, shape (r, n)
+        The variables.
+    u : array, shape (n,)
+        K(yα) of all samples, computed in float64 from these variables.
+    tol : float
+        The gap below which it has converged.
+    n_iter, n_rounds, n_evaluations, history, n_eliminated, n_reconstructions, n_returned, n_hits
+        As for `Solution`.
+
+    Raises
+    ------
+    InvalidDataError
+        A variable or a sum is not finite: nothing follows from such values, least of all that they are optimal.
+    """
+    if len(alpha) == 2 and not dual.by_sign:  # what the variables of a sample share moves nothing, and costs
+        alpha = np.maximum(dual.y * (dual.y * alpha).sum(axis=0), 0.0)
+    objective, gap_of_objectives = worth(dual, alpha, u)
+    if not (np.isfinite(alpha).all() and np.isfinite(u).all() and np.isfinite(objective)):
+        raise refuse(kernel)
+    least, most, group, c = np.empty(dual.n_groups), np.empty(dual.n_groups), dual.group, dual.y * dual.p
+    gap = float(extremes(u, c, dual.y, dual.upper, alpha, group, least, most))
+    return Solution(
+        alpha=alpha,
+        u=u,
+        thresholds=_find_thresholds(u + c, alpha, dual.upper, group, least, most),
+        duality_gap=gap_of_objectives,
+        gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
+        objective=objective,
+        converged=gap < tol,
+        n_iter=n_iter,
+        n_rounds=n_rounds,
+        n_eliminated=n_eliminated,
+        n_reconstructions=n_reconstructions,
+        n_returned=n_returned,
+        n_evaluations=n_evaluations,
+        n_hits=n_hits,
+        history=history,
+    )
+
+
+def worth(dual: Dual, alpha: FloatMatrix, u: FloatVector) -> tuple[float, float]:
+    """Return the dual objective and the duality gap of variables, shape (r, n), for u = K(yα) of all samples."""
+    objective = 0.5 * float((dual.y * alpha).sum(axis=0) @ u) + float((dual.p * alpha).sum())
+    return objective, duality_gap(dual.y, dual.upper, alpha, u + dual.y * dual.p, dual.group)
+
+
+def refuse(kernel: Kernel) -> InvalidDataError:
+    """Return the error for kernel values, or sums of them, that are not finite."""
+    if kernel.function is not None:
+        name = getattr(kernel.function, "__name__", repr(kernel.function))
+        return InvalidDataError(
+            f"kernel={name} gave values that are not finite, or whose sums are not. It must return a finite float for "
+            "every pair of rows; check it on the rows of the fit, and scale the features with StandardScaler."
+        )
+    if kernel.name == "precomputed":
+        return InvalidDataError(
+            "The sums of kernel values times coefficients overflow with kernel='precomputed'. Divide the kernel matrix "
+            "by its largest entry and multiply C by it, or lower C."
+        )
+    constants = {"poly": f", degree={kernel.degree:g}", "linear": ""}.get(kernel.name, "")
+    if kernel.name != "linear":
+        constants = f", gamma={kernel.gamma:g}{constants}"
+    if kernel.name in {"poly", "sigmoid"}:
+        constants += f", coef0={kernel.coef0:g}"
+    what = "gamma or degree" if kernel.name == "poly" else "C"
+    return InvalidDataError(
+        "The dual coefficients or intercepts are not finite, as kernel values or their sums are not, with "
+        f"kernel={kernel.name!r}{constants}: they overflow on these rows, whose largest squared norm is "
+        f"{kernel.largest_square:.3g}. Scale the features with StandardScaler or MinMaxScaler, or lower {what}."
+    )
+
+
+def _find_thresholds(
+    f: FloatMatrix, alpha: FloatMatrix, upper: FloatMatrix, group: AnyArray, least: FloatVector, most: FloatVector
+) -> FloatVector:
+    """Return the f at which variables are free, their mean, or the middle of the extremes, shape (n_groups,)."""
+    thresholds: FloatVector = np.empty(len(least))
+    between = (alpha > 0) & (alpha < upper)
+    for g in range(len(least)):
+        free = between & (group == g) if len(least) > 1 else between
+        ends = [end for end in (least[g], most[g]) if np.isfinite(end)]
+        thresholds[g] = f[free].mean() if free.any() else (sum(ends) / len(ends) if ends else 0.0)
+    return thresholds

@@ -1,0 +1,153 @@
+"""The cache of kernel rows over the active samples: least recently used rows leave first, and the bound is a bound.
+
+Rows of variables that have gone to a bound leave even earlier: they are asked for again much more rarely than those of
+free ones. Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving
+rows move together in place, so that the same memory then holds more rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.kernels.buffers import borrow
+from dsgd.svm.kernels.cached_rows import compact_rows
+from dsgd.types import AnyArray, IntVector
+
+__all__ = ["RowCache"]
+
+_LONG_AGO = 2**40  # rounds
+_EMPTY = -(2**60)
+
+
+class RowCache:
+    """Rows of the kernel matrix by sample, over the active samples of this rank.
+
+    Parameters
+    ----------
+    max_bytes : int
+        Bytes of rows at most.
+    n_columns : int
+        Active samples of this rank, the length of a row.
+    dtype : dtype
+        Of the values.
+    n_samples : int or None
+        Samples whose rows may be asked for, numbered from 0; None for as many as columns.
+    """
+
+    def __init__(self, max_bytes: int, n_columns: int, dtype: Any, n_samples: int | None = None) -> None:
+        dtype = np.dtype(dtype)
+        self._n_samples = n_columns if n_samples is None else n_samples
+        # More than the whole matrix is never needed; untouched pages of the buffer take no memory.
+        n_values = min(max_bytes // dtype.itemsize, self._n_samples * self._n_samples)
+        self.flat: AnyArray = borrow(self, n_values * dtype.itemsize).view(dtype)
+        self._clock = 0
+        self._reset(n_columns)
+
+    def _reset(self, n_columns: int) -> None:
+        self.stride = n_columns
+        self.capacity = min(self._n_samples, len(self.flat) // n_columns) if n_columns else 0
+        self._slot_of = np.full(self._n_samples, -1, dtype=np.int64)
+        self._row_in = np.full(self.capacity, -1, dtype=np.int64)
+        self._used = np.full(self.capacity, _EMPTY, dtype=np.int64)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the buffer."""
+        return int(self.flat.nbytes)
+
+    def held(self) -> IntVector:
+        """Return the samples whose rows are held."""
+        samples: IntVector = self._row_in[self._row_in >= 0]
+        return samples
+
+    def lasting(self) -> IntVector:
+        """Return the samples whose rows are held and not demoted: those that `extend` keeps as far as there is room."""
+        samples: IntVector = self._row_in[self._lasting_slots()]
+        return samples
+
+    def _lasting_slots(self) -> IntVector:
+        return np.flatnonzero((self._row_in >= 0) & (self._used >= 0))
+
+    def find(self, samples: IntVector) -> IntVector:
+        """Return the slot of each row, −1 where it is not held; those found count as used now."""
+        self._clock += 1
+        slots: IntVector = self._slot_of[samples]
+        self._used[slots[slots >= 0]] = self._clock
+        return slots
+
+    def peek(self, samples: IntVector) -> IntVector:
+        """Return the slot of each row, −1 where it is not held; nothing counts as used."""
+        slots: IntVector = self._slot_of[samples]
+        return slots
+
+    def reserve(self, samples: IntVector) -> IntVector:
+        """Give slots to rows that are not held; rows used since the last `find` stay, so there may be fewer slots."""
+        free = np.flatnonzero(self._row_in < 0)[: len(samples)]
+        if len(free) < len(samples):
+            old = np.flatnonzero((self._row_in >= 0) & (self._used < self._clock))
+            count = min(len(samples) - len(free), len(old))
+            if count < len(old):
+                old = old[np.argpartition(self._used[old], count - 1)[:count]] if count else old[:0]
+            free = np.concatenate([free, old])
+        count = len(free)
+        old = self._row_in[free]
+        self._slot_of[old[old >= 0]] = -1
+        self._row_in[free] = samples[:count]
+        self._slot_of[samples[:count]] = free
+        self._used[free] = self._clock
+        return free.astype(np.int64)
+
+    def demote(self, samples: IntVector) -> None:
+        """Let these rows, where they are held, leave before all that were not demoted since they were last used."""
+        slots = self._slot_of[samples]
+        slots = slots[slots >= 0]
+        slots = slots[self._used[slots] >= 0]
+        self._used[slots] -= _LONG_AGO
+
+    def row(self, slot: int) -> AnyArray:
+        """Return a row, a view of shape (n_active,)."""
+        return self.flat[slot * self.stride : (slot + 1) * self.stride]
+
+    def shrink(self, keep: IntVector, samples: IntVector) -> None:
+        """Keep only some columns, given by position, ascending, and of the rows only those of `samples`."""
+        slots = self._slot_of[samples]
+        order = np.argsort(slots[slots >= 0])
+        kept = samples[slots >= 0][order]
+        sources = slots[slots >= 0][order]
+        used = self._used[sources]
+        compact_rows(self.flat, self.stride, sources, keep)
+        self._reset(len(keep))
+        self._occupy(kept[: self.capacity], used[: self.capacity])
+
+    def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None]) -> None:
+        """Add columns at the end; ``fill(samples, out)`` sets those of the rows that stay, shape (m, n_more).
+
+        Demoted rows go: hardly any is asked for again, and each would cost as many values as there are columns. `fill`
+        is called for no rows, too.
+        """
+        n = self.stride
+        held = self._lasting_slots()
+        room = len(self.flat) // (n + n_more) if n + n_more else 0
+        if len(held) > room:
+            newest = np.sort(held[np.argsort(self._used[held])[len(held) - room :]])
+        else:
+            newest = held
+        samples, used = self._row_in[newest], self._used[newest]
+        for target, source in enumerate(newest):  # first close the holes, then spread the rows from the last one on
+            if target != source:
+                self.flat[target * n : (target + 1) * n] = self.flat[source * n : (source + 1) * n]
+        for k in range(len(newest) - 1, 0, -1):
+            self.flat[k * (n + n_more) : k * (n + n_more) + n] = self.flat[k * n : (k + 1) * n]
+        self._reset(n + n_more)
+        self._occupy(samples, used)
+        view = self.flat[: len(samples) * self.stride].reshape(len(samples), self.stride)
+        fill(samples, view[:, n:])
+
+    def _occupy(self, samples: IntVector, used: IntVector) -> None:
+        count = len(samples)
+        self._row_in[:count] = samples
+        self._used[:count] = used
+        self._slot_of[samples] = np.arange(count)

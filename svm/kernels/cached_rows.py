@@ -1,0 +1,63 @@
+"""Loops over kernel rows in a cache: added up, read as a block, packed together, stored.
+
+A cache is one flat array: the row in slot s begins at s times the stride.
+"""
+
+from __future__ import annotations
+
+from dsgd.kernels.jit import kernel
+
+__all__ = ["add_rows", "compact_rows", "read_block", "store_rows"]
+
+
+@kernel
+def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-untyped-def]
+    """Add coefs[s] times cached row slots[s] to u, columns start..stop, in float64."""
+    n = len(slots)
+    s = 0
+    while s + 3 < n:
+        a, b, c, d = slots[s] * stride, slots[s + 1] * stride, slots[s + 2] * stride, slots[s + 3] * stride
+        w, x, y, z = coefs[s], coefs[s + 1], coefs[s + 2], coefs[s + 3]
+        for k in range(start, stop):
+            u[k] += (w * flat[a + k] + x * flat[b + k]) + (y * flat[c + k] + z * flat[d + k])
+        s += 4
+    while s < n:
+        a, w = slots[s] * stride, coefs[s]
+        for k in range(start, stop):
+            u[k] += w * flat[a + k]
+        s += 1
+
+
+@kernel
+def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignore[no-untyped-def]
+    """Set rows start..stop of `out` that are cached, and their mirror images among the columns of those that are not.
+
+    Row positions[a] is held in slot slots[a], or not if that is negative.
+    """
+    for a in range(start, stop):
+        if slots[a] >= 0:
+            source = slots[a] * stride
+            for b in range(len(positions)):
+                out[a, b] = flat[source + positions[b]]
+                if slots[b] < 0:
+                    out[b, a] = out[a, b]
+
+
+@kernel
+def compact_rows(flat, stride, slots, keep):  # type: ignore[no-untyped-def]
+    """Move the kept columns of the rows in `slots` (ascending) to the front of `flat`, one after another."""
+    width = len(keep)
+    for s in range(len(slots)):
+        source, target = slots[s] * stride, s * width
+        for k in range(width):
+            flat[target + k] = flat[source + keep[k]]
+
+
+@kernel
+def store_rows(tile, flat, stride, slots, start):  # type: ignore[no-untyped-def]
+    """Copy the first rows of a tile to cached row slots[s], columns start onwards."""
+    width = tile.shape[1]
+    for s in range(len(slots)):
+        target, row = slots[s] * stride + start, tile[s]
+        for k in range(width):
+            flat[target + k] = row[k]

@@ -1,0 +1,456 @@
+"""The kernel matrix of a training set, never held as a whole: blocks, cached rows over the active samples, products.
+
+On a gang every rank has the columns of its own samples; features of the others' travel when their rows are needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cached_property, partial
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from dsgd.svm.kernels.cache import RowCache
+from dsgd.svm.kernels.cached_rows import add_rows, read_block, store_rows
+from dsgd.svm.kernels.functions import (
+    Kernel,
+    Left,
+    Rows,
+    block_values,
+    concatenate_rows,
+    left_form,
+    row_values,
+    span,
+    take_rows,
+)
+from dsgd.svm.kernels.peers import Peers
+from dsgd.svm.kernels.products import Products
+from dsgd.svm.kernels.sample_rows import SampleRows
+from dsgd.svm.kernels.threads import Pool, scratch
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["Held", "KernelMatrix", "Picked"]
+
+_SLAB = 256  # columns at a time: a slab of a block stays in the second-level cache
+_CHUNK = 256
+_LEFT_ROWS = 512
+_BLOCK_ROWS = 128
+_FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product over all columns, at least, and what they may cost besides
+
+
+@dataclass(frozen=True)
+class Picked:
+    """Some samples and the rows of their features, wherever they come from.
+
+    Parameters
+    ----------
+    ids : int64 array, shape (q,)
+        The samples.
+    rows : Rows
+        Prepared rows.
+    index : int64 array, shape (q,)
+        Which row belongs to each sample.
+    """
+
+    ids: IntVector
+    rows: Rows
+    index: IntVector
+
+    def take(self, which: IntVector) -> Rows:
+        """Return the rows of some of the samples, by number."""
+        return take_rows(self.rows, self.index[which])
+
+
+class Held(NamedTuple):
+    """Samples, and what returns their rows in float64 from one number to another."""
+
+    ids: IntVector
+    rows: Callable[[int, int], Rows]
+
+
+class KernelMatrix:
+    """Kernel values among the samples of one problem: all rows, and the columns of the samples that lie on this rank.
+
+    Methods that need rows of any sample are called by all ranks together, with the same samples.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix, shape (n, d)
+        Rows that lie on this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+    samples : int64 array, shape (n,), or None
+        Which rows the samples of this rank are, in the order of their numbers (with ``precomputed``, which rows and
+        columns); None takes all.
+    dtype : dtype
+        Of cached rows.
+    cache_bytes : int
+        Bytes of cached rows at most.
+    pool : Pool
+        Threads.
+    peers : Peers or None
+        The ranks among which samples are divided; None if all are here.
+    shift : array, shape (d,), or None
+        With `peers`, what is taken off dense rows for rbf, the same on all ranks.
+    sparse : bool or None
+        With `peers`, whether rows are multiplied as CSR.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        X: Any,
+        *,
+        samples: IntVector | None,
+        dtype: Any,
+        cache_bytes: int,
+        pool: Pool,
+        peers: Peers | None = None,
+        shift: FloatVector | None = None,
+        sparse: bool | None = None,
+    ) -> None:
+        self.kernel, self.pool = kernel, pool
+        self._features = SampleRows(kernel, X, samples=samples, peers=peers, shift=shift, sparse=sparse)
+        self.peers = self._features.peers
+        self.n = self.peers.n
+        self.n_hits = 0
+        self.n_evaluations = 0
+        self._seen = np.zeros(self.n, dtype=np.bool_)
+        # A given matrix is its own cache.
+        self._cache_bytes = 0 if kernel.name == "precomputed" else cache_bytes
+        self.active: IntVector = self._features.here
+        self.n_active = self.n  # on all ranks
+        self.set_dtype(dtype)
+
+    def set_dtype(self, dtype: Any) -> None:
+        """Compute rows in another type from now on; what is cached goes."""
+        self.dtype = np.dtype(dtype)
+        self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
+        self._rows = self._prepared(self.active, self.dtype)
+        self.__dict__.pop("_cache", None)  # its memory is lent to the next one
+        self._picked: Picked | None = None
+        self._number_positions()
+
+    @cached_property
+    def _cache(self) -> RowCache:
+        """Cached rows; who needs none has no memory set aside for them."""
+        return RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
+
+    def _number_positions(self) -> None:
+        self.position = np.full(self.n, -1, dtype=np.int64)
+        self.position[self.active] = np.arange(len(self.active))
+
+    @property
+    def mine(self) -> IntVector:
+        """Samples of this rank."""
+        return self._features.here
+
+    @property
+    def is_pressed(self) -> bool:
+        """Whether narrower rows would pay: the rows asked for come near to what the cache holds, or were read often."""
+        is_short = self._cache.capacity < self.n_active
+        is_near = 2 * int(np.count_nonzero(self._seen)) > self._cache.capacity
+        return (is_short and is_near) or self.n_hits > self.n_active
+
+    @property
+    def value_cost(self) -> float:
+        """What a kernel value costs, in units of a cheap one: what exp takes, and as much for 32 multiplications."""
+        return 1.0 + self._features.n_entries / 32.0
+
+    @property
+    def is_large(self) -> bool:
+        """Whether the rows of all samples do not fit into the cache, or into those of all ranks."""
+        needed = self.dtype.itemsize * self.n * self.n
+        return self.kernel.name != "precomputed" and needed > self._cache_bytes * self.peers.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held for rows and cache."""
+        return self._rows.nbytes + self._features.nbytes + self._cache.nbytes
+
+    def _prepared(self, ids: IntVector, dtype: Any) -> Rows:
+        """Return rows of samples of this rank."""
+        if self.kernel.name != "precomputed" and np.dtype(dtype) == self.dtype:
+            positions = self.position[ids]
+            if len(ids) and (positions >= 0).all():
+                return take_rows(self._rows, positions)
+        return self._features.prepared(ids, dtype)
+
+    def own_rows(self, dtype: Any) -> Rows:
+        """Return the rows of all samples of this rank, active or not."""
+        return self._prepared(self.mine, dtype)
+
+    def _rows_of(self, ids: IntVector, dtype: Any) -> Rows:
+        """Return rows of any samples; those of other ranks travel, unless all are here."""
+        if self._features.are_here:
+            return self._prepared(ids, dtype)
+        return self.peers.collect_rows(ids, self._prepared(self.peers.mine(ids), dtype))
+
+    def pick(self, ids: IntVector) -> Picked:
+        """Return the rows of some active samples, ascending; of other ranks' those travel that were not picked last."""
+        if self.peers.is_alone:
+            return Picked(ids, self._rows, self.position[ids])
+        if self._features.are_here:
+            return Picked(ids, self._rows_of(ids, self.dtype), np.arange(len(ids)))
+        last, known = self._picked, np.zeros(len(ids), dtype=np.bool_)
+        if last is not None:
+            known = np.isin(ids, last.ids)
+        if last is None or not known.any():
+            picked = Picked(ids, self._rows_of(ids, self.dtype), np.arange(len(ids)))
+        else:
+            old = last.take(np.searchsorted(last.ids, ids[known]))
+            index = np.empty(len(ids), dtype=np.int64)
+            index[known] = np.arange(old.n)
+            index[~known] = old.n + np.arange(len(ids) - old.n)
+            picked = Picked(ids, concatenate_rows(old, self._rows_of(ids[~known], self.dtype)), index)
+        self._picked = picked
+        return picked
+
+    def block(self, picked: Picked) -> FloatMatrix:
+        """Return the values among some active samples, shape (q, q), in the type of rows; cached ones are read.
+
+        They are gone with the next call, or with that of `values`.
+        """
+        q = len(picked.ids)
+        out = self.lend(q * q).reshape(q, q)
+        slots = self._cache.peek(picked.ids)
+        if not self.peers.is_alone or not (slots >= 0).any() or not self._reads_pay(q):
+            self._compute_block(out, picked, np.arange(q))
+            return out
+        args = (self._cache.flat, self._cache.stride, slots, self.position[picked.ids], out)
+        self.pool.slabs(lambda start, stop: read_block(*args, start, stop), q, _BLOCK_ROWS)
+        self._compute_block(out, picked, np.flatnonzero(slots < 0))
+        return out
+
+    def lend(self, size: int, dtype: Any = None) -> AnyArray:
+        """Return memory for so many values, of the type of rows if none is given.
+
+        It is lent again by the next call, of this matrix or another one with its pool: `block` and `values` call it.
+        """
+        dtype = np.dtype(dtype or self.dtype)
+        return self.pool.lend(size * dtype.itemsize).view(dtype)
+
+    def fill_rows(self, samples: IntVector, out: FloatMatrix) -> None:
+        """Set `out`, shape (q, n_active), to the rows of some active samples, all of them here; none is cached."""
+        picked = self.pick(samples)
+        self.n_evaluations += out.size
+
+        def work(start: int, stop: int) -> None:
+            block_values(self.kernel, picked.take(np.arange(start, stop)), self._rows, self.dtype, out[start:stop])
+
+        self.pool.slabs(work, len(samples), max(_FILL_ROWS, int(_FILL_COST / (len(self.active) * self.value_cost))))
+
+    def _compute_block(self, out: FloatMatrix, picked: Picked, where: IntVector) -> None:
+        """Set out[where, where], a few rows at a time, so that no second block is held in the type of rows.
+
+        A value and its mirror image are computed once, where the kernel is known to be symmetric.
+        """
+        rows = picked.take(where)
+        is_symmetric = self.kernel.name not in {"precomputed", "callable"}
+        starts = np.arange(0, rows.n, _BLOCK_ROWS)
+        widths = rows.n - starts if is_symmetric else np.full(len(starts), rows.n)
+        self.n_evaluations += int((np.minimum(_BLOCK_ROWS, rows.n - starts) * widths).sum())
+
+        def work(start: int, stop: int) -> None:
+            first = start if is_symmetric else 0
+            some, others = where[start:stop], where[first:]
+            values = scratch((stop - start, rows.n - first), self.dtype)
+            block_values(self.kernel, picked.take(some), span(rows, first, rows.n), self.dtype, values)
+            if len(where) == len(out):
+                out[start:stop, first:] = values
+                if is_symmetric:
+                    out[stop:, start:stop] = values[:, stop - start :].T
+            else:
+                out[np.ix_(some, others)] = values
+                if is_symmetric:
+                    out[np.ix_(others, some)] = values.T
+
+        self.pool.slabs(work, rows.n, _BLOCK_ROWS)
+
+    def _reads_pay(self, q: int) -> bool:
+        """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them.
+
+        In nanoseconds per value, as measured on one core: a read takes longer the further apart the columns lie, until
+        each has a cache line of its own; half of the values are computed, and few rows of many columns are densified.
+        """
+        read = min(9.0, 1.0 + 0.2 * len(self.active) / q)
+        densified = 1.0 + 0.4 * self._features.n_columns / q if self._features.is_sparse else 0.0
+        return read < 1.8 + 0.5 * self.value_cost + densified
+
+    def add(
+        self,
+        u: FloatVector,
+        picked: Picked,
+        which: IntVector,
+        coefs: FloatVector,
+        settled: IntVector | None = None,
+    ) -> None:
+        """Add the rows of some picked samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
+
+        Rows of the `settled` samples, which may not be asked for again, are the first to leave the cache.
+        """
+        cache, ids = self._cache, picked.ids[which]
+        slots = cache.find(ids)
+        held = slots >= 0
+        self.n_hits += int(held.sum())
+        missing, missing_coefs = ids[~held], coefs[~held].astype(self.dtype)
+        self._seen[missing] = True
+        old_slots, old_coefs = slots[held], coefs[held]
+        new_slots = cache.reserve(missing)
+        self.n_evaluations += len(missing) * len(self.active)
+        if len(old_slots):
+
+            def read(start: int, stop: int) -> None:
+                add_rows(u, cache.flat, cache.stride, old_slots, old_coefs, start, stop)
+
+            self.pool.slabs(read, len(self.active), 4096)
+        step = _LEFT_ROWS if self._features.is_sparse else max(1, len(missing))  # densified ones come a part at a time
+        for first in range(0, len(missing), step):
+            some = np.flatnonzero(~held)[first : first + step]
+            parts = left_form(self.kernel, picked.take(which[some]))
+            self._add_new(u, parts, missing_coefs[first : first + step], new_slots[first : first + step])
+        if settled is not None:
+            cache.demote(settled)
+
+    def _add_new(
+        self, u: FloatVector, parts: list[tuple[int, int, Left]], coefs: FloatVector, slots: IntVector
+    ) -> None:
+        """Compute rows over the active samples, add them times coefficients to `u`, and cache those that have slots."""
+        cache = self._cache
+
+        def work(start: int, stop: int) -> None:
+            tile = scratch((len(coefs), stop - start), self.dtype)
+            right = span(self._rows, start, stop)
+            for begin, end, part in parts:
+                row_values(self.kernel, part, right, tile[begin:end])
+            # In the type of the tile: its values are rounded by as much as these sums are.
+            u[start:stop] += np.dot(coefs, tile)
+            store_rows(tile, cache.flat, cache.stride, slots, start)
+
+        self.pool.slabs(work, len(self.active), _SLAB)
+
+    def shrink(self, keep: IntVector, gone: IntVector | None = None) -> None:
+        """Leave only some active samples of this rank active, by position, ascending.
+
+        With peers, `gone` are the samples that no rank has active any more.
+        """
+        samples = self.active[keep]
+        if gone is None:
+            kept = samples
+            self.n_active = len(samples)
+        else:
+            is_gone = np.zeros(self.n, dtype=np.bool_)
+            is_gone[gone] = True
+            held = self._cache.held()
+            kept = held[~is_gone[held]]
+            self.n_active -= len(gone)
+        self.active = samples
+        self._rows = take_rows(self._rows, keep)
+        self._cache.shrink(keep, kept)
+        self._number_positions()
+
+    def extend(self, ids: IntVector) -> None:
+        """Make samples active again, on whatever rank; they come last."""
+        self.n_active += len(ids)
+        self._append(self.peers.mine(ids))
+
+    def _append(self, ours: IntVector) -> None:
+        """Add columns for samples of this rank; called by all ranks together."""
+        more = self._prepared(ours, self.dtype)
+        # Rows of the cache get the new columns, so the features of their samples are needed everywhere once more.
+        wanted = None if self._features.are_here else np.unique(self.peers.join(self._cache.lasting()))
+        before = self._rows
+
+        def fill(samples: IntVector, out: AnyArray) -> None:
+            self.n_evaluations += out.size
+            for first in range(0, len(samples if wanted is None else wanted), _CHUNK):
+                if wanted is None:
+                    some = samples[first : first + _CHUNK]
+                    lines, rows = np.arange(first, first + len(some)), self._rows_of(some, self.dtype)
+                else:
+                    some = wanted[first : first + _CHUNK]
+                    arrived = self._rows_of(some, self.dtype)
+                    lines = np.flatnonzero(np.isin(samples, some))
+                    rows = take_rows(arrived, np.searchsorted(some, samples[lines]))
+                parts = left_form(self.kernel, rows) if rows.n else []
+
+                def work(start: int, stop: int, parts: Any, lines: IntVector) -> None:
+                    right = span(more, start, stop)
+                    for begin, end, part in parts:
+                        tile = scratch((end - begin, stop - start), self.dtype)
+                        row_values(self.kernel, part, right, tile)
+                        out[lines[begin:end], start:stop] = tile
+
+                self.pool.slabs(partial(work, parts=parts, lines=lines), more.n, _SLAB)
+
+        self._cache.extend(len(ours), fill)
+        self.active = np.concatenate([self.active, ours])
+        if self.kernel.name == "precomputed":
+            self._rows = self._prepared(self.active, self.dtype)
+        else:
+            self._rows = concatenate_rows(before, more)
+        self._number_positions()
+
+    def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
+        """Hand active samples of some ranks over to others; called by all ranks together with (from, to, samples)."""
+        ours, theirs = self._features.move(plan)
+        self.shrink(np.flatnonzero(~np.isin(self.active, ours)), self.active[:0])
+        self._append(theirs)
+
+    def hold(self, samples: IntVector, n_most: int) -> Held:
+        """Return rows of samples that lie here, in float64: kept ready where `n_most` are few bytes, else made anew."""
+        self._features.keep_exact()
+        if self._features.is_light(n_most):
+            rows = self._prepared(samples, np.float64)
+            return Held(samples, lambda start, stop: span(rows, start, stop))
+        return Held(samples, lambda start, stop: self._prepared(samples[start:stop], np.float64))
+
+    def values(
+        self, samples: IntVector, columns: Sequence[Held], coefs: FloatMatrix
+    ) -> tuple[list[FloatMatrix], FloatMatrix]:
+        """Return K[samples, columns], shape (m, n), in float64, and coefs K', shape (k, m), for coefs of shape (k, n).
+
+        The first comes in slabs of columns, and is gone with the next call or block. The samples lie anywhere; each
+        rank has the columns that lie there, and the sums are over those of all ranks.
+        """
+        slabs, n = [], 0
+        for held in columns:
+            size = len(held.ids)
+            slabs += [(held, start, min(size, start + _SLAB), n + start) for start in range(0, size, _SLAB)]
+            n += size
+        m = len(samples)
+        sums, memory = np.zeros((len(slabs), len(coefs), m)), self.lend(m * n, np.float64)
+        tiles = [memory[m * at : m * (at + stop - start)].reshape(m, -1) for _, start, stop, at in slabs]
+        self.n_evaluations += m * n
+        rows = self._rows_of(samples, np.float64)
+        # A few rows at a time, so that values are finished and summed while they are in the second-level cache.
+        parts = [
+            (begin + a, begin + b, part)
+            for begin in range(0, m, _CHUNK)
+            for a, b, part in left_form(self.kernel, take_rows(rows, np.arange(begin, min(m, begin + _CHUNK))))
+        ]
+
+        def work(number: int, _: int) -> None:
+            (held, start, stop, at), tile = slabs[number], tiles[number]
+            right = held.rows(start, stop)
+            for begin, end, part in parts:
+                row_values(self.kernel, part, right, tile[begin:end])
+                np.matmul(coefs[:, at : at + stop - start], tile[begin:end].T, out=sums[number, :, begin:end])
+
+        self.pool.slabs(work, len(slabs), 1)
+        total = sums.sum(axis=0)
+        self.peers.add_up(total.reshape(-1))
+        return tiles, total
+
+    def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
+        """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
+
+        Targets lie on this rank, sources anywhere.
+        """
+        # Made for each product: kept, it and this object would hold each other, and the memory of the cache.
+        products = Products(self._features, self.pool, self._prepared, self._rows_of)
+        sums, n_values = products.sums(targets, sources, coefs, dtype)
+        self.n_evaluations += n_values
+        return sums

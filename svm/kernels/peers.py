@@ -1,0 +1,228 @@
+"""The ranks that solve one problem together: who holds which samples, and what they tell each other.
+
+What is O(n) is known to every rank: variables, bounds, which samples are active and who holds them. What is O(n d) or
+O(n²) is divided: features, indicators and cached kernel rows lie with the holder of the sample that they are columns
+of. Decisions are taken from numbers that are equal on all ranks to the last bit: extremes, gathered candidates, or what
+rank 0 has computed and sent. A rank that is alone tells nobody anything.
+
+What travels: see `dsgd.svm.kernel_solver.block` for a round. Rows of features go as they are multiplied, dense or as
+CSR with their true lengths, and only from their holder.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.collectives import Group
+from dsgd.ledger import COMPUTE
+from dsgd.svm.kernels.functions import Rows
+from dsgd.types import AnyArray, FloatVector, IntVector
+
+__all__ = ["Peers"]
+
+
+def _nothing() -> None:
+    """Check nothing: nobody can stop a rank that is alone."""
+
+
+class Peers:
+    """The ranks of a problem with n samples, as one of them sees them.
+
+    Parameters
+    ----------
+    n : int
+        Samples of all ranks.
+    group : Group or None
+        Joins the ranks; None for a rank that is alone.
+    holder : int64 array, shape (n,), or None
+        The rank that holds each sample; needed with `group`.
+    check : callable
+        Raises if the job has stopped.
+    """
+
+    def __init__(
+        self,
+        n: int,
+        group: Group | None = None,
+        holder: IntVector | None = None,
+        check: Callable[[], None] = _nothing,
+    ) -> None:
+        self.n = n
+        self._group = group if group is not None and group.size > 1 else None
+        self._ledger = None if group is None else group.ledger
+        self.holder = None if holder is None else holder.copy()
+        self.check = check
+        self._spoken_s = 0.0
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        return 1 if self._group is None else self._group.size
+
+    @property
+    def rank(self) -> int:
+        """Number of this rank."""
+        return 0 if self._group is None else self._group.rank
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether there is one rank only."""
+        return self._group is None
+
+    def mine(self, ids: IntVector) -> IntVector:
+        """Return those of some samples that this rank holds, in their order."""
+        if self._group is None or self.holder is None:
+            return ids
+        ours: IntVector = ids[self.holder[ids] == self._group.rank]
+        return ours
+
+    def counts(self, ids: IntVector) -> IntVector:
+        """Return how many of some samples each rank holds, shape (size,)."""
+        if self._group is None or self.holder is None:
+            return np.array([len(ids)])
+        return np.bincount(self.holder[ids], minlength=self.size)
+
+    def rehome(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
+        """Note that samples have moved: (from, to, samples)."""
+        for _, taker, ids in plan:
+            if self.holder is not None:
+                self.holder[ids] = taker
+
+    # -- words ---------------------------------------------------------------------------------------------------
+
+    @contextlib.contextmanager
+    def round(self, op: str) -> Iterator[None]:
+        """Keep the ledger of a piece of work: what is neither wire nor wait is computation."""
+        ledger = self._ledger
+        if ledger is None:
+            yield
+            return
+        ledger.begin_round(op)
+        begin, self._spoken_s = ledger.clock(), 0.0
+        try:
+            self.check()
+            yield
+        finally:
+            ledger.charge(COMPUTE, max(0.0, ledger.clock() - begin - self._spoken_s))
+            ledger.end_round()
+
+    def _say(self, speak: Callable[[Group], Any]) -> Any:
+        assert self._group is not None
+        begin = self._group.ledger.clock()
+        answer = speak(self._group)
+        self._spoken_s += self._group.ledger.clock() - begin
+        return answer
+
+    def lowest(self, vector: FloatVector) -> None:
+        """Replace the entries of a short vector by their minima over ranks."""
+        if self._group is not None:
+            self._say(lambda group: group.allreduce(vector, "min"))
+
+    def add_up(self, vector: FloatVector) -> None:
+        """Replace a vector by its sum over ranks."""
+        if self._group is not None:
+            self._say(lambda group: group.allreduce(vector))
+
+    def agree(self, vector: AnyArray) -> None:
+        """Replace a vector by that of rank 0."""
+        if self._group is not None:
+            self._say(lambda group: group.broadcast(vector))
+
+    def all_of(self, vector: AnyArray) -> AnyArray:
+        """Return the vectors of all ranks, equally long, as the rows of a matrix."""
+        if self._group is None:
+            return vector[None]
+        return np.asarray(self._say(lambda group: group.allgather(vector)))
+
+    def join(self, vector: AnyArray) -> AnyArray:
+        """Return the vectors of all ranks one after another, of any lengths."""
+        if self._group is None:
+            return vector
+        return np.concatenate(self._say(lambda group: group.allgatherv(vector)))
+
+    def those(self, ids: IntVector, is_so: AnyArray) -> IntVector:
+        """Return those of some samples, ascending, for which something is true on the rank that holds them."""
+        if self._group is not None and self.holder is not None:
+            is_so = is_so & (self.holder[ids] == self._group.rank)
+        return np.sort(self.join(ids[is_so]))
+
+    # -- rows ----------------------------------------------------------------------------------------------------
+
+    def collect_rows(self, ids: IntVector, ours: Rows) -> Rows:
+        """Return the rows of some samples in their order; `ours` are those this rank holds, in their order."""
+        if self._group is None or self.holder is None:
+            return ours
+        holder = self.holder[ids]
+        counts = self.counts(ids)
+        # Rows arrive rank by rank; this brings them into the order asked for.
+        order = np.empty(len(ids), dtype=np.int64)
+        order[np.argsort(holder, kind="stable")] = np.arange(len(ids))
+        if ours.sparse is not None and ours.offsets is not None:
+            matrix, offsets = self._gather_csr(ours.sparse, ours.offsets, counts, ours.n_columns)
+            matrix = matrix[order]
+            parts = (matrix.data, matrix.indices, matrix.indptr)
+            return Rows(len(ids), sparse=parts, n_columns=ours.n_columns, offsets=offsets[order])
+        if ours.dense is not None:
+            return Rows(len(ids), dense=self._gather_dense(ours.dense, counts)[order])
+        if sp.issparse(ours.plain):
+            parts = (ours.plain.data, ours.plain.indices, ours.plain.indptr)
+            matrix, _ = self._gather_csr(parts, np.zeros(ours.n), counts, ours.plain.shape[1])
+            return Rows(len(ids), plain=matrix[order])
+        return Rows(len(ids), plain=self._gather_dense(ours.plain, counts)[order])
+
+    def spread(self, number: int, vector: AnyArray) -> AnyArray:
+        """Return a vector as the holder of a sample has it, on all ranks; it must have its length everywhere."""
+        if self._group is None or self.holder is None:
+            return vector
+        out, root = np.ascontiguousarray(vector), int(self.holder[number])
+        self._say(lambda group: group.broadcast(out, root))
+        return out
+
+    def _gather_dense(self, rows: AnyArray, counts: IntVector) -> AnyArray:
+        flat, lengths = np.ascontiguousarray(rows).reshape(-1), (counts * rows.shape[1]).tolist()
+        parts = self._say(lambda group: group.allgatherv(flat, lengths))
+        return np.concatenate(parts).reshape(-1, rows.shape[1])
+
+    def _gather_csr(
+        self, csr: tuple[AnyArray, AnyArray, AnyArray], offsets: AnyArray, counts: IntVector, n_columns: int
+    ) -> tuple[Any, AnyArray]:
+        values, indices, indptr = csr
+        narrow = np.int32 if n_columns < 2**31 else np.int64
+        head = _bytes(np.diff(indptr).astype(np.int64), offsets)
+        heads = self._say(lambda group: group.allgatherv(head, (counts * (8 + offsets.itemsize)).tolist()))
+        sizes = [part[: 8 * count].view(np.int64) for part, count in zip(heads, counts, strict=True)]
+        offset = np.concatenate(
+            [part[8 * count :].view(offsets.dtype) for part, count in zip(heads, counts, strict=True)]
+        )
+        width = values.itemsize + np.dtype(narrow).itemsize
+        entries = [int(part.sum()) for part in sizes]
+        start, stop = int(indptr[0]), int(indptr[-1])
+        body = _bytes(values[start:stop], indices[start:stop].astype(narrow, copy=False))
+        bodies = self._say(lambda group: group.allgatherv(body, [count * width for count in entries]))
+        ends = [count * values.itemsize for count in entries]
+        data = np.concatenate([part[:end].copy().view(values.dtype) for part, end in zip(bodies, ends, strict=True)])
+        columns = np.concatenate([part[end:].copy().view(narrow) for part, end in zip(bodies, ends, strict=True)])
+        starts = np.concatenate([[0], np.cumsum(np.concatenate(sizes))])
+        return sp.csr_matrix((data, columns, starts), shape=(int(counts.sum()), n_columns)), offset
+
+    def hand_over(self, source: int, target: int, vector: AnyArray | None, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Send an array from one rank to another; return it there, None elsewhere."""
+        group = self._group
+        if group is None:
+            return None
+        if group.rank == source and vector is not None:
+            self._say(lambda group: group.transport.send(target, np.ascontiguousarray(vector)))
+        if group.rank == target:
+            incoming = np.empty(shape, dtype=dtype)
+            self._say(lambda group: group.transport.recv(source, incoming))
+            return incoming
+        return None
+
+
+def _bytes(*arrays: AnyArray) -> AnyArray:
+    return np.concatenate([np.ascontiguousarray(array).view(np.uint8) for array in arrays])

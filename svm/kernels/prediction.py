@@ -1,0 +1,94 @@
+"""Sums of kernel values for prediction, in float64 whatever the type of rows, a small block at a time.
+
+Problem: f(x) = Σ β_j k(x, z_j) of support vectors z_j takes terms of both signs, so what is rounded off a value is
+multiplied by ``Σ |β_j|`` before it meets the margin. Where features are large and the kernel grows with them, float32
+rounds off more than the margin is wide. With rbf it would seldom show, but no bound says so beforehand: rounding errors
+of n products times ``Σ |β_j| k(x, z_j)`` exceed a hundredth of the margin on usual sets, for a third of the time saved.
+
+A linear kernel needs no kernel values: its f is one product with w = Σ β_j z_j.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.svm.kernels.functions import Kernel, Rows, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.sums import weighted_sums
+from dsgd.svm.kernels.threads import Pool
+from dsgd.types import FloatMatrix
+
+__all__ = ["kernel_sums", "linear_sums"]
+
+_SLAB_BYTES = 2**22
+_SPARSE_ROWS = 8192
+#: Weights of a sparse machine are multiplied as a dense matrix up to this size.
+_DENSE_BYTES = 2**26
+
+
+def linear_sums(X: Any, coef: Any) -> FloatMatrix:
+    """Return X coef' in float64, shape (n, m), a slab of rows at a time.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n, d)
+        Rows, float32 or float64.
+    coef : array or CSR matrix, shape (m, d)
+        Weights, float64.
+    """
+    if sp.issparse(coef) and 8 * coef.shape[0] * coef.shape[1] <= _DENSE_BYTES:
+        coef = coef.toarray()
+    out = np.empty((X.shape[0], coef.shape[0]))
+    step = _SPARSE_ROWS if sp.issparse(X) else max(16, _SLAB_BYTES // (8 * max(1, X.shape[1])))
+    for start in range(0, X.shape[0], step):
+        found = X[start : start + step].astype(np.float64, copy=False) @ coef.T
+        out[start : start + step] = found.toarray() if sp.issparse(found) else found
+    return out
+
+
+def kernel_sums(
+    kernel: Kernel,
+    vectors: Any,
+    coefs: FloatMatrix,
+    groups: Sequence[tuple[int, Any]],
+    X: Any,
+    n_out: int,
+    pool: Pool,
+) -> FloatMatrix:
+    """Return Σ_j k(x_i, z_j) coefs[j], shape (n, n_out), without ever holding that kernel matrix.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel, not ``precomputed``.
+    vectors : array or CSR matrix, shape (n_SV, d)
+        Support vectors.
+    coefs : array, shape (n_SV, m)
+        Their coefficients.
+    groups : sequence of (int, index)
+        Where each group of support vectors ends, and the m of the `n_out` columns its sums go to.
+    X : array or canonical CSR matrix, shape (n, d)
+        Rows.
+    n_out : int
+        Sums per row.
+    pool : Pool
+        Threads.
+    """
+    out = np.zeros((X.shape[0], n_out))
+    is_sparse = kernel.function is None and prefers_sparse(vectors)
+    shift = None if is_sparse or not len(coefs) else centre(kernel, vectors)
+
+    def ready(rows: Any, start: int, stop: int) -> Rows:
+        return prepare(kernel, rows[start:stop], np.float64, shift=shift, sparse=is_sparse)
+
+    def left(start: int, stop: int) -> Rows:
+        return ready(vectors, start, stop)
+
+    def right(start: int, stop: int) -> Rows:
+        return ready(X, start, stop)
+
+    weighted_sums(kernel, left, coefs, right, out, np.float64, pool, groups)
+    return out

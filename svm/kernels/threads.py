@@ -1,0 +1,167 @@
+"""Threads of a solver: our own pool over slabs of columns, with BLAS held to one thread meanwhile.
+
+Two pools that spin against each other, BLAS's and an OpenMP one, cost more than the second core brings.
+
+A vector times a matrix is written ``np.dot(x, A)`` in what these threads run: that gives the interpreter lock away,
+which ``x @ A`` keeps.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from functools import cache
+from typing import Any
+
+import numpy as np
+from joblib import cpu_count
+from threadpoolctl import ThreadpoolController
+
+from dsgd.svm.kernels.buffers import borrow
+from dsgd.types import AnyArray
+
+__all__ = ["Pool", "StoppedError", "count_threads", "open_pool", "scratch"]
+
+_LENT_BYTES = 32 * 2**20  # the largest block, and as many values of new samples
+
+_own = threading.local()
+
+
+@cache
+def _controller() -> Any:
+    return ThreadpoolController().select(user_api="blas")
+
+
+def count_threads(n_jobs: int | None) -> int:
+    """Return the threads to use: None takes what BLAS may use in this process, −1 all cores."""
+    if n_jobs is None:
+        return max([1, *(int(library["num_threads"]) for library in _controller().info())])
+    return int(n_jobs) if n_jobs > 0 else max(1, cpu_count() + 1 + int(n_jobs))
+
+
+def scratch(shape: tuple[int, ...], dtype: Any) -> AnyArray:
+    """Return an array with anything in it, in memory that is this thread's own until its next call.
+
+    A slab of kernel values is a megabyte. Where an allocator gives such pieces back to the system at once, as it is
+    told to in Dask's workers, their pages are cleared anew for each slab, which takes as long as the product does.
+    """
+    size = math.prod(shape) * np.dtype(dtype).itemsize
+    memory = getattr(_own, "memory", None)
+    if memory is None or len(memory) < size:
+        memory = _own.memory = np.empty(size, dtype=np.uint8)
+    found: AnyArray = memory[:size].view(dtype).reshape(shape)
+    return found
+
+
+class StoppedError(Exception):
+    """What a thread does is wanted no more, as another one has failed or the user has interrupted."""
+
+
+class Pool:
+    """Runs a function over slabs of a range.
+
+    Parameters
+    ----------
+    n_threads : int
+        Threads; one means the calling thread.
+    executor : ThreadPoolExecutor or None
+        Where they run.
+    outer : Pool or None
+        The pool in a slab of which this one is used: when that is over, this one is.
+    """
+
+    def __init__(self, n_threads: int, executor: ThreadPoolExecutor | None, outer: Pool | None = None) -> None:
+        self.n_threads = n_threads
+        self._executor, self._outer = executor, outer
+        self._lent = np.empty(0, dtype=np.uint8)
+        self._has_failed = False
+
+    @property
+    def is_over(self) -> bool:
+        """Whether a slab has failed, or the user has interrupted: what is under way may as well end."""
+        return self._has_failed or (self._outer is not None and self._outer.is_over)
+
+    def check(self) -> None:
+        """Raise `StoppedError` where the pool around this one is over."""
+        if self._outer is not None and self._outer.is_over:
+            raise StoppedError
+
+    def lend(self, nbytes: int) -> AnyArray:
+        """Return memory that is lent again each time: new pages take as long as what is written there."""
+        if len(self._lent) < nbytes:
+            self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
+        return self._lent[:nbytes]
+
+    def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
+        """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once.
+
+        An exception, as that of ctrl-C in the main thread, ends it once all are done with the slab at hand.
+        """
+        self._has_failed = False
+        if self._executor is None or n <= size:
+            for start in range(0, n, size):
+                self.check()
+                work(start, min(n, start + size))
+            return
+
+        starts = iter(range(0, n, size))  # whoever is free takes the next: cores are not equally fast
+
+        def take() -> None:
+            try:
+                for start in starts:
+                    if self.is_over:
+                        return
+                    work(start, min(n, start + size))
+            except BaseException:
+                self._has_failed = True
+                raise
+
+        futures: list[Future[None]] = []
+        try:
+            futures.extend(self._executor.submit(take) for _ in range(1, self.n_threads))
+            take()
+            for future in futures:
+                future.result()
+        except BaseException as error:
+            self._has_failed = True
+            wait(futures)
+            failures = [failure for future in futures if (failure := future.exception()) is not None]
+            for failure in failures if isinstance(error, StoppedError) else ():
+                if not isinstance(failure, StoppedError):  # it was that one which stopped this thread
+                    raise failure from None
+            raise
+
+    def spread(self, work: Callable[[int, Pool], None], n: int) -> None:
+        """Call ``work(number, pool)`` for all numbers below n, several at once, each with a pool of one thread.
+
+        An exception, as that of ctrl-C in the main thread, ends all of them where they next use their pools.
+        """
+        idle = [Pool(1, None, self) for _ in range(self.n_threads)]
+
+        def run(number: int, _: int) -> None:
+            pool = idle.pop()
+            try:
+                work(number, pool)
+            finally:
+                idle.append(pool)
+
+        self.slabs(run, n, 1)
+
+
+def _keep_quiet() -> None:
+    """Say nothing of overflow in this thread: sums that are not finite are refused where they are used."""
+    np.seterr(over="ignore", invalid="ignore")
+
+
+@contextlib.contextmanager
+def open_pool(n_threads: int) -> Iterator[Pool]:
+    """Yield a pool of `n_threads`; BLAS has one thread while it is open."""
+    with _controller().limit(limits=1):
+        if n_threads == 1:
+            yield Pool(1, None)
+            return
+        with ThreadPoolExecutor(n_threads - 1, thread_name_prefix="dsgd-svm", initializer=_keep_quiet) as executor:
+            yield Pool(n_threads, executor)

@@ -1,0 +1,199 @@
+r"""CoCoA+: coordinate descent on the rows of every rank at once, one sum of the changes per round.
+
+Problem: the dual of `dsgd.svm.linear_solver.problem`, its rows divided among K ranks that all know ``w = sum b_j x_j``.
+In a round, rank k changes its own variables by some d, best for
+
+.. math:: \sum_{i \in k} t_i(b_i + d_i) - w \cdot u - \tfrac{\sigma'}{2} \|u\|^2, \qquad u = \sum_{i \in k} d_i x_i,
+
+with :math:`t_i(b) = y_i b - \epsilon |b| - \tfrac12 \rho_i b^2`. The changes of all ranks are added up, ``w`` gains the
+sum of their u, and with :math:`\sigma' = K` the dual value cannot fall, however much the ranks' rows overlap.
+
+Nothing but the safety factor sets the local problem apart from coordinate descent in one process: with
+``v = w + sigma' u`` and ``c = sigma' b`` a visit is
+
+.. math:: c_i \leftarrow \operatorname{clip}\!\left(S_{\epsilon / H}\big(c_i - G / H\big), \sigma' l_i,
+          \sigma' h_i\right), \quad G = x_i \cdot v - y_i + \tfrac{\rho_i}{\sigma'} c_i, \quad
+          H = \|x_i\|^2 + \tfrac{\rho_i}{\sigma'},
+
+which is the visit of `dsgd.svm.linear_solver.dual_cd` for the problem with intervals times, and ridge divided by,
+sigma'. One body serves both; with one rank they are the same method.
+
+Rows are eliminated by a sweep at the common ``w`` alone, since v runs ahead of it. The sweep also adds up the
+certificate, which travels with the round that follows. A round costs d + 5 numbers summed over ranks (the change of w,
+two for the certificate, three for the plan) and nothing else: no row moves.
+
+More ranks mean more rounds, as sigma' grows with them: the method is good for a start, and for 1e-3 or so of the
+optimum, not for its last digits. `dsgd.svm.distributed.linear` says what follows it.
+
+Source: Ma, Smith, Jaggi, Jordan, Richtarik and Takac, ICML 2015 (CoCoA+, adding). We depart from it in the order of
+visits, in elimination, and in the certificate, which is a duality gap over all rows and not an estimate.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from dsgd.kernels.rng import GOLDEN
+from dsgd.svm.linear_solver.dual_cd import make_lines
+from dsgd.svm.linear_solver.kernels import cd_pass, measure
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.rows import Team
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = ["outward_push", "solve_cocoa"]
+
+#: A sweep is due when this many visits per row were made since the last one.
+_VISITS_PER_SWEEP = 3.0
+#: So it is when on every rank the largest violation has fallen to this share of what it was right after that.
+_REACH = 0.1
+#: Numbers in a message beside the change of the weights: loss, dual terms, visits, votes for a sweep, loose bytes.
+_EXTRA = 5
+
+
+def solve_cocoa(
+    problem: LinearProblem,
+    *,
+    tol: float,
+    max_iter: int,
+    team: Team,
+    seed: int = 0,
+    start: LinearSolution | None = None,
+    eliminate: bool = True,
+    loose_bytes: float = -1.0,
+) -> LinearSolution:
+    """Solve by CoCoA+ rounds, each of one local pass over the active rows.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem, with the rows of this rank.
+    tol : float
+        Relative duality gap to reach.
+    max_iter : int
+        Most rounds.
+    team : Team
+        Shares sweeps among threads, and rounds with the other ranks.
+    seed : int
+        Seed of the order of visits.
+    start : LinearSolution, optional
+        Its dual variables are where to begin; at zero if not given.
+    eliminate : bool
+        Whether passes leave rows out.
+    loose_bytes : float
+        Return unconverged when the rows of all ranks that nothing pushes outwards have no more bytes than these.
+
+    Returns
+    -------
+    LinearSolution
+        The best weights met, and the last dual variables of this rank; equal weights and values on all ranks.
+    """
+    rows = problem.rows
+    n_rows, width = rows.n_rows, rows.width
+    n_total, n_sharing = team.totals(float(n_rows), float(n_rows > 0))
+    # A rank without rows changes nothing, so the others need not make room for it.
+    safety = max(n_sharing, 1.0)
+    local = replace(problem, low=safety * problem.low, high=safety * problem.high, ridge=problem.ridge / safety)
+    beta = np.zeros(n_rows) if start is None else start.duals
+    lines = make_lines(local, safety * beta)
+    weights = np.zeros(width) if start is None else team.add_up(rows.combine(beta, team))
+    best, best_primal, dual = weights.copy(), np.inf, -np.inf
+    active = np.arange(n_rows, dtype=np.uint32)
+    n_active, worst, reach = n_rows, np.inf, np.inf
+    visits, must_sweep = 0.0, True
+    n_rounds = 0
+    while n_rounds < max_iter:
+        n_rounds += 1
+        message = np.zeros(width + _EXTRA)
+        swept, at = must_sweep, weights
+        if swept:
+            visits, reach = 0.0, -np.inf
+            beta, at = _duals(problem, local, lines, safety), weights.copy()
+            limit = worst if eliminate else np.inf
+            scores = rows.scores(weights, team)
+            loss, terms, kept = _measure(problem, scores, beta, limit, active)
+            n_active = kept or n_rows
+            active[kept:n_active] = np.arange(n_active - kept)  # all of them, if none were left
+            own = 0.5 * float(weights @ weights) if team.leads else 0.0
+            message[width : width + 2] = loss + own, terms - own
+            if loose_bytes >= 0.0:
+                message[width + 4] = rows.take(np.flatnonzero(outward_push(problem, scores, beta) <= 0.0)).n_bytes
+        ahead = weights.copy()
+        _, seen = cd_pass(
+            rows.values,
+            rows.indices,
+            rows.bias,
+            problem.epsilon,
+            lines,
+            ahead,
+            active,
+            np.uint64(n_active),
+            np.inf,  # eliminates nothing: `ahead` is not the weights that the test is about
+            np.uint64((seed + n_rounds * int(GOLDEN)) % 2**64),
+        )
+        worst = float(seen)
+        reach = _REACH * worst if reach < 0.0 else reach
+        message[:width] = (ahead - weights) / safety
+        message[width + 2 : width + 4] = n_active, worst <= reach
+        team.add_up(message)
+        weights += message[:width]
+        if swept:
+            primal, dual = float(message[width]), float(message[width + 1])
+            if primal < best_primal:
+                best, best_primal = at, primal
+            team.report(primal, dual)
+            if relative_gap(best_primal, dual) <= tol or message[width + 4] <= loose_bytes:
+                break
+        visits += float(message[width + 2])
+        must_sweep = visits >= _VISITS_PER_SWEEP * n_total or message[width + 3] >= team.n_ranks
+    else:
+        beta = _duals(problem, local, lines, safety)
+        if certify(problem, weights, beta, team, combined=weights)[0] < best_primal:
+            best = weights
+    exact = team.add_up(rows.combine(beta, team))  # free of what rounding has added up over the rounds
+    primal, dual, _ = certify(problem, best, beta, team, combined=exact)
+    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
+    return LinearSolution(best, beta, primal, dual, n_rounds, converged, "cocoa")
+
+
+def outward_push(problem: LinearProblem, scores: FloatVector, beta: FloatVector) -> FloatVector:
+    """Return how far the derivative pushes each variable out of its interval, or back to zero.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    scores : array of float64, shape (n_rows,)
+        The inner products of rows and weights.
+    beta : array of float64, shape (n_rows,)
+        Dual variables in their intervals.
+
+    Returns
+    -------
+    array of float64, shape (n_rows,)
+        Above zero where a variable at an end of its interval, or at zero, is right to stay; not above zero elsewhere.
+    """
+    slope = scores - problem.targets + problem.ridge * beta
+    up, down = slope + problem.epsilon, slope - problem.epsilon
+    at_zero = np.minimum(np.where(problem.high > 0.0, up, np.inf), np.where(problem.low < 0.0, -down, np.inf))
+    at_end = np.where(beta >= problem.high, -up, np.where(beta <= problem.low, down, -1.0))
+    push: FloatVector = np.where(beta == 0.0, at_zero, at_end)
+    return push
+
+
+def _measure(
+    problem: LinearProblem, scores: FloatVector, beta: FloatVector, threshold: float, active: AnyArray
+) -> tuple[float, float, int]:
+    """Return the losses and dual terms of the rows here, and choose the rows that stay active."""
+    loss, terms, kept = measure(
+        scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, beta, threshold, active
+    )
+    return loss, terms, int(kept)
+
+
+def _duals(problem: LinearProblem, local: LinearProblem, lines: FloatVector, safety: float) -> FloatVector:
+    """Return the dual variables; what was clipped to an end of its interval is that end to the last bit."""
+    scaled = lines[5::8]
+    below = np.where(scaled <= local.low, problem.low, scaled / safety)
+    return np.where(scaled >= local.high, problem.high, below)

@@ -1,0 +1,161 @@
+r"""Dual coordinate descent with elimination of rows, stopped by the duality gap.
+
+Problem: the dual of `dsgd.svm.linear_solver.problem`. One visit of row i, with ``w = sum b_j x_j`` at hand, takes the
+exact minimum over its variable,
+
+.. math:: b_i \leftarrow \operatorname{clip}\!\left(S_{\epsilon / H}\big(b_i - G / H\big), l_i, h_i\right), \qquad
+          G = x_i \cdot w - y_i + \rho_i b_i, \quad H = \|x_i\|^2 + \rho_i,
+
+S being soft thresholding, and keeps w up to date. A pass visits the active rows in an order drawn anew; it costs two
+reads of their entries. A row whose variable sits at a bound, or at zero, and is pushed outwards by more than the
+largest violation of the pass before is eliminated.
+
+Nothing rests on that guess. Between passes, at a fifth of their cost or so, a sweep over all rows computes P and D in
+float64 and chooses the active rows afresh; the solver returns when ``(P - D) / P <= tol`` and on nothing else.
+
+Source: Hsieh et al., ICML 2008, algorithm 3; Ho and Lin, JMLR 2012, algorithm 4. We depart from LIBLINEAR in the
+stopping rule, in reactivating by a sweep instead of by restarting with all rows, and in the order of visits, which is a
+function of the seed, the pass and the content of rows.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.rng import GOLDEN
+from dsgd.svm.linear_solver.kernels import cd_pass
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.rows import Team
+from dsgd.types import FloatVector
+
+__all__ = ["Trend", "make_lines", "solve_dual_cd"]
+
+#: A sweep for the gap is due when this many visits per row were made since the last one.
+_VISITS_PER_SWEEP = 3.0
+#: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
+_REACH = 0.1
+#: Passes before the rate of convergence is judged, if nobody says otherwise.
+EARLIEST_JUDGEMENT = 10.0
+
+
+class Trend:
+    """Predicts from the gaps seen how many passes are left, if the gap goes on closing by a factor per pass."""
+
+    def __init__(self, tol: float, earliest: float = EARLIEST_JUDGEMENT) -> None:
+        self._tol = tol
+        self._earliest = earliest
+        self._seen: list[tuple[float, float]] = []
+
+    def passes_ahead(self, passes: float, gap: float) -> float:
+        """Take in a gap; return the passes left, 0 while it is too early to say."""
+        self._seen.append((passes, gap))
+        if passes < self._earliest:
+            return 0.0
+        # The rate over the later half: the first passes close the gap faster than those that follow.
+        earlier = next(seen for seen in self._seen if seen[0] >= 0.4 * passes)
+        rate = np.log(max(earlier[1], 1e-300) / max(gap, 1e-300)) / max(passes - earlier[0], 1e-300)
+        return float(np.log(gap / self._tol) / rate) if rate > 0.0 else np.inf
+
+
+def solve_dual_cd(
+    problem: LinearProblem,
+    *,
+    tol: float,
+    max_iter: int,
+    team: Team,
+    seed: int = 0,
+    start: FloatVector | None = None,
+    eliminate: bool = True,
+    patience: float = np.inf,
+    earliest: float = EARLIEST_JUDGEMENT,
+) -> LinearSolution:
+    """Solve by dual coordinate descent.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    tol : float
+        Relative duality gap to reach.
+    max_iter : int
+        Most passes.
+    team : Team
+        Shares the sweeps; passes are sequential.
+    seed : int
+        Seed of the order of visits.
+    start : array of float64, shape (n_rows,), optional
+        Dual variables to begin with; zero if not given.
+    eliminate : bool
+        Whether passes leave rows out.
+    patience : float
+        Passes that may lie ahead: return unconverged when the rate at which the gap closes promises more than these.
+    earliest : float
+        Passes before that rate is judged.
+
+    Returns
+    -------
+    LinearSolution
+        The best weights met, and the last dual variables.
+    """
+    rows = problem.rows
+    n_rows = rows.n_rows
+    lines = make_lines(problem, start)
+    weights = rows.combine(lines[5::8].copy(), team)
+    active = np.arange(n_rows, dtype=np.uint32)
+    n_active, threshold = n_rows, np.inf
+    best, best_primal = weights.copy(), np.inf
+    n_passes, work, visits, reach = 0, 0.0, 0, np.inf
+    trend = Trend(tol, earliest)
+    while True:
+        if visits == 0 or visits >= _VISITS_PER_SWEEP * n_rows or n_active == 0 or threshold <= reach:
+            limit = threshold if eliminate else np.inf
+            beta = lines[5::8].copy()
+            primal, dual, n_active = certify(
+                problem, weights, beta, team, combined=weights, threshold=limit, active=active
+            )
+            if primal < best_primal:
+                best, best_primal = weights.copy(), primal
+            work += 0.5 * n_rows
+            if relative_gap(best_primal, dual) <= tol or work >= max_iter * n_rows:
+                break
+            if trend.passes_ahead(work / n_rows, relative_gap(best_primal, dual)) > patience:
+                break
+            visits, reach = 0, -np.inf
+            if n_active == 0:
+                n_active, threshold = n_rows, np.inf
+                active[:] = np.arange(n_rows)
+        n_passes += 1
+        n_left, worst = cd_pass(
+            rows.values,
+            rows.indices,
+            rows.bias,
+            problem.epsilon,
+            lines,
+            weights,
+            active,
+            np.uint64(n_active),
+            threshold if eliminate else np.inf,
+            np.uint64((seed + n_passes * int(GOLDEN)) % 2**64),
+        )
+        visits += n_active
+        work += n_active
+        n_active, threshold = int(n_left), float(worst)
+        if reach < 0.0:
+            reach = _REACH * threshold
+    exact = rows.combine(beta, team)  # free of what rounding has added up over the passes
+    primal, dual, _ = certify(problem, best, beta, team, combined=exact)
+    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
+    return LinearSolution(best, beta, primal, dual, int(np.ceil(work / n_rows)), converged, "dual_cd")
+
+
+def make_lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:
+    """Return what `cd_pass` knows about the rows, a cache line for each, at the dual variables `start`."""
+    rows = problem.rows
+    space = np.zeros(8 * rows.n_rows + 8)
+    offset = -space.ctypes.data % 64 // 8  # a line of eight numbers is to be one cache line, not parts of two
+    lines = space[offset : offset + 8 * rows.n_rows].reshape(-1, 8)
+    columns = (problem.targets, problem.low, problem.high, problem.ridge, rows.norms(), start, rows.first, rows.last)
+    for number, column in enumerate(columns):
+        if column is not None:
+            lines[:, number] = column
+    return lines.ravel()

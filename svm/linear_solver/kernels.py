@@ -1,0 +1,450 @@
+"""Kernels of the linear solvers: rows against float64 weights, a pass of dual coordinate descent, a certificate.
+
+A row is ``values[first:last]`` with its columns in ``indices``, or None for a dense row, and one more column that holds
+`bias`, the constant of the penalised intercept (zero without one). So weights have one entry more than there are
+columns. Values may be float32; everything that is added up is float64.
+
+Every loss here has the dual terms ``y b - epsilon |b| - ridge b**2 / 2`` with ``low <= b <= high``, and ``w`` is the
+sum of ``b_i x_i``; see `dsgd.svm.linear_solver.problem`.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from llvmlite import ir
+from numba import njit, types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.rng import draw
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = [
+    "add_rows",
+    "best_dual",
+    "cd_pass",
+    "compress",
+    "densify",
+    "hessian_rows",
+    "line_derivatives",
+    "measure",
+    "pack_rows",
+    "place_duals",
+    "same_rows",
+    "score_rows",
+    "square_columns",
+    "square_norms",
+]
+
+# Sums may be taken in any order and products fused into them, which SIMD needs; infinities and NaN keep their meaning.
+_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+
+_ONE = np.uint64(1)
+_HALF_WORD = np.uint64(32)
+#: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are asked for.
+_LINE = np.uint64(8)
+_FAR = np.uint64(12)
+#: Entries of a row to ask for, one in a step of a cache line: the processor goes on with the rest by itself.
+_FETCHED = np.uint64(128)
+_STEP = np.uint64(16)
+_NEAR = np.uint64(5)
+
+
+@_any_order
+def _dot(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    bias: float,
+    weights: FloatVector,
+) -> np.floating[Any]:
+    total = np.float64(0.0)
+    if indices is None:
+        for j in range(last - first):
+            total += values[first + j] * weights[j]
+    else:
+        for j in range(first, last):
+            total += values[j] * weights[np.uint64(indices[j])]
+    score: np.floating[Any] = total + bias * weights[np.uint64(weights.shape[0]) - _ONE]
+    return score
+
+
+@_any_order
+def _add(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: np.uint64,
+    last: np.uint64,
+    bias: float,
+    weights: FloatVector,
+    factor: float,
+) -> None:
+    if indices is None:
+        for j in range(last - first):
+            weights[j] += factor * values[first + j]
+    else:
+        for j in range(first, last):
+            weights[np.uint64(indices[j])] += factor * values[j]
+    weights[np.uint64(weights.shape[0]) - _ONE] += factor * bias
+
+
+@scalar
+def best_dual(slack: float, epsilon: float, low: float, high: float, ridge: float, centre: float) -> float:
+    """Return the b in [low, high] that maximises ``b slack - epsilon |b| - ridge (b - centre)**2 / 2``."""
+    if ridge > 0.0:
+        point = slack + ridge * centre
+        if point > epsilon:
+            return min((point - epsilon) / ridge, high)
+        if point < -epsilon:
+            return max((point + epsilon) / ridge, low)
+        return 0.0
+    if slack > epsilon:
+        return high
+    if slack < -epsilon:
+        return low
+    return 0.0
+
+
+@intrinsic
+def _prefetch(context: Any, array: Any, place: Any) -> Any:
+    """Ask for the cache line of entry `place` of a vector, without waiting for it."""
+
+    def generate(target: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = target.make_array(signature.args[0])(target, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        word = ir.IntType(32)
+        kind = ir.FunctionType(ir.VoidType(), [pointer.type, word, word, word])
+        function = cgutils.get_or_insert_function(builder.module, kind, "llvm.prefetch.p0")
+        builder.call(function, [pointer, word(0), word(3), word(1)])
+        return target.get_dummy_value()
+
+    return types.void(array, types.uint64), generate
+
+
+@kernel
+def cd_pass(
+    values: FloatVector,
+    indices: IndexVector | None,
+    bias: float,
+    epsilon: float,
+    lines: FloatVector,
+    weights: FloatVector,
+    active: AnyArray,
+    n_active: np.uint64,
+    threshold: float,
+    key: np.uint64,
+) -> tuple[np.uint64, float]:
+    """Visit the active rows once in random order, minimise over the dual variable of each, and eliminate rows.
+
+    A row is eliminated if its variable is at a bound or at zero and its derivative points outwards by more than
+    `threshold`. `active` holds row numbers (uint32); the first `n_active` are permuted, eliminated ones move to the
+    end. `weights` and the variables in `lines` are updated in place. Returns the rows that stay active and the largest
+    violation seen.
+
+    `lines` has eight numbers per row: target, low, high, ridge, squared norm, variable, and where the row starts and
+    ends in `values`. In one cache line, and asked for some visits ahead like the entries of the row, they cost one
+    miss in place of eight, which is what a visit of a short row mostly consists of.
+    """
+    for place in range(n_active):
+        other = place + (((draw(key, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
+        active[place], active[other] = active[other], active[place]
+    worst = 0.0
+    position = np.uint64(0)
+    while position < n_active:
+        if position + _FAR < n_active:
+            _prefetch(lines, np.uint64(active[position + _FAR]) * _LINE)
+        if position + _NEAR < n_active:
+            ahead = np.uint64(active[position + _NEAR]) * _LINE
+            begin, end = np.uint64(lines[ahead + np.uint64(6)]), np.uint64(lines[ahead + np.uint64(7)])
+            for entry in range(begin, min(end, begin + _FETCHED), _STEP):
+                _prefetch(values, entry)
+            if indices is not None:
+                _prefetch(indices, begin)
+                _prefetch(indices, begin + np.uint64(16))
+        row = np.uint64(active[position])
+        line = lines[row * _LINE : (row + _ONE) * _LINE]
+        low, high, ridge, old = line[1], line[2], line[3], line[5]
+        first, last = np.uint64(line[6]), np.uint64(line[7])
+        slope = _dot(values, indices, first, last, bias, weights) - line[0] + ridge * old
+        up, down = slope + epsilon, slope - epsilon
+        if old == 0.0:
+            violation = max(-up if high > 0.0 else 0.0, down if low < 0.0 else 0.0)
+            outwards = min(up if high > 0.0 else np.inf, -down if low < 0.0 else np.inf)
+        elif old >= high:
+            violation, outwards = up, -up
+        elif old <= low:
+            violation, outwards = -down, down
+        else:
+            violation, outwards = abs(up if old > 0.0 else down), -1.0
+        if outwards > threshold:
+            n_active -= _ONE
+            active[position] = active[n_active]
+            active[n_active] = np.uint32(row)
+            continue
+        worst = max(worst, violation)
+        position += _ONE
+        if violation > 0.0:
+            curvature = line[4] + ridge
+            new = best_dual(curvature * old - slope, epsilon, low, high, curvature, 0.0)
+            if new != old:
+                line[5] = new
+                _add(values, indices, first, last, bias, weights, new - old)
+    return n_active, worst
+
+
+@kernel
+def measure(
+    scores: FloatVector,
+    targets: FloatVector,
+    low: FloatVector,
+    high: FloatVector,
+    ridge: FloatVector,
+    epsilon: float,
+    beta: FloatVector,
+    threshold: float,
+    active: AnyArray,
+) -> tuple[float, float, np.uint64]:
+    """Return the sum of losses at `scores`, the sum of the dual terms at `beta`, and the number of rows to keep active.
+
+    A row is put into `active` unless its variable is at a bound or at zero and points outwards by more than
+    `threshold`: the test of `cd_pass`, over all rows.
+    """
+    loss, dual = 0.0, 0.0
+    kept = np.uint64(0)
+    for i in range(np.uint64(targets.shape[0])):
+        slack = targets[i] - scores[i]
+        best = best_dual(slack, epsilon, low[i], high[i], ridge[i], 0.0)
+        if best != 0.0:
+            loss += best * slack - epsilon * abs(best) - 0.5 * ridge[i] * best * best
+        b = beta[i]
+        dual += targets[i] * b - epsilon * abs(b) - 0.5 * ridge[i] * b * b
+        slope = ridge[i] * b - slack
+        outwards = -1.0
+        if b == 0.0:
+            outwards = min(slope + epsilon if high[i] > 0.0 else np.inf, epsilon - slope if low[i] < 0.0 else np.inf)
+        elif b >= high[i]:
+            outwards = -slope - epsilon
+        elif b <= low[i]:
+            outwards = slope - epsilon
+        if outwards <= threshold:
+            active[kept] = np.uint32(i)
+            kept += _ONE
+    return loss, dual, kept
+
+
+@kernel
+def score_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    weights: FloatVector,
+    out: FloatVector,
+) -> None:
+    """Write the inner product of every row with the weights, shape (n_features + 1,), into `out`."""
+    for i in range(np.uint64(out.shape[0])):
+        out[i] = _dot(values, indices, first[i], last[i], bias, weights)
+
+
+@kernel
+def add_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    factors: FloatVector,
+    out: FloatVector,
+) -> None:
+    """Add every row times its factor to `out`, shape (n_features + 1,); rows of factor zero are not read."""
+    for i in range(np.uint64(factors.shape[0])):
+        if factors[i] != 0.0:
+            _add(values, indices, first[i], last[i], bias, out, factors[i])
+
+
+@kernel
+def hessian_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    factors: FloatVector,
+    weights: FloatVector,
+    out: FloatVector,
+) -> None:
+    """Add to `out` the sum of ``factor_i (x_i . weights) x_i``: every row is read once."""
+    for i in range(np.uint64(factors.shape[0])):
+        product = factors[i] * _dot(values, indices, first[i], last[i], bias, weights)
+        _add(values, indices, first[i], last[i], bias, out, product)
+
+
+@kernel
+def square_norms(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    out: FloatVector,
+) -> None:
+    """Write the squared norm of every row, its constant included, into `out`."""
+    for i in range(np.uint64(out.shape[0])):
+        total = bias * bias
+        for j in range(first[i], last[i]):
+            value = np.float64(values[j])
+            total += value * value
+        out[i] = total
+
+
+@kernel
+def square_columns(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    factors: FloatVector,
+    out: FloatVector,
+) -> None:
+    """Add to `out`, shape (n_features + 1,), the sum over rows of ``factor_i x_i**2``, column by column."""
+    for i in range(np.uint64(factors.shape[0])):
+        begin = first[i]
+        for j in range(last[i] - begin):
+            value = np.float64(values[begin + j])
+            column = j if indices is None else np.uint64(indices[begin + j])
+            out[column] += factors[i] * value * value
+        out[np.uint64(out.shape[0]) - _ONE] += factors[i] * bias * bias
+
+
+@kernel
+def compress(X: FloatMatrix, starts: PointerVector, values: FloatVector, indices: IndexVector) -> None:
+    """Write the entries of dense rows that are not zero, and their columns; row i begins at starts[i]."""
+    for i in range(np.uint64(X.shape[0])):
+        place = starts[i]
+        for j in range(np.uint64(X.shape[1])):
+            if X[i, j] != 0.0:
+                values[place], indices[place] = X[i, j], j
+                place += _ONE
+
+
+@kernel
+def densify(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    bias: float,
+    factors: FloatVector,
+    out: FloatMatrix,
+) -> None:
+    """Write every row times its factor, as a dense row with its constant, into `out`, which holds zeros."""
+    for i in range(np.uint64(factors.shape[0])):
+        begin = first[i]
+        for j in range(last[i] - begin):
+            column = j if indices is None else np.uint64(indices[begin + j])
+            out[i, column] = factors[i] * values[begin + j]
+        out[i, np.uint64(out.shape[1]) - _ONE] = factors[i] * bias
+
+
+@kernel
+def pack_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    out_values: FloatVector,
+    out_indices: IndexVector | None,
+) -> None:
+    """Copy the entries of rows next to each other."""
+    place = np.uint64(0)
+    for i in range(np.uint64(first.shape[0])):
+        for j in range(first[i], last[i]):
+            out_values[place] = values[j]
+            if indices is not None and out_indices is not None:
+                out_indices[place] = indices[j]
+            place += _ONE
+
+
+@kernel
+def place_duals(
+    scores: FloatVector,
+    targets: FloatVector,
+    low: FloatVector,
+    high: FloatVector,
+    ridge: FloatVector,
+    epsilon: float,
+    centre: FloatVector,
+    beta: FloatVector,
+    change: FloatVector,
+    interior: IntVector,
+) -> tuple[float, int]:
+    """Set `beta` to the dual variables that belong to `scores`, and `change` to what that adds to them.
+
+    Returns the sum of the smoothed losses and how many rows are interior: neither at a bound nor at zero, so that they
+    have curvature; their numbers are in `interior`.
+    """
+    loss = 0.0
+    kept = 0
+    for i in range(np.uint64(targets.shape[0])):
+        slack = targets[i] - scores[i]
+        b = best_dual(slack, epsilon, low[i], high[i], ridge[i], centre[i])
+        change[i] = b - beta[i]
+        beta[i] = b
+        loss += b * slack - epsilon * abs(b) - 0.5 * ridge[i] * (b - centre[i]) ** 2
+        if b != 0.0 and low[i] < b < high[i]:
+            interior[kept] = i
+            kept += 1
+    return loss, kept
+
+
+@kernel
+def line_derivatives(
+    step: float,
+    scores: FloatVector,
+    direction: FloatVector,
+    targets: FloatVector,
+    low: FloatVector,
+    high: FloatVector,
+    ridge: FloatVector,
+    epsilon: float,
+    centre: FloatVector,
+) -> tuple[float, float]:
+    """Return the first and second derivative in `step` of the smoothed losses at ``scores + step * direction``."""
+    slope, curvature = 0.0, 0.0
+    for i in range(np.uint64(targets.shape[0])):
+        slack = targets[i] - scores[i] - step * direction[i]
+        b = best_dual(slack, epsilon, low[i], high[i], ridge[i], centre[i])
+        slope -= b * direction[i]
+        if b != 0.0 and low[i] < b < high[i]:
+            curvature += direction[i] * direction[i] / ridge[i]
+    return slope, curvature
+
+
+@kernel
+def same_rows(
+    values: FloatVector,
+    indices: IndexVector | None,
+    first: PointerVector,
+    last: PointerVector,
+    left: IntVector,
+    right: IntVector,
+    out: AnyArray,
+) -> None:
+    """Write into `out` (bool) for every pair whether rows ``left[k]`` and ``right[k]`` have the same entries."""
+    for k in range(np.uint64(left.shape[0])):
+        a, b = first[np.uint64(left[k])], first[np.uint64(right[k])]
+        length = last[np.uint64(left[k])] - a
+        same = length == last[np.uint64(right[k])] - b
+        if same:
+            for j in range(length):
+                if values[a + j] != values[b + j]:
+                    same = False
+                if indices is not None and indices[a + j] != indices[b + j]:
+                    same = False
+        out[k] = same

@@ -1,0 +1,3 @@
+"""The linear SVM with an L1 penalty: a proximal Newton method (`newton`) over columns (`columns`)."""
+
+__all__: list[str] = []

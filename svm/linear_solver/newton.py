@@ -1,0 +1,325 @@
+r"""Newton's method on the rows that have curvature, with an outer proximal loop for losses that have a kink.
+
+Problem: `dsgd.svm.linear_solver.problem`. Each loss is smoothed around dual variables c (the centre) with a ridge r_i,
+
+.. math:: \phi_i(f) = \max_{l_i \le b \le h_i} b\,(y_i - f) - \epsilon |b| - \tfrac12 r_i (b - c_i)^2,
+
+whose derivative is -b_i(f), and whose second derivative is 1 / r_i where b_i(f) is interior (neither at a bound nor at
+zero) and 0 elsewhere. A Newton step solves
+
+.. math:: \Big(I + \sum_{i\,\mathrm{interior}} \tfrac1{r_i} x_i x_i'\Big)\, p = -\Big(w - \sum_i b_i x_i\Big)
+
+by conjugate gradients, preconditioned by the Cholesky factor of the same matrix made from a sample of the interior rows
+(of all of them, if they are few: then one iteration solves), or by its diagonal if there are many columns. The
+step length is the exact minimum along p. So a step reads all rows once, for ``X p``, and otherwise only the rows whose
+variable is interior or has changed: the rest is eliminated by the mathematics.
+
+Rows may be divided among the ranks of a gang. With d weights a step then costs d numbers summed over ranks for the
+gradient, d + 1 for each iteration of conjugate gradients, d (d + 1) / 2 for each factor, and two for the certificate
+and for each try of the step length; rank 0 says how long the preconditioned residual is (and, with a factor, what it
+is), so that all ranks take the same decisions on any mix of machines.
+
+A squared loss is its own smoothing, with c = 0 and r_i = rho_i; there the duality gap is half the squared gradient.
+For hinge and epsilon-insensitive losses this is the proximal method of multipliers: the smoothed problem is solved to
+an accuracy that follows the gap, the centre moves to its dual variables, and the ridge shrinks. The variables are
+always in their intervals, so every step yields a certificate of the loss itself.
+
+Source: Keerthi and DeCoste, JMLR 2005 (squared hinge); Rockafellar, Math. Oper. Res. 1976 (proximal multipliers); Li,
+Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner and step length are ours.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from scipy.linalg import LinAlgError, cho_factor, cho_solve
+
+from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.rows import LinearRows, Team, spread
+from dsgd.types import FloatMatrix, FloatVector, IntVector
+
+__all__ = ["MAX_FACTOR_WIDTH", "solve_newton"]
+
+#: The preconditioner is a Cholesky factor up to this many columns, the diagonal above.
+MAX_FACTOR_WIDTH = 3000
+#: Rows in the sample of the preconditioner, per column.
+_SAMPLE_PER_COLUMN = 4
+#: Dense rows that the diagonal is made from.
+_DIAGONAL_ROWS = 4096
+#: How many times faster a matrix product does an operation than a pass over rows.
+_BLAS_ADVANTAGE = 6.0
+#: Entries that a pass reads in the time that sending one number to a peer takes (at 1 Gbit/s).
+_ENTRIES_PER_NUMBER = 30.0
+#: Conjugate gradient iterations that the first step is expected to take.
+_FIRST_GUESS = 5
+_MAX_CG = 200
+#: The smoothed problem is solved until half its squared gradient is this share of the gap.
+_INNER_SHARE = 0.1
+#: Factor of the ridge from one centre to the next.
+_RIDGE_DECAY = 0.2
+
+
+@dataclass
+class _State:
+    """A point, and everything that follows from it."""
+
+    weights: FloatVector
+    scores: FloatVector
+    beta: FloatVector
+    combined: FloatVector  # the sum of beta_i x_i
+    interior: IntVector
+    n_interior: int
+
+
+def solve_newton(
+    problem: LinearProblem,
+    *,
+    tol: float,
+    max_iter: int,
+    team: Team,
+    start: LinearSolution | None = None,
+) -> LinearSolution:
+    """Solve by Newton's method.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    tol : float
+        Relative duality gap to reach.
+    max_iter : int
+        Most Newton steps.
+    team : Team
+        Shares the passes over rows.
+    start : LinearSolution, optional
+        Where to begin; at zero if not given.
+
+    Returns
+    -------
+    LinearSolution
+        The best weights and dual variables met.
+    """
+    rows, n_rows = problem.rows, problem.rows.n_rows
+    weights = np.zeros(rows.width) if start is None else start.weights.copy()
+    scores = rows.scores(weights, team) if weights.any() else np.zeros(n_rows)
+    state = _State(weights, scores, np.zeros(n_rows), np.zeros(rows.width), np.empty(n_rows, np.int64), 0)
+    centre: FloatVector = np.zeros(n_rows)
+    ridge = problem.ridge
+    is_smooth = bool(team.totals(float(problem.is_smooth))[0])  # a rank without rows cannot tell
+    if not is_smooth:
+        distance, n_targets = team.totals(float(np.sum(np.abs(problem.targets - scores))), n_rows)
+        width = distance / max(n_targets, 1.0) or 1.0
+        limit = np.maximum(problem.high, -problem.low)
+        ridge = width / np.where(limit > 0.0, limit, 1.0)
+        centre = centre if start is None else start.duals
+    change = np.empty(n_rows)
+    best, best_beta, best_primal, best_dual = weights.copy(), state.beta.copy(), np.inf, -np.inf
+    preconditioner = _Preconditioner()
+    n_iter = 0
+    while True:
+        _place(problem, state, ridge, centre, change, team)
+        primal, dual, _ = certify(
+            problem, state.weights, state.beta, team, combined=state.combined, scores=state.scores
+        )
+        if primal < best_primal:
+            best, best_primal = state.weights.copy(), primal
+        if dual > best_dual:
+            best_beta, best_dual = state.beta.copy(), dual
+        if relative_gap(best_primal, best_dual) <= tol or n_iter >= max_iter:
+            break
+        gradient = state.weights - state.combined
+        error = 0.0 if is_smooth else 0.5 * float(team.agree(np.array([gradient @ gradient]))[0])
+        if not is_smooth and error <= _INNER_SHARE * max(best_primal - best_dual, 0.0):
+            centre, ridge = state.beta.copy(), ridge * _RIDGE_DECAY
+            preconditioner.forget()
+            _place(problem, state, ridge, centre, change, team)
+            gradient = state.weights - state.combined
+        n_iter += 1
+        members = state.interior[: state.n_interior]
+        active, factors = rows.take(members), 1.0 / ridge[members]
+        forcing = min(0.1, np.sqrt(relative_gap(best_primal, best_dual)))
+        preconditioner.prepare(active, factors, team)
+        direction, n_cg = _conjugate_gradients(active, factors, -gradient, preconditioner, forcing, team)
+        preconditioner.judge(n_cg)
+        along = rows.scores(direction, team)
+        step = _exact_step(problem, state, direction, along, ridge, centre, team)
+        state.weights += step * direction
+        state.scores += step * along
+    exact = team.add_up(rows.combine(best_beta, team))  # free of what rounding has added up over the steps
+    primal, dual, _ = certify(problem, best, best_beta, team, combined=exact)
+    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
+    return LinearSolution(best, best_beta, primal, dual, n_iter, converged, "newton")
+
+
+def _place(
+    problem: LinearProblem, state: _State, ridge: FloatVector, centre: FloatVector, change: FloatVector, team: Team
+) -> None:
+    """Bring the dual variables, their combination and the interior rows up to date with the scores."""
+    _, state.n_interior = place_duals(
+        state.scores,
+        problem.targets,
+        problem.low,
+        problem.high,
+        ridge,
+        problem.epsilon,
+        centre,
+        state.beta,
+        change,
+        state.interior,
+    )
+    state.combined += team.add_up(problem.rows.combine(change, team))
+
+
+class _Preconditioner:
+    """An approximate inverse of ``I + sum of factor_i x_i x_i'``: the diagonal, or a sample's factor if it pays."""
+
+    def __init__(self) -> None:
+        self._factor: Any = None  # rank 0 alone has it
+        self._has_factor = False
+        self._diagonal: FloatVector = np.empty(0)
+        self._expected = float(_FIRST_GUESS)
+
+    def prepare(self, active: LinearRows, factors: FloatVector, team: Team) -> None:
+        """Fit the matrix of a step."""
+        n_active, n_entries = team.totals(active.n_rows, active.n_entries)
+        width, n_ranks = active.width, team.n_ranks
+        # So many rows that their matrix costs as much as a product with all of them, but enough for a useful one.
+        affordable = int(_BLAS_ADVANTAGE * 2.0 * n_entries / width**2)
+        n_sample = min(int(n_active), max(_SAMPLE_PER_COLUMN * width, affordable))
+        cost = (n_sample * width**2 / n_ranks + width**3 / 3) / _BLAS_ADVANTAGE
+        saved = 4.0 * n_entries / n_ranks
+        if n_ranks > 1:
+            cost += _ENTRIES_PER_NUMBER * width**2 / 2
+            saved += _ENTRIES_PER_NUMBER * width
+        if n_active and width <= MAX_FACTOR_WIDTH and cost <= self._expected * saved:
+            n_here = -int(-n_sample * active.n_rows // n_active)
+            chosen = spread(active.n_rows, n_here)
+            matrix = active.take(chosen).gram(factors[chosen] * (active.n_rows / max(n_here, 1)), team)
+            _add_up_triangle(matrix, team)
+            matrix[np.diag_indices(width)] += 1.0
+            # So badly scaled that rounding makes it indefinite, the matrix has no factor; the diagonal always works.
+            with contextlib.suppress(LinAlgError):
+                if team.leads:
+                    self._factor = cho_factor(matrix, lower=True, overwrite_a=True, check_finite=False)
+            self._has_factor = bool(team.agree(np.array([float(self._factor is not None)]))[0])
+        if self._has_factor:
+            self._expected = 0.0
+        else:
+            # Every dense row says something about every column: some of them are enough.
+            n_here = active.n_rows if active.indices is not None else min(active.n_rows, _DIAGONAL_ROWS)
+            chosen = spread(active.n_rows, n_here)
+            share = active.n_rows / max(n_here, 1)
+            self._diagonal = 1.0 + team.add_up(active.take(chosen).column_squares(factors[chosen] * share))
+
+    def apply(self, vector: FloatVector, team: Team) -> tuple[FloatVector, float]:
+        """Return the product with the inverse, and the inner product of that with the vector."""
+        if not self._has_factor:
+            scaled = vector / self._diagonal
+            return scaled, float(team.agree(np.array([vector @ scaled]))[0])
+        message = np.empty(vector.shape[0] + 1)
+        if team.leads:
+            message[:-1] = cho_solve(self._factor, vector, check_finite=False)
+            message[-1] = vector @ message[:-1]
+        team.agree(message)
+        return message[:-1], float(message[-1])
+
+    def judge(self, n_iter: int) -> None:
+        """Take in how many iterations a step has taken: with an old factor they say what a new one would save."""
+        self._expected = float(n_iter)
+
+    def forget(self) -> None:
+        """Drop the factor: the matrix is another one now."""
+        self._factor, self._has_factor = None, False
+        self._expected = max(self._expected, float(_FIRST_GUESS))
+
+
+def _add_up_triangle(matrix: FloatMatrix, team: Team) -> None:
+    """Add up a symmetric matrix over ranks, in place: its lower triangle travels, and alone is right afterwards."""
+    if team.n_ranks == 1:
+        return
+    width = matrix.shape[0]
+    packed = team.add_up(np.concatenate([matrix[i, : i + 1] for i in range(width)]))
+    for i in range(width):
+        matrix[i, : i + 1] = packed[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+
+
+def _conjugate_gradients(
+    active: LinearRows,
+    factors: FloatVector,
+    target: FloatVector,
+    preconditioner: _Preconditioner,
+    forcing: float,
+    team: Team,
+) -> tuple[FloatVector, int]:
+    """Solve ``(I + sum of factor_i x_i x_i') p = target`` until the preconditioned residual has fallen by `forcing`."""
+    solution = np.zeros_like(target)
+    residual = target.copy()
+    scaled, size = preconditioner.apply(residual, team)
+    direction = scaled.copy()
+    goal = forcing * forcing * size
+    n_iter = 0
+    while n_iter < _MAX_CG and size > goal:
+        n_iter += 1
+        # The product and, so that it is the same number on every rank, its part along the direction.
+        message = np.zeros(target.shape[0] + 1)
+        message[:-1] = active.hessian_product(factors, direction, team)
+        if team.leads:
+            message[:-1] += direction
+        message[-1] = message[:-1] @ direction
+        team.add_up(message)
+        step = size / float(message[-1])
+        solution += step * direction
+        residual -= step * message[:-1]
+        previous = size
+        scaled, size = preconditioner.apply(residual, team)
+        direction = scaled + (size / previous) * direction
+    return solution, n_iter
+
+
+def _exact_step(
+    problem: LinearProblem,
+    state: _State,
+    direction: FloatVector,
+    along: FloatVector,
+    ridge: FloatVector,
+    centre: FloatVector,
+    team: Team,
+) -> float:
+    """Return the step to the minimum along a direction: Newton on the derivative, kept inside a bracket."""
+    linear, square = float(state.weights @ direction), float(direction @ direction)
+
+    def derivatives(step: float) -> tuple[float, float]:
+        slope, curvature = line_derivatives(
+            step,
+            state.scores,
+            along,
+            problem.targets,
+            problem.low,
+            problem.high,
+            ridge,
+            problem.epsilon,
+            centre,
+        )
+        if team.leads:
+            slope, curvature = slope + linear + step * square, curvature + square
+        slope, curvature = team.totals(slope, curvature)
+        return slope, curvature
+
+    low, high, step = 0.0, np.inf, 1.0
+    first = abs(derivatives(0.0)[0])
+    for _ in range(60):
+        slope, curvature = derivatives(step)
+        if abs(slope) <= 1e-10 * first:
+            break
+        low, high = (step, high) if slope < 0.0 else (low, step)
+        guess = step - slope / curvature
+        if not low < guess < high:
+            guess = 0.5 * (low + high) if np.isfinite(high) else 2.0 * step
+        if guess == step:
+            break
+        step = guess
+    return step

@@ -1,0 +1,310 @@
+r"""What a linear SVM minimises, its dual, and the gap between the two that certifies a solution.
+
+Weights ``w`` include the weight of the constant column, so the intercept is penalised, as in LIBLINEAR:
+
+.. math:: P(w) = \tfrac12 \|w\|^2 + \sum_i C_i\, \ell(y_i, x_i \cdot w)
+
+Each of the four losses is the largest value of a concave function of one dual variable b in an interval,
+
+.. math:: C_i\, \ell(y_i, f) = \max_{l_i \le b \le h_i} b\,(y_i - f) - \epsilon |b| - \tfrac12 \rho_i b^2,
+
+==============================  =======  ============================  =============
+loss                            epsilon  interval                      ridge rho_i
+==============================  =======  ============================  =============
+hinge, y = 1 or -1              0        [0, C_i] or [-C_i, 0]         0
+squared_hinge                   0        [0, inf) or (-inf, 0]         1 / (2 C_i)
+epsilon_insensitive             epsilon  [-C_i, C_i]                   0
+squared_epsilon_insensitive     epsilon  (-inf, inf)                   1 / (2 C_i)
+==============================  =======  ============================  =============
+
+(For y = 1 or -1 the margin y f is below one exactly where y (y - f) is above zero.) So there is one dual problem,
+
+.. math:: D(b) = \sum_i \left(y_i b_i - \epsilon |b_i| - \tfrac12 \rho_i b_i^2\right)
+                 - \tfrac12 \Big\| \sum_i b_i x_i \Big\|^2,
+
+one coordinate descent and one Newton method for all of them. For any w and any b in the intervals
+``D(b) <= min P <= P(w)``: whatever heuristic found them, ``P(w) - D(b)`` bounds the error of w.
+
+Without a penalty on the intercept (``penalizes_intercept=False``) P leaves the last weight out of the norm, and D holds
+for dual variables that sum to zero. Any b becomes so by shrinking those of the sign that has the larger sum:
+every interval contains zero, so they stay in theirs.
+
+Source: Hsieh, Chang, Lin, Keerthi and Sundararajan, ICML 2008; Ho and Lin, JMLR 2012.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.svm.linear_solver.kernels import measure
+from dsgd.svm.linear_solver.rows import LinearRows, Team
+from dsgd.types import AnyArray, FloatVector
+
+__all__ = [
+    "LOSSES",
+    "LinearProblem",
+    "LinearSolution",
+    "balance",
+    "balanced_factors",
+    "certify",
+    "make_problem",
+    "one_vs_rest",
+    "relative_gap",
+]
+
+#: The losses of classification and of regression.
+LOSSES = {
+    "classification": ("hinge", "squared_hinge"),
+    "regression": ("epsilon_insensitive", "squared_epsilon_insensitive"),
+}
+
+
+@dataclass(frozen=True)
+class LinearProblem:
+    """One output of a linear SVM; the module has the formulas.
+
+    Parameters
+    ----------
+    rows : LinearRows
+        The rows.
+    targets : array of float64, shape (n_rows,)
+        +1 or -1, or values.
+    low, high : array of float64, shape (n_rows,)
+        Interval of each dual variable; it contains zero.
+    ridge : array of float64, shape (n_rows,)
+        Curvature of each dual term.
+    epsilon : float
+        Half the width of the tube.
+    penalizes_intercept : bool
+        Whether the weight of the constant column counts in the norm of the weights.
+    """
+
+    rows: LinearRows
+    targets: FloatVector
+    low: FloatVector
+    high: FloatVector
+    ridge: FloatVector
+    epsilon: float
+    penalizes_intercept: bool = True
+
+    @property
+    def is_smooth(self) -> bool:
+        """Whether the loss has a continuous derivative."""
+        return bool(self.ridge.shape[0]) and float(self.ridge[0]) > 0.0
+
+
+@dataclass(frozen=True)
+class LinearSolution:
+    """What a solver returns.
+
+    Parameters
+    ----------
+    weights : array of float64, shape (n_features + 1,)
+        The weights, that of the constant column last.
+    duals : array of float64, shape (n_rows,)
+        Dual variables.
+    primal : float
+        P(weights), over all rows in float64.
+    dual : float
+        D(duals), over all rows in float64.
+    n_iter : int
+        Passes of coordinate descent, or Newton steps.
+    converged : bool
+        Whether the relative gap is at most what was asked for.
+    solver : str
+        What found it.
+    n_proven : int
+        Dual variables that are proven to have their final value; 0 if nobody has asked.
+    """
+
+    weights: FloatVector
+    duals: FloatVector
+    primal: float
+    dual: float
+    n_iter: int
+    converged: bool
+    solver: str
+    n_proven: int = 0
+
+    @property
+    def gap(self) -> float:
+        """The relative duality gap, (primal - dual) / primal; 0 if both are zero."""
+        return relative_gap(self.primal, self.dual)
+
+
+def relative_gap(primal: float, dual: float) -> float:
+    """Return (primal - dual) / primal, not below zero."""
+    return max(0.0, primal - dual) / primal if primal > 0.0 else 0.0
+
+
+def make_problem(
+    loss: str,
+    rows: LinearRows,
+    targets: FloatVector,
+    costs: FloatVector,
+    epsilon: float = 0.0,
+    penalizes_intercept: bool = True,
+) -> LinearProblem:
+    """Return the problem of a loss.
+
+    Parameters
+    ----------
+    loss : {"hinge", "squared_hinge", "epsilon_insensitive", "squared_epsilon_insensitive"}
+        The loss.
+    rows : LinearRows
+        The rows.
+    targets : array of float64, shape (n_rows,)
+        +1 or -1, or values.
+    costs : array of float64, shape (n_rows,)
+        C_i: C times the weights of class and sample.
+    epsilon : float
+        Half the width of the tube; of no effect in classification.
+    penalizes_intercept : bool
+        Whether the weight of the constant column counts in the norm; of no effect without such a column.
+
+    Returns
+    -------
+    LinearProblem
+        The problem.
+    """
+    is_squared = loss.startswith("squared")
+    has_cost = costs > 0.0  # a class of weight zero costs nothing: its variables stay at zero
+    limit = np.where(has_cost, np.inf, 0.0) if is_squared else costs
+    ridge = 0.5 / np.where(has_cost, costs, 1.0) if is_squared else np.zeros(targets.shape[0])
+    penalizes = penalizes_intercept or rows.bias == 0.0
+    if loss in LOSSES["classification"]:
+        zero = np.zeros(targets.shape[0])
+        low, high = np.where(targets > 0.0, zero, -limit), np.where(targets > 0.0, limit, zero)
+        return LinearProblem(rows, targets, low, high, ridge, 0.0, penalizes)
+    return LinearProblem(rows, targets, -limit, limit, ridge, float(epsilon), penalizes)
+
+
+def one_vs_rest(
+    loss: str,
+    rows: LinearRows,
+    codes: FloatVector,
+    costs: FloatVector,
+    factors: FloatVector,
+    output: int,
+    penalizes_intercept: bool = True,
+) -> LinearProblem:
+    """Return the problem of one output of a classifier.
+
+    Parameters
+    ----------
+    loss : {"hinge", "squared_hinge"}
+        The loss.
+    rows : LinearRows
+        The rows.
+    codes : array of float64, shape (n_rows,)
+        Class of each row.
+    costs : array of float64, shape (n_rows,)
+        C times sample weight.
+    factors : array of float64, shape (n_classes,)
+        Factors of C by class; with more than two classes they apply to the rows of an output's own class.
+    output : int
+        Which output; the only one of two classes tells the second from the first.
+    penalizes_intercept : bool
+        As for `make_problem`.
+
+    Returns
+    -------
+    LinearProblem
+        The problem.
+    """
+    is_binary = factors.shape[0] == 2
+    own = codes == (1 if is_binary else output)
+    positive, other = factors[1 if is_binary else output], factors[0] if is_binary else 1.0
+    targets, costs = np.where(own, 1.0, -1.0), costs * np.where(own, positive, other)
+    return make_problem(loss, rows, targets, costs, penalizes_intercept=penalizes_intercept)
+
+
+def balanced_factors(sums: FloatVector) -> FloatVector:
+    """Return the factors of C by class that ``class_weight="balanced"`` means, from the weights of the classes."""
+    present = sums > 0.0
+    return np.where(present, sums.sum() / (sums.shape[0] * np.where(present, sums, 1.0)), 1.0)
+
+
+def balance(duals: FloatVector, team: Team) -> FloatVector:
+    """Return dual variables that sum to zero: those of the sign with the larger sum are shrunk.
+
+    Parameters
+    ----------
+    duals : array of float64, shape (n_rows,)
+        Dual variables in their intervals.
+    team : Team
+        Adds up over ranks.
+
+    Returns
+    -------
+    array of float64, shape (n_rows,)
+        Dual variables in their intervals, of sum zero up to rounding.
+    """
+    up, down = np.maximum(duals, 0.0), np.maximum(-duals, 0.0)
+    gains, losses = team.totals(float(up.sum()), float(down.sum()))
+    if gains > losses:
+        return up * (losses / gains) - down
+    return up - down * (gains / losses) if losses > gains else duals
+
+
+def certify(
+    problem: LinearProblem,
+    weights: FloatVector,
+    duals: FloatVector,
+    team: Team,
+    *,
+    combined: FloatVector | None = None,
+    scores: FloatVector | None = None,
+    threshold: float = np.inf,
+    active: AnyArray | None = None,
+) -> tuple[float, float, int]:
+    """Return P(weights), D(duals), and how many rows a solver should go on with.
+
+    Where the rows are divided among ranks, weights are those of all ranks, dual variables and `active` of this one.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    weights : array of float64, shape (n_features + 1,)
+        Any weights.
+    duals : array of float64, shape (n_rows,)
+        Any dual variables in their intervals; balanced first if the intercept is not penalised.
+    team : Team
+        Shares the pass.
+    combined : array of float64, shape (n_features + 1,), optional
+        The sum of ``duals[i]`` times row i; computed if not given.
+    scores : array of float64, shape (n_rows,), optional
+        The inner products of rows and weights; computed if not given.
+    threshold : float
+        Rows whose variable is at a bound and points outwards by more than this are left out of `active`.
+    active : array of uint32, shape (n_rows,), optional
+        Receives the numbers of the rows to go on with.
+
+    Returns
+    -------
+    primal, dual : float
+        The two values.
+    n_active : int
+        Entries written to `active`.
+    """
+    if scores is None:
+        scores = problem.rows.scores(weights, team)
+    free = 0 if problem.penalizes_intercept else 1  # weights at the end that the norm leaves out
+    if free:
+        duals, combined = balance(duals, team), None
+    if combined is None:
+        combined = team.add_up(problem.rows.combine(duals, team))
+    if active is None:
+        active = np.empty(problem.rows.n_rows, np.uint32)
+    loss, terms, kept = measure(
+        scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, duals, threshold, active
+    )
+    if team.leads:
+        weights, combined = weights[: weights.shape[0] - free], combined[: combined.shape[0] - free]
+        loss, terms = 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined)
+    primal, dual = team.totals(loss, terms)
+    team.report(primal, dual)
+    return primal, dual, int(kept)

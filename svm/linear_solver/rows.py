@@ -1,0 +1,406 @@
+"""The rows of a linear SVM: equal rows merged, walked in an order that only their content decides.
+
+Two rows of equal content and equal target add the same loss twice, so they are one row of the summed weight: the
+problem is the same and the dual has one variable less. A row of weight zero is left out. What is left is sorted by a
+hash of content and target. So a weight of two and the row given twice, or the same rows in another order, dense or
+sparse, lead to the same computation to the last bit.
+
+Wide rows are not copied, and read in the order in which they lie in memory: a pass that hops between them takes five
+times as long. Sums over them, and so fits, are equal up to rounding.
+
+Merged rows are only merged after their entries were compared: a collision of hashes merges nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import scipy.sparse as sp
+from numpy.typing import NDArray
+
+from dsgd.kernels.rng import mix64
+from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
+from dsgd.local import Shard, make_shard, split
+from dsgd.svm.linear_solver.kernels import (
+    add_rows,
+    compress,
+    densify,
+    hessian_rows,
+    same_rows,
+    score_rows,
+    square_columns,
+    square_norms,
+)
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+
+__all__ = ["LinearRows", "Peers", "Team", "gather_rows", "spread"]
+
+#: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache; longer ones
+#: are walked where they are.
+_PACKED_ROW_BYTES = 512
+
+#: Dense rows of so many columns, of whose entries at most this share is not zero, are read as sparse ones: a pass over
+#: digits, a fifth of whose pixels are ink, takes half the time so.
+_WIDE, _SPARSE_SHARE = 64, 0.25
+
+
+class Peers(Protocol):
+    """The other ranks of a gang, which hold the other rows of a problem."""
+
+    @property
+    def size(self) -> int:
+        """How many ranks there are."""
+        ...
+
+    @property
+    def number(self) -> int:
+        """Number of this rank, from 0."""
+        ...
+
+    def add_up(self, vector: FloatVector) -> None:
+        """Replace a vector by its sum over ranks, equal on all of them to the last bit."""
+        ...
+
+    def follow(self, vector: FloatVector) -> None:
+        """Replace a vector by that of rank 0."""
+        ...
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
+        ...
+
+
+class Team:
+    """Threads that share the rows of a pass; results are added up in the order of the rows.
+
+    Parameters
+    ----------
+    n_threads : int
+        How many; one runs everything in the caller.
+    peers : Peers, optional
+        The ranks that hold the other rows. A pass is over the rows that are here; a solver adds up what it found with
+        `add_up` and `totals`, and takes no decision from a number that could differ between ranks, in its last bit
+        even: not from a product of vectors that all ranks have, but from rank 0's, which `agree` and `totals` hand on.
+    listener : callable, optional
+        Called with the primal and the dual value of every certificate, on every rank.
+    """
+
+    def __init__(
+        self,
+        n_threads: int = 1,
+        peers: Peers | None = None,
+        listener: Callable[[float, float], None] | None = None,
+    ) -> None:
+        self.n_threads = n_threads
+        self._peers = peers
+        self._listener = listener
+        self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+
+    @property
+    def n_ranks(self) -> int:
+        """Among how many ranks the rows are divided."""
+        return 1 if self._peers is None else self._peers.size
+
+    @property
+    def number(self) -> int:
+        """Number of this rank, from 0."""
+        return 0 if self._peers is None else self._peers.number
+
+    @property
+    def leads(self) -> bool:
+        """Whether this is rank 0, which adds to sums what all ranks know."""
+        return self.number == 0
+
+    def add_up(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after adding up those of all ranks in place."""
+        if self._peers is not None:
+            self._peers.add_up(vector)
+        return vector
+
+    def totals(self, *numbers: float) -> tuple[float, ...]:
+        """Return the sums over ranks of some numbers."""
+        return numbers if self._peers is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
+
+    def agree(self, vector: FloatVector) -> FloatVector:
+        """Return the vector after replacing it by that of rank 0."""
+        if self._peers is not None:
+            self._peers.follow(vector)
+        return vector
+
+    def gather(self, vector: AnyArray) -> list[AnyArray]:
+        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
+        return [vector] if self._peers is None else self._peers.gather(vector)
+
+    def report(self, primal: float, dual: float) -> None:
+        """Hand a certificate to whoever listens."""
+        if self._listener is not None:
+            self._listener(primal, dual)
+
+    def map(self, work: Callable[[int, int], Any], n_rows: int) -> list[Any]:
+        """Return ``work(start, stop)`` for one part of the rows per thread, parts ascending."""
+        if self._pool is None or n_rows < 4 * self.n_threads:
+            return [work(0, n_rows)]
+        parts = [split(n_rows, self.n_threads, k) for k in range(self.n_threads)]
+        return list(self._pool.map(lambda part: work(*part), parts))
+
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+
+@dataclass(frozen=True)
+class LinearRows:
+    """Rows with one more column that holds a constant.
+
+    Parameters
+    ----------
+    values : array, shape (nnz,)
+        Entries of all rows, float32 or float64.
+    indices : array of uint32, shape (nnz,), or None
+        Columns; None for dense rows.
+    first, last : array of uint64, shape (n_rows,)
+        Where each row starts and ends in `values`.
+    n_features : int
+        Columns without the constant.
+    bias : float
+        The constant: `intercept_scaling`, or 0 without an intercept.
+    """
+
+    values: FloatVector
+    indices: IndexVector | None
+    first: PointerVector
+    last: PointerVector
+    n_features: int
+    bias: float
+
+    @property
+    def n_rows(self) -> int:
+        """Rows."""
+        return int(self.first.shape[0])
+
+    @property
+    def width(self) -> int:
+        """Columns with the constant: the length of a vector of weights."""
+        return self.n_features + 1
+
+    @property
+    def n_entries(self) -> int:
+        """Entries that a pass over the rows reads."""
+        return int((self.last - self.first).sum())
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of those entries and their columns."""
+        return self.n_entries * (self.values.itemsize + (0 if self.indices is None else self.indices.itemsize))
+
+    @property
+    def kernel_arguments(self) -> tuple[Any, ...]:
+        """What every kernel over rows takes first."""
+        return self.values, self.indices, self.first, self.last, self.bias
+
+    def take(self, selection: slice | IntVector) -> LinearRows:
+        """Return some of the rows; their entries are shared."""
+        return LinearRows(
+            self.values, self.indices, self.first[selection], self.last[selection], self.n_features, self.bias
+        )
+
+    def scores(self, weights: FloatVector, team: Team) -> FloatVector:
+        """Return the inner products with the weights, shape (n_rows,), float64."""
+        out = np.empty(self.n_rows)
+        team.map(lambda i, j: score_rows(*self.take(slice(i, j)).kernel_arguments, weights, out[i:j]), self.n_rows)
+        return out
+
+    def combine(self, factors: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i]`` times row i, shape (n_features + 1,), float64."""
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            add_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
+
+    def hessian_product(self, factors: FloatVector, weights: FloatVector, team: Team) -> FloatVector:
+        """Return the sum of ``factors[i] (x_i . weights) x_i``, shape (n_features + 1,), float64."""
+
+        def part(i: int, j: int) -> FloatVector:
+            out = np.zeros(self.width)
+            hessian_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], weights, out)
+            return out
+
+        return _total(team.map(part, self.n_rows))
+
+    def column_squares(self, factors: FloatVector) -> FloatVector:
+        """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
+        out = np.zeros(self.width)
+        square_columns(*self.kernel_arguments, factors, out)
+        return out
+
+    def norms(self) -> FloatVector:
+        """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
+        out = np.empty(self.n_rows)
+        square_norms(*self.kernel_arguments, out)
+        return out
+
+    def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
+        """Return the sum of ``factors[i] x_i x_i'``, shape (n_features + 1, n_features + 1), float64."""
+
+        def part(i: int, j: int) -> FloatMatrix:
+            total = np.zeros((self.width, self.width))
+            for start in range(i, j, block_rows):
+                chosen = slice(start, min(j, start + block_rows))
+                rows = self.take(chosen)
+                block = np.zeros((rows.n_rows, self.width))
+                densify(*rows.kernel_arguments, np.sqrt(factors[chosen]), block)
+                total += block.T @ block
+            return total
+
+        if team is None:
+            return part(0, self.n_rows)
+        parts = team.map(part, self.n_rows)
+        for other in parts[1:]:
+            parts[0] += other
+        return np.asarray(parts[0])
+
+
+def gather_rows(
+    X: Any, targets: AnyArray, weights: AnyArray, *, bias: float, seed: int
+) -> tuple[LinearRows, FloatVector, FloatVector]:
+    """Merge equal rows, drop rows of weight zero, and put the rest in the order that the module describes.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n, n_features)
+        Rows, float32 or float64, with indices of 32 or 64 bits; never changed, and shared where no copy is needed.
+    targets : array, shape (n,)
+        Values or class codes.
+    weights : array, shape (n,)
+        Weights, 0 or more.
+    bias : float
+        The constant appended to every row.
+    seed : int
+        Seed of the order.
+
+    Returns
+    -------
+    rows : LinearRows
+        The rows that are left.
+    targets : array of float64, shape (n_rows,)
+        Their targets.
+    weights : array of float64, shape (n_rows,)
+        Their summed weights.
+    """
+    X = _without_zeros(X)
+    targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
+    weights = np.ascontiguousarray(weights, np.float64)
+    shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
+    first, last = _bounds(shard)
+    keys = _content_keys(shard, targets, seed)
+    present = np.flatnonzero(weights > 0.0)
+    order = present[np.argsort(keys[present], kind="stable")]
+    is_new = np.ones(order.shape[0], bool)
+    twin = np.flatnonzero(keys[order[1:]] == keys[order[:-1]]) + 1
+    if twin.size:
+        left, right = order[twin - 1], order[twin]
+        same = np.empty(twin.shape[0], bool)
+        same_rows(shard.values.ravel(), shard.indices, first, last, left, right, same)
+        is_new[twin[same & (targets[left] == targets[right])]] = False
+    begins = np.flatnonzero(is_new)
+    summed = np.add.reduceat(weights[order], begins) if begins.size else np.empty(0)
+    kept = order[begins]
+    if shard.nbytes >= _PACKED_ROW_BYTES * shard.n_rows:
+        in_place = np.argsort(kept)
+        kept, summed = kept[in_place], summed[in_place]
+    if shard.nbytes < _PACKED_ROW_BYTES * shard.n_rows and not np.array_equal(kept, np.arange(shard.n_rows)):
+        rows = _pack(shard, first, last, kept, bias)
+    else:
+        rows = LinearRows(shard.values.ravel(), shard.indices, first[kept], last[kept], shard.n_features, bias)
+    return rows, targets[kept], summed
+
+
+def _without_zeros(X: Any) -> Any:
+    """Return dense rows that are mostly zeros as CSR, others as they are."""
+    if sp.issparse(X) or X.shape[1] < _WIDE:
+        return X
+    counts = np.count_nonzero(X, axis=1)
+    n_entries = int(counts.sum())
+    if n_entries > _SPARSE_SHARE * X.size:
+        return X
+    starts = np.concatenate([[0], np.cumsum(counts)]).astype(np.uint64)
+    values, indices = np.empty(n_entries, X.dtype), np.empty(n_entries, np.uint32)
+    compress(np.ascontiguousarray(X), starts, values, indices)
+    return sp.csr_matrix((values, indices.view(np.int32), starts.astype(np.int64)), shape=X.shape)
+
+
+def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
+    if shard.indptr is not None:
+        return shard.indptr[:-1].copy(), shard.indptr[1:].copy()
+    first = np.arange(shard.n_rows, dtype=np.uint64) * np.uint64(shard.n_features)
+    return first, first + np.uint64(shard.n_features)
+
+
+def _content_keys(shard: Shard, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
+    """Return a hash of the content and the target of every row."""
+    prints = np.zeros(shard.n_rows, np.uint64)
+    bits = shard.values.view(np.uint32 if shard.dtype.itemsize == 4 else np.uint64)
+    if shard.is_sparse:
+        fingerprint_sparse(bits, shard.indices, shard.indptr, prints)
+    else:
+        fingerprint_dense(bits, prints)
+    scramble = mix64.py_func
+    prints += scramble(targets.view(np.uint64))
+    keys: NDArray[np.uint64] = scramble(prints ^ scramble(np.full(1, seed % 2**64, np.uint64) + np.uint64(1)))
+    return keys
+
+
+def _pack(shard: Shard, first: PointerVector, last: PointerVector, kept: IntVector, bias: float) -> LinearRows:
+    """Copy rows next to each other in their order."""
+    # Rows are read from end to end and stored scattered, which is faster than the other way round.
+    place = np.full(shard.n_rows, -1, np.int64)
+    place[kept] = np.arange(kept.shape[0])
+    source = np.flatnonzero(place >= 0)
+    place = place[source]
+    if shard.indptr is None:
+        out = np.empty((kept.shape[0], shard.n_features), shard.dtype)
+        place_dense(shard.values, source, place, out)
+        starts = np.arange(kept.shape[0] + 1, dtype=np.uint64) * np.uint64(shard.n_features)
+        return LinearRows(out.ravel(), None, starts[:-1], starts[1:], shard.n_features, bias)
+    starts = np.zeros(kept.shape[0] + 1, np.uint64)
+    np.cumsum((last - first)[kept], out=starts[1:])
+    values, indices = np.empty(int(starts[-1]), shard.dtype), np.empty(int(starts[-1]), np.uint32)
+    place_sparse(shard.values, shard.indices, shard.indptr, source, place, values, indices, starts)
+    return LinearRows(values, indices, starts[:-1], starts[1:], shard.n_features, bias)
+
+
+def spread(n: int, n_chosen: int) -> IntVector:
+    """Return positions in ``range(n)``, ascending: one at random in each of `n_chosen` equal parts, always the same.
+
+    Parameters
+    ----------
+    n : int
+        Where from.
+    n_chosen : int
+        How many, at most `n`.
+
+    Returns
+    -------
+    array of int64, shape (n_chosen,)
+        The positions.
+    """
+    words = mix64.py_func(np.arange(n_chosen, dtype=np.uint64))
+    within = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+    bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
+    chosen: IntVector = bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)
+    return chosen
+
+
+def _total(parts: list[FloatVector]) -> FloatVector:
+    total = parts[0]
+    for part in parts[1:]:
+        total += part
+    return total

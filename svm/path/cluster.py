@@ -1,0 +1,159 @@
+"""A grid of C and gamma on a cluster: one gang solves it all, and brings back what its estimators are made of.
+
+Every rank runs the ordinary fit once per gamma, whose problems are answered by chains over all C, as in one process.
+Rank 0 then hands over the solutions, which equal rows have been merged, the targets, and the rows that have a
+coefficient at some point. An estimator is made of these by the same fit: its problems are answered, and so are its
+questions about rows, from that record. No rank is asked again, and nothing is solved.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsgd.runtime.rank import Rank
+from dsgd.svm.distributed.kernel import RankRows, join_gang
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.path.warm_starts import Link
+from dsgd.types import AnyArray, FloatVector, IntVector
+
+__all__ = ["PathRecord", "solve_path_on_rank"]
+
+#: Solves one problem at all costs: the model, then what an answer is asked.
+Chain = Callable[[Any, Kernel, Any, IntVector, Dual, Pool, int], list[Link]]
+
+
+@dataclass(frozen=True)
+class PathRecord:
+    """What a gang knows after a grid, and what its estimators ask in place of the gang.
+
+    Parameters
+    ----------
+    chains : list of dict
+        For each gamma the solutions at all costs of every problem, by the rows of the problem.
+    kernels : list of Kernel
+        The kernel of each gamma, with what was found of the rows.
+    first, owner : int64 arrays
+        Representatives of equal rows, and who represents each (`dsgd.svm.kernel_solver.merging`).
+    target, weights : arrays, shape (n,)
+        Class codes or targets; sample weights.
+    ids : int64 array, shape (m,)
+        The rows that have a coefficient at some point, ascending.
+    rows : array or CSR matrix, shape (m, d)
+        Those rows.
+    """
+
+    chains: list[dict[bytes, list[Link]]]
+    kernels: list[Kernel]
+    first: IntVector
+    owner: IntVector
+    target: FloatVector
+    weights: FloatVector
+    ids: IntVector
+    rows: Any
+
+    def build(self, model: Any, gamma: int, answer: Callable[..., Solution]) -> Any:
+        """Fit a model from what is known, at the gamma of a number; `answer` has the solutions."""
+        model._answer, model._gang = answer, _Recorded(self, self.kernels[gamma])
+        model._fit_rows(self.rows, self.target, self.weights)
+        del model._answer, model._gang
+        model._warn_if_open(int(np.sum(model.n_iter_)))
+        return model
+
+
+class _Recorded:
+    """Answers from a record what an estimator asks a `Gang`."""
+
+    leads = True
+
+    def __init__(self, record: PathRecord, kernel: Kernel) -> None:
+        self._record, self._kernel = record, kernel
+        self.n_rows = len(record.target)
+        self.rank = self  # that of a gang publishes what is said
+
+    def publish(self, event: dict[str, Any]) -> None:
+        """Tell nobody: it was told when the grid was solved."""
+
+    def merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
+        """Return which rows represent all, who represents each, and their summed weights."""
+        first, owner = self._record.first, self._record.owner
+        used = owner >= 0
+        return first, owner, np.bincount(owner[used], weights=weights[used], minlength=len(first)).astype(np.float64)
+
+    def make_kernel(
+        self, kernel: Kernel, gamma: Any, X: Any, totals: FloatVector, first: IntVector, *, balanced: bool
+    ) -> Kernel:
+        """Return the kernel that the gang has made."""
+        return self._kernel
+
+    def collect(self, X: Any, rows: IntVector) -> Any:
+        """Return some of the rows."""
+        return self._record.rows[np.searchsorted(self._record.ids, rows)]
+
+
+def solve_path_on_rank(
+    rank: Rank, data: RankRows, model: Any, gammas: Sequence[float | str], chain: Chain
+) -> dict[str, Any] | None:
+    """Solve a grid together with the other ranks; a rank program.
+
+    Parameters
+    ----------
+    rank : Rank
+        This member of the gang.
+    data : RankRows
+        Its rows.
+    model : SVC or SVR
+        Not fitted, without a client, of the first cost.
+    gammas : sequence of float or {"scale", "auto"}
+        Kernel widths.
+    chain : callable
+        Solves one problem at all costs.
+
+    Returns
+    -------
+    dict or None
+        The fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
+    """
+    model, gang, before = join_gang(rank, data, model)
+    kernels: list[Kernel] = []
+    chains: list[dict[bytes, list[Link]]] = []
+    fitted: dict[str, Any] = {}
+
+    def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+        found = chain(model, kernel, X, rows, dual, pool, cache_bytes)
+        chains[-1][rows.tobytes()] = found
+        kernels[len(chains) - 1 :] = [kernel]
+        return found[0].solution
+
+    model._answer = answer
+    for gamma in gammas:
+        model.gamma = gamma
+        chains.append({})
+        model._fit_rows(data.X, gang.target, gang.weights)
+        if not fitted:
+            fitted = {name: value for name, value in vars(model).items() if name not in before}
+    first, owner = gang.merged
+    ids = _with_coefficients(chains, first, owner)
+    rows = gang.collect(data.X, ids)
+    if not gang.leads:
+        return None
+    for name in ("_answer", "_gang", "gamma"):
+        fitted.pop(name, None)
+    record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, ids, rows)
+    return {**fitted, "_record": record}
+
+
+def _with_coefficients(chains: list[dict[bytes, list[Link]]], first: IntVector, owner: IntVector) -> IntVector:
+    """Return the rows that have a coefficient in any solution, ascending: those whose representatives have one."""
+    is_used: AnyArray = np.zeros(len(owner), dtype=np.bool_)
+    for problems in chains:
+        for key, links in problems.items():
+            rows = np.frombuffer(key, dtype=np.int64)
+            for link in links:
+                is_used[rows[link.solution.alpha.any(axis=0)]] = True
+    return np.flatnonzero((owner >= 0) & is_used[first[owner]])

@@ -1,0 +1,386 @@
+r"""Grids of C and gamma: every point starts from the one before and shares its kernel rows.
+
+A grid runs the ordinary fit of an estimator once per gamma and answers each problem that the fit poses (one per pair
+of classes) by a chain over all C, `dsgd.svm.path.warm_starts`. Solutions are kept, estimators are not: they are made on
+demand by a fit whose problems are answered from what is known. So an estimator of a grid is laid out by the code that
+lays out any other.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidParameterError
+from dsgd.svm.certify.screening import feature_norms
+from dsgd.svm.estimators.kernel_base import row_dtype
+from dsgd.svm.estimators.svc import SVC
+from dsgd.svm.estimators.svr import SVR
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.distances import Distances, share_pays
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.path.cluster import PathRecord, solve_path_on_rank
+from dsgd.svm.path.warm_starts import Link, solve_chain
+from dsgd.types import FloatVector, IntVector
+from dsgd.validation import check_number
+
+__all__ = ["PathPoint", "SVMPath", "svm_path"]
+
+
+@dataclass(frozen=True)
+class PathPoint:
+    """One point of a grid.
+
+    Parameters
+    ----------
+    C : float
+        Cost.
+    gamma : float
+        Kernel width as a number; 0 for kernels without one.
+    dual_objective : float
+        Dual objective, the sum over pairs of classes.
+    gap : float
+        Largest violation of optimality over all samples in float64, of the worst pair.
+    converged : bool
+        Whether it is below the tolerance.
+    n_support : int
+        Support vectors.
+    n_iter : int
+        Two-variable steps, the sum over pairs.
+    n_kernel_evaluations : int
+        Kernel values computed for this point.
+    n_products : int
+        Pairs of rows multiplied for them: fewer where distances were known from another gamma.
+    n_samples : int
+        Samples of all pairs together, equal rows counted once.
+    n_proven : int
+        Those that were proven to sit at a bound before the point was solved.
+    seconds : float
+        Wall time of solving, the sum over pairs.
+    """
+
+    C: float
+    gamma: float
+    dual_objective: float
+    gap: float
+    converged: bool
+    n_support: int
+    n_iter: int
+    n_kernel_evaluations: int
+    n_products: int
+    n_samples: int
+    n_proven: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SVMPath:
+    """The solutions of a grid, from `svm_path`.
+
+    Parameters
+    ----------
+    points : tuple of PathPoint
+        The points: all C of the first gamma, then of the next.
+    links : tuple of dict
+        For each point the solution of every problem that its fit poses.
+    grid : object
+        The data and parameters, from which estimators are made.
+    """
+
+    points: tuple[PathPoint, ...]
+    links: tuple[dict[bytes, Link], ...] = field(repr=False)
+    grid: Any = field(repr=False)
+
+    @property
+    def n_kernel_evaluations(self) -> int:
+        """Kernel values computed for the whole grid."""
+        return sum(point.n_kernel_evaluations for point in self.points)
+
+    def estimator(self, index: int) -> Any:
+        """Return the estimator of a point, fitted: as a cold fit would leave it, to its tolerance.
+
+        Parameters
+        ----------
+        index : int
+            Which of `points`; negative ones count from the end.
+
+        Returns
+        -------
+        SVC or SVR
+            With what is told of the run in its attributes. Nothing is solved again.
+        """
+        index = range(len(self.points))[index]
+        return self.grid.build(index, self.links[index])
+
+    def scores(self, X: Any, y: Any) -> FloatVector:
+        """Return the score of every point: accuracy, or R² for regression.
+
+        Parameters
+        ----------
+        X : array, sparse matrix or DataFrame, shape (m, n_features)
+            Validation rows.
+        y : array-like, shape (m,)
+            Their labels or targets.
+
+        Returns
+        -------
+        array of float64, shape (n_points,)
+            Scores, in the order of `points`.
+        """
+        return np.array([self.estimator(k).score(X, y) for k in range(len(self.points))])
+
+
+def svm_path(
+    X: Any,
+    y: Any,
+    *,
+    Cs: Iterable[float],
+    gammas: Sequence[float | str] = ("scale",),
+    kernel: Any = "rbf",
+    sample_weight: Any = None,
+    estimator: type[SVC | SVR] = SVC,
+    **parameters: Any,
+) -> SVMPath:
+    """Solve a grid of C and gamma with warm starts and shared kernel rows.
+
+    Parameters
+    ----------
+    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix with ``kernel="precomputed"``.
+    y : array-like or dask collection, shape (n_samples,)
+        Labels, or targets; None where blocks or files hold them.
+    Cs : iterable of float
+        Costs, ascending. The closer they are, the cheaper is each.
+    gammas : sequence of float or {"scale", "auto"}, default ("scale",)
+        Kernel widths.
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel; those without a width take one entry of `gammas`, which has no effect.
+    sample_weight : array-like, shape (n_samples,), or None
+        Weights of rows.
+    estimator : {SVC, SVR}, default SVC
+        What is trained.
+    **parameters : dict
+        Other parameters of the estimator: ``tol``, ``class_weight``, ``cache_size``, ``epsilon``, ... With ``client``
+        one gang of its workers solves the whole grid; the estimators then have no client.
+
+    Returns
+    -------
+    SVMPath
+        A record for each point, and on demand its fitted estimator.
+
+    Raises
+    ------
+    InvalidParameterError
+        C do not ascend, a grid is empty, or the estimator is another.
+    InvalidDataError
+        The data cannot be trained on.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dsgd.svm import svm_path
+    >>> X = np.random.default_rng(0).normal(size=(60, 2))
+    >>> path = svm_path(X, X[:, 0] > 0, Cs=[0.1, 1.0, 10.0])
+    >>> [point.C for point in path.points], path.estimator(-1).converged_
+    ([0.1, 1.0, 10.0], True)
+    """
+    costs = _check_grid(Cs, gammas, estimator)
+    grid = _Grid(estimator, {"kernel": kernel, **parameters}, costs, tuple(gammas), X, y, sample_weight)
+    grid, chains = grid.solve()
+    points: list[PathPoint] = []
+    links: list[dict[bytes, Link]] = []
+    for k in range(len(costs) * len(grid.gammas)):
+        found = {key: chain[k] for key, chain in chains.items()}
+        points.append(_describe(grid.build(k, found), list(found.values())))
+        links.append(found)
+    return SVMPath(tuple(points), tuple(links), grid)
+
+
+def _check_grid(Cs: Iterable[float], gammas: Sequence[float | str], estimator: Any) -> tuple[float, ...]:
+    """Return the costs."""
+    if not (isinstance(estimator, type) and issubclass(estimator, SVC | SVR)):
+        raise InvalidParameterError(
+            f"svm_path(estimator=...) must be the class SVC or SVR of dsgd.svm. Got {estimator!r}; its parameters are "
+            "further keywords of svm_path."
+        )
+    if isinstance(gammas, str) or len(gammas) == 0:
+        raise InvalidParameterError(f"svm_path(gammas=...) must be a sequence of at least one width. Got {gammas!r}.")
+    costs = tuple(Cs)
+    if not costs:
+        raise InvalidParameterError("svm_path(Cs=...) must hold at least one cost. Got none.")
+    for cost in costs:
+        check_number("svm_path(Cs=...)", cost, low=0, open_low=True)
+    if any(b <= a for a, b in pairwise(costs)):
+        raise InvalidParameterError(
+            f"svm_path(Cs=...) must ascend: each C starts from the smaller one before. Got {costs!r}; sort them."
+        )
+    return tuple(float(cost) for cost in costs)
+
+
+def _describe(model: Any, links: list[Link]) -> PathPoint:
+    return PathPoint(
+        C=float(model.C),
+        gamma=float(model._gamma),
+        dual_objective=model.dual_objective_,
+        gap=model.gap_,
+        converged=model.converged_,
+        n_support=len(model.support_),
+        n_iter=int(np.sum(model.n_iter_)),
+        n_kernel_evaluations=model.n_kernel_evaluations_,
+        n_products=sum(link.n_products for link in links),
+        n_samples=sum(link.upper.shape[1] for link in links),
+        n_proven=sum(link.n_proven for link in links),
+        seconds=sum(link.seconds for link in links),
+    )
+
+
+class _Posed(Exception):  # noqa: N818
+    """A fit has come to its first problem, and no more is wanted of it."""
+
+
+@dataclass(frozen=True)
+class _Grid:
+    """Makes estimators of a grid: runs their fits, and answers the problems of these from what is known."""
+
+    estimator: type[SVC | SVR]
+    parameters: dict[str, Any]
+    costs: tuple[float, ...]
+    gammas: tuple[float | str, ...]
+    X: Any
+    y: Any
+    sample_weight: Any
+    #: What a gang has left of the grid, and attributes that every estimator of it has.
+    record: PathRecord | None = None
+    common: dict[str, Any] = field(default_factory=dict)
+
+    def _model(self, gamma: float | str, C: float) -> Any:
+        return self.estimator(C=C, gamma=gamma, **self.parameters)
+
+    def solve(self) -> tuple[_Grid, dict[bytes, list[Link]]]:
+        """Solve every problem that a fit poses at all points; return what makes estimators and solutions by problem."""
+        chains: dict[bytes, list[Link]] = {}
+        model = self._model(self.gammas[0], self.costs[0])
+        if model._uses_cluster(self.X):
+            return self._solve_on_cluster(model)
+        widths = [None, *(self._width(gamma) for gamma in self.gammas[1:])]
+
+        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+            shared = None
+            if kernel.name == "rbf" and len(widths) > 1 and share_pays(X):
+                cache_bytes //= 2
+                shared = Distances(X, rows, cache_bytes, pool.n_threads)
+            chain: list[Link] = []
+            for width in widths:
+                known = kernel if width is None else replace(kernel, gamma=width)
+                chain += self._chain(model, known, X, rows, dual, shared, pool, cache_bytes)
+            chains[rows.tobytes()] = chain
+            return chain[0].solution
+
+        self._fit(model, answer)
+        return self, chains
+
+    def _solve_on_cluster(self, model: Any) -> tuple[_Grid, dict[bytes, list[Link]]]:
+        """Solve all on one gang; what it leaves takes the place of the data."""
+        if getattr(model, "probability", False) is True:
+            raise InvalidParameterError(
+                "svm_path(probability=True) needs machines of parts of the rows at each point, which a grid on a "
+                "cluster does not solve. Take probability=False, and fit an estimator at the point that is chosen."
+            )
+        blank = replace(self, X=None, y=None, sample_weight=None, parameters={**self.parameters, "client": None})
+        model._program = (solve_path_on_rank, self.gammas, blank.chain_on_rank)
+        model.fit(self.X, self.y, sample_weight=self.sample_weight)
+        record: PathRecord = model._record
+        names = ("n_features_in_", "feature_names_in_", "classes_", "ledger_", "fit_report_")
+        common = {name: getattr(model, name) for name in names if hasattr(model, name)}
+        chains = {key: [link for part in record.chains for link in part[key]] for key in record.chains[0]}
+        return replace(blank, record=record, common=common), chains
+
+    def chain_on_rank(
+        self, model: Any, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int
+    ) -> list[Link]:
+        """Solve a problem at all costs of one kernel, together with the other ranks."""
+        return self._chain(model, kernel, X, rows, dual, None, pool, cache_bytes)
+
+    def _chain(
+        self,
+        model: Any,
+        kernel: Kernel,
+        X: Any,
+        rows: IntVector,
+        dual: Dual,
+        shared: Distances | None,
+        pool: Pool,
+        cache_bytes: int,
+    ) -> list[Link]:
+        """Solve a problem at all costs of one kernel."""
+        tol, largest, factors = float(model.tol), float(dual.upper.max()), [C / self.costs[0] for C in self.costs]
+        dtypes = [row_dtype(kernel, len(rows), largest * factor, tol) for factor in factors]
+        if shared is None:
+            matrix = model._make_matrix(kernel, X, rows, largest, tol, pool, cache_bytes)
+        else:
+            matrix = KernelMatrix(
+                shared.kernel(kernel.gamma),
+                shared.rows,
+                samples=None,
+                dtype=dtypes[0],
+                cache_bytes=cache_bytes,
+                pool=pool,
+            )
+        # On a gang a rank has its own rows only, and nothing is proven before a run.
+        norms = feature_norms(kernel, X) if model._gang is None else None
+        return solve_chain(
+            dual,
+            matrix,
+            factors,
+            dtypes=dtypes,
+            norms=None if norms is None else norms[rows],
+            tol=tol,
+            max_iter=int(model.max_iter),
+            elimination=model._policy(),
+            cache_bytes=cache_bytes,
+            count_products=None if shared is None else lambda: shared.n_computed,
+        )
+
+    def _width(self, gamma: float | str) -> float:
+        """Return the number behind a gamma, which depends on the rows that a fit keeps."""
+        model = self._model(gamma, self.costs[0])
+
+        def stop(*_: Any) -> Solution:
+            raise _Posed
+
+        if isinstance(gamma, str):
+            with contextlib.suppress(_Posed):
+                self._fit(model, stop)
+            return float(model._gamma)
+        model._check_parameters()
+        return float(gamma)
+
+    def build(self, index: int, known: dict[bytes, Link]) -> Any:
+        """Return the fitted estimator of a point."""
+        j, k = divmod(index, len(self.costs))
+
+        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+            del kernel, X, pool, cache_bytes
+            found = known[rows.tobytes()]
+            # The bounds of a fit and those of the chain may differ in the last bit.
+            alpha = np.where(found.solution.alpha >= found.upper, dual.upper, found.solution.alpha)
+            return replace(found.solution, alpha=np.minimum(alpha, dual.upper))
+
+        model = self._model(self.gammas[j], self.costs[k])
+        if self.record is None:
+            return self._fit(model, answer)
+        model.__dict__.update(self.common)
+        return self.record.build(model, j, answer)
+
+    def _fit(self, model: Any, answer: Any) -> Any:
+        model._answer = answer
+        model.fit(self.X, self.y, sample_weight=self.sample_weight)
+        del model._answer
+        return model

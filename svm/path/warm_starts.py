@@ -1,0 +1,166 @@
+r"""One kernel problem at ascending costs: every solution is the start of the next, over the same kernel rows.
+
+Problem: the dual of `dsgd.svm.kernel_solver.block` at bounds f_1 C < f_2 C < ... Going from C to ρC, the variables ρα
+are feasible, leave those at a bound at their bound, and have K(y ρα) = ρ K(yα), which is known: a run begins without a
+kernel value, and near its end where most support vectors sit at the bound. Kernel rows do not depend on C, so one cache
+serves all. Where the kernel matrix does not fit into it, samples that are proven to sit at a bound at the next C
+(`dsgd.svm.certify.screening`) are left out from the beginning; on coarse grids these are few.
+
+Every run ends as a cold one does, with the gap over all samples in float64 below tol, so what was carried over cannot
+show in the result. Cost: a cold run at the first C; from then on the rows of samples that were no support vectors
+before, and in float64 the n values of each variable that changes by more than its scale.
+
+Source: DeCoste and Wagstaff, "Alpha seeding for support vector machines", KDD 2000, for scaled starts. Departures: the
+indicators are scaled too, and rows are kept.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.certify.screening import path_ball, prove
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.elimination import Elimination
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["Link", "solve_chain"]
+
+
+#: Samples whose mean is the point that distances in feature space are taken from.
+_N_MEAN = 64
+
+
+@dataclass(frozen=True)
+class Link:
+    """One solution of a chain.
+
+    Parameters
+    ----------
+    solution : Solution
+        What the solver found; counts are those of this run.
+    upper : array, shape (r, n)
+        The bounds.
+    n_proven : int
+        Samples proven to sit at a bound before the run.
+    n_products : int
+        Pairs of rows multiplied.
+    seconds : float
+        Wall time.
+    """
+
+    solution: Solution
+    upper: FloatMatrix
+    n_proven: int
+    n_products: int
+    seconds: float
+
+
+def solve_chain(
+    dual: Dual,
+    matrix: KernelMatrix,
+    factors: Sequence[float],
+    *,
+    dtypes: Sequence[Any],
+    norms: FloatVector | None,
+    tol: float,
+    max_iter: int,
+    elimination: Elimination,
+    cache_bytes: int,
+    count_products: Callable[[], int] | None = None,
+) -> list[Link]:
+    """Solve a problem at ascending multiples of its bounds.
+
+    Parameters
+    ----------
+    dual : Dual
+        The problem at the first bounds, y'α being zero.
+    matrix : KernelMatrix
+        Kernel values among its samples.
+    factors : sequence of float
+        By what the bounds are multiplied; the first is 1.
+    dtypes : sequence of dtype
+        float32 or float64, what rows must have at each factor.
+    norms : array, shape (n,), or None
+        Norms of the samples in feature space; None proves nothing before a run.
+    tol, max_iter, elimination
+        As for `dsgd.svm.kernel_solver.block.solve`, of each run.
+    cache_bytes : int
+        Bytes of rows that `matrix` may hold.
+    count_products : callable or None
+        Returns the pairs of rows multiplied so far; None counts kernel values.
+
+    Returns
+    -------
+    list of Link
+        One per factor.
+    """
+    links: list[Link] = []
+    count = count_products or (lambda: matrix.n_evaluations)
+    for k, factor in enumerate(factors):
+        begin = time.perf_counter()
+        n_evaluations, n_hits, n_products, n_proven = matrix.n_evaluations, matrix.n_hits, count(), 0
+        now = dual
+        if links:
+            last, ratio = links[-1], factor / factors[k - 1]
+            before = replace(dual, upper=last.upper, alpha=last.solution.alpha)
+            now = _scaled(before, last.solution.u, ratio, dual.upper * factor)
+            proven = np.zeros(matrix.n, dtype=np.bool_)
+            if norms is not None:
+                norms = _distances_from_mean(matrix, norms) if k == 1 else norms
+                values = prove(before, path_ball(before, last.solution.u, ratio), norms, ratio=ratio)
+                n_proven = int(np.isfinite(values).all(axis=0).sum())
+                proven = _is_there(values, now)
+            if np.dtype(dtypes[k]) != matrix.dtype == np.float32:
+                matrix.set_dtype(np.float64)
+            # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
+            is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
+            _activate(matrix, proven & is_tight)
+        found = solve(now, matrix, tol=tol, max_iter=max_iter, elimination=elimination)
+        spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
+        counts = np.array(spent, dtype=np.float64)
+        matrix.peers.add_up(counts)
+        found = replace(found, n_evaluations=int(counts[0]), n_hits=int(counts[1]))
+        links.append(Link(found, now.upper, n_proven, int(counts[2]), time.perf_counter() - begin))
+    return links
+
+
+def _distances_from_mean(matrix: KernelMatrix, norms: FloatVector) -> FloatVector:
+    """Return the distances of samples from the mean of a few: with an intercept they do for norms, and are smaller."""
+    some = np.arange(min(_N_MEAN, matrix.n)) * matrix.n // min(_N_MEAN, matrix.n)
+    means = matrix.product(np.arange(matrix.n), some, np.full(len(some), 1.0 / len(some)), np.float64)
+    squares = norms * norms
+    # Rounding of the difference must not make a distance smaller than it is.
+    apart: FloatVector = np.maximum(squares - 2.0 * means + means[some].mean(), 0.0) + 1e-12 * (1.0 + squares)
+    return np.sqrt(apart)
+
+
+def _scaled(before: Dual, u: FloatVector, ratio: float, upper: FloatMatrix) -> Dual:
+    """Return the problem at the bounds `upper`, with the solution of before, scaled, as its start."""
+    alpha = np.where(before.alpha >= before.upper, upper, np.minimum(ratio * before.alpha, upper))
+    return replace(before, upper=upper, alpha=alpha, u=ratio * u)
+
+
+def _is_there(values: FloatMatrix, dual: Dual) -> AnyArray:
+    """Return the samples whose variables are all at the bound that is proven for them, shape (n,)."""
+    at_zero, at_upper = (values == 0.0) & (dual.alpha <= 0.0), (values > 0.0) & (dual.alpha >= dual.upper)
+    return np.asarray((at_zero | at_upper).all(axis=0))
+
+
+def _activate(matrix: KernelMatrix, out: AnyArray) -> None:
+    """Make all samples active but those in `out`; what is cached of the others is kept."""
+    if out.all():
+        out = np.zeros_like(out)
+    stays = ~out[matrix.active]
+    if not stays.all() and stays.any():
+        matrix.shrink(np.flatnonzero(stays))
+    peers = matrix.peers
+    missing = peers.join(np.setdiff1d(peers.mine(np.flatnonzero(~out)), matrix.active))
+    if len(missing):
+        matrix.extend(missing)
