@@ -253,6 +253,20 @@ def test_accuracy_claim_fails_beyond_half_a_point():
     assert claim_on(check_claims(summarise(rows)), "Test accuracy").holds is False
 
 
+def test_accuracy_claim_is_undecided_where_seeds_differ_by_more_than_the_margin():
+    """Means over seeds that lie within a standard error of the margin decide nothing, whichever side they are on."""
+    verdicts = {}
+    for shift in (0.004, -0.008, -0.1):
+        rows = made_rows(replace(STUDY, seeds=(0, 1, 2)))
+        for row in rows:
+            if row["every"] == 512:
+                row["test_accuracy"] += shift + (-0.02, 0.0, 0.02)[row["seed"]]
+        claim = claim_on(check_claims(summarise(rows)), "Test accuracy")
+        verdicts[shift] = claim.verdict
+        assert claim.ours == f"{100 * shift:+.2f} ± {2 / 3**0.5:.2f} points"
+    assert verdicts == {0.004: "undecided", -0.008: "undecided", -0.1: "does not hold"}
+
+
 def test_what_was_not_run_is_not_judged():
     """A study of the sequential run alone leaves every claim open, and its report can be written."""
     rows = [row for row in made_rows() if row["ranks"] == 1]

@@ -25,11 +25,13 @@ class Claim:
     ours : str
         The figure of this study.
     holds : bool or None
-        Whether the claim holds here; None if the study did not run what would decide it.
+        Whether the claim holds here; None if the study did not run what would decide it, or it is undecided.
     note : str
         What to know before believing either figure.
     trivial : bool
         Whether the model is no better than always predicting the commonest label.
+    undecided : bool, default False
+        Whether it was run, and the noise between seeds is too large to tell.
     """
 
     name: str
@@ -39,11 +41,12 @@ class Claim:
     holds: bool | None
     note: str
     trivial: bool = False
+    undecided: bool = False
 
     @property
     def verdict(self) -> str:
         """The outcome in words."""
-        return {True: "holds", False: "does not hold", None: "not run"}[self.holds]
+        return {True: "holds", False: "does not hold", None: "undecided" if self.undecided else "not run"}[self.holds]
 
 
 def claims_table(claims: Sequence[Claim]) -> Table:

@@ -11,7 +11,7 @@ from dsgd.study.msf import published, tables
 from dsgd.study.msf.claims import check_claims
 from dsgd.study.msf.grid import Study
 from dsgd.study.msf.plots import study_figures
-from dsgd.study.msf.summary import Summary, summarise
+from dsgd.study.msf.summary import Summary, difference, summarise
 
 __all__ = ["study_page", "verdict"]
 
@@ -64,6 +64,9 @@ def verdict(summary: Summary, claims: Sequence[Claim]) -> str:
     """Return the answer of the study in a sentence or two."""
     found = _against_frequent(summary)
     count = f"{tally(claims)} published claims hold here."
+    unknown = sum(claim.undecided for claim in claims)
+    if unknown:
+        count += f" {unknown} undecided: the seeds differ by more than the margin."
     if found is None:
         return f"This study did not run both every=1 and every={published.RARE} on two or more processes. {count}"
     falls, speedups, best, losses, ranks = found
@@ -88,7 +91,7 @@ def _against_frequent(summary: Summary) -> tuple[list[float], list[float], list[
         falls.append(1 - rare.median("communication_s") / first.median("communication_s"))
         speedups.append(first.median("train_s") / rare.median("train_s"))
         best.append(sequential.median("train_s") / min(cell.median("train_s") for cell in cells.values()))
-        losses.append(100 * (rare.median("test_accuracy") - sequential.median("test_accuracy")))
+        losses.append(100 * difference(rare, sequential, "test_accuracy")[0])
     return (falls, speedups, best, losses, ranks) if falls else None
 
 

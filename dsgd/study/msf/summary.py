@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import Stat, grouped
 
-__all__ = ["Cell", "Summary", "summarise", "target_reached"]
+__all__ = ["Cell", "Summary", "difference", "summarise", "target_reached"]
 
 
 @dataclass(frozen=True)
@@ -99,6 +101,31 @@ def summarise(rows: Iterable[Row]) -> Summary:
     order = {dataset: number for number, dataset in enumerate(dict.fromkeys(dataset for dataset, _, _ in groups))}
     keys = sorted(groups, key=lambda key: (order[key[0]], key[1], key[2] or 0))
     return Summary([Cell(dataset, ranks, every, groups[dataset, ranks, every]) for dataset, ranks, every in keys])
+
+
+def difference(cell: Cell, other: Cell, name: str) -> tuple[float, float | None]:
+    """Return by how much the mean of a column over seeds is above another cell's, and the standard error of that.
+
+    Means, because what a model scores scatters to both sides: the median of three seeds is no more certain, and says
+    nothing of how certain it is.
+
+    Parameters
+    ----------
+    cell, other : Cell
+        Runs whose seeds are drawn independently.
+    name : str
+        A column that every row has.
+
+    Returns
+    -------
+    tuple of (float, float or None)
+        Difference and standard error; no error where a cell has one seed only.
+    """
+    ours, theirs = ([float(row[name]) for row in each.rows] for each in (cell, other))
+    change = statistics.fmean(ours) - statistics.fmean(theirs)
+    if min(len(ours), len(theirs)) < 2:
+        return change, None
+    return change, math.sqrt(sum(statistics.variance(values) / len(values) for values in (ours, theirs)))
 
 
 def target_reached(row: Row, target: float) -> tuple[int, float] | None:
