@@ -332,34 +332,35 @@ def _train(
     mail: Mail | None,
 ) -> list[MemberOutcome]:
     """Run the members and return their outcomes in order."""
-    futures = [
-        session.client.submit(
+    futures: list[Future] = []
+    for number, member in enumerate(plan.members):
+        task = MemberTask(
+            session.fence(number),
+            member.worker.address,
+            member.worker.host,
+            member.worker.nthreads,
+            plan.ranks_of,
+            member.blocks,
+            tuple(blocks[index].key for index in member.blocks),
+            member.block_nbytes,
+            payload,
+            session.timeout_s,
+            algorithm,
+            wires,
+            recovery.is_possible,
+            mail,
+            for_first if number == 0 else b"",
+        )
+        future = session.client.submit(
             run_member,
-            MemberTask(
-                session.fence(number),
-                member.worker.address,
-                member.worker.host,
-                member.worker.nthreads,
-                plan.ranks_of,
-                member.blocks,
-                tuple(blocks[index].key for index in member.blocks),
-                member.block_nbytes,
-                payload,
-                session.timeout_s,
-                algorithm,
-                wires,
-                recovery.is_possible,
-                mail,
-                for_first if number == 0 else b"",
-            ),
+            task,
             key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
             workers=[member.worker.address],
             allow_other_workers=False,
             pure=False,
             priority=_PRIORITY,
         )
-        for number, member in enumerate(plan.members)
-    ]
+        futures.append(future)
     session.futures += futures
     recovery.started(plan)
 

@@ -18,11 +18,14 @@ Source: a multiple of what was measured, bounded on both sides, as TCP's retrans
 
 from __future__ import annotations
 
+import contextlib
 from collections import deque
+from collections.abc import Iterator
 from statistics import median
 from typing import Final, Literal
 
 from dsgd.comm.base import AbstractTransport
+from dsgd.errors import GangTimeoutError
 
 __all__ = ["Deadlines", "Kind", "RoundTimes"]
 
@@ -137,6 +140,16 @@ class Deadlines:
             rounds = self._times["round"]
             wanted_s = max(wanted_s, rounds.wanted_s) if rounds.is_known else wanted_s
         return min(self._limit_s, max(self._floor_s, wanted_s))
+
+    @contextlib.contextmanager
+    def explained(self) -> Iterator[None]:
+        """Add to a missed deadline a note that says how it came about."""
+        try:
+            yield
+        except GangTimeoutError as error:
+            if text := self.explain():
+                error.add_note(text)
+            raise
 
     def explain(self) -> str:
         """Return how the present deadline came about, for whoever missed it; empty where it is the limit given."""

@@ -10,11 +10,11 @@ message and so agree whether training ends (`dsgd.runtime.train.epoch`). In betw
 
 from __future__ import annotations
 
+import contextlib
 import sys
 
 import numpy as np
 
-from dsgd.errors import GangTimeoutError
 from dsgd.local import SGD, Shard
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
@@ -57,33 +57,22 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
     """
     watch = StragglerWatch(rank.number, rank.size, rank.ledger, rank.ledger.clock)
     run = begin_run(rank, data, job)
-    rounds = Rounds(run)
-    try:
-        return _train(run, rounds, watch)
-    except GangTimeoutError as error:
-        if text := run.deadlines.explain():
-            error.add_note(text)
-        raise
-    finally:
-        rounds.close()
-
-
-def _train(run: Run, rounds: Rounds, watch: StragglerWatch) -> TrainResult:
-    at, job = run.at, run.job
-    keeping, note = _take_up_state(run)
-    epoch_end = EpochEnd(run, keeping, watch)
-    resumed, ended = note is not None, at.stop_rule.stopped
-    while at.epoch < job.max_iter and not ended:
-        n_rounds = _run_epoch(run, rounds, keeping, resumed=resumed)
-        ended = epoch_end.end(rounds, n_rounds)
-        resumed = False
-    left = None if job.leaves is None else leave(run.rank, job, at, run.rows)
-    averaged, n_averaged = bring_together(run, at.params)
-    if isinstance(job.strategy, AbstractUnderWay):
-        run.rank.ledger.begin_round("collect")
-        job.strategy.leave(run.rank.group, at.vector, at.strategy)
-        run.rank.ledger.end_round()
-    settle(run, is_last=True)
+    at = run.at
+    with run.deadlines.explained(), contextlib.closing(Rounds(run)) as rounds:
+        keeping, note = _take_up_state(run)
+        epoch_end = EpochEnd(run, keeping, watch)
+        resumed, ended = note is not None, at.stop_rule.stopped
+        while at.epoch < job.max_iter and not ended:
+            n_rounds = _run_epoch(run, rounds, keeping, resumed=resumed)
+            ended = epoch_end.end(rounds, n_rounds)
+            resumed = False
+        left = None if job.leaves is None else leave(rank, job, at, run.rows)
+        averaged, n_averaged = bring_together(run, at.params)
+        if isinstance(job.strategy, AbstractUnderWay):
+            rank.ledger.begin_round("collect")
+            job.strategy.leave(rank.group, at.vector, at.strategy)
+            rank.ledger.end_round()
+        settle(run, is_last=True)
     return TrainResult(
         at.params,
         averaged,

@@ -121,7 +121,9 @@ class Rounds:
         begin = ledger.clock() if ledger.timing else 0.0
         self._rank.check()
         if self._job.strategy.exchanges == "model":
-            self._walk(start, stop, begin)
+            self._begin_walk()
+            self._run.walk.over(start, stop)
+            self._end_walk(begin)
             self._exchange_models(clock, due=due, decides=decides)
         else:
             self._exchange_gradients(clock, start, stop, begin)
@@ -131,26 +133,27 @@ class Rounds:
         if clock.ends_epoch and due:
             self._deadlines.begin_edge(ledger.clock())
 
-    def _walk(self, start: int, stop: int, begin: float) -> None:
-        """Take local steps, beside the exchange of the round before if that is how it is done."""
+    def _begin_walk(self) -> None:
+        """Begin the exchange of the round before, where steps are taken beside it; note where the steps start."""
         if self._delayed is not None:
             self._delayed.start(self._weights.weight)
-        if self._weights.scale == 1.0:
-            self._run.walk.over(start, stop)
-        else:
-            self._walk_scaled(start, stop)
+        if self._weights.scale != 1.0:
+            self._start[:] = self._at.mixing()
+            self._at.mixed()
+
+    def _end_walk(self, begin: float) -> None:
+        """Scale what the steps have changed, and end the exchange that ran beside them."""
+        if self._weights.scale != 1.0:
+            self._scale_change()
         if self._ledger.timing:
             self._ledger.charge(COMPUTE, self._ledger.clock() - begin)
         if self._delayed is not None:
             self._delayed.finish(self._at.mixing())
             self._at.mixed()
 
-    def _walk_scaled(self, start: int, stop: int) -> None:
-        """Take local steps, and multiply what they change: of ranks that count alike the rates may differ."""
+    def _scale_change(self) -> None:
+        """Multiply what local steps have changed: of ranks that count alike the rates may differ."""
         at, before = self._at, self._start
-        before[:] = at.mixing()
-        at.mixed()
-        self._run.walk.over(start, stop)
         self._rank.worked(params=at.params.size)
         vector = at.mixing()
         vector -= before
