@@ -8,12 +8,14 @@ import resource
 import sys
 import threading
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
 from dsgd.collectives import Algorithm, Group
 from dsgd.comm import AbortFlag
+from dsgd.comm.base import AbstractTransport
+from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.wires import inproc, inproc_mailbox
 from dsgd.errors import AbortedError
 from dsgd.ledger import Ledger, RankLedger
@@ -21,7 +23,7 @@ from dsgd.runtime.pools import count_cores, limit_pools
 from dsgd.runtime.progress import heeding
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
 
-__all__ = ["peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
+__all__ = ["ThreadGang", "peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
 
 _JOIN_SLICE_S: Final = 0.1  # how long the main thread is deaf to ctrl-C
 
@@ -71,54 +73,29 @@ def run_on_threads(
     Exception
         Whatever the first rank that failed has raised.
     """
-    size = len(data)
     begin = time.perf_counter()
-    abort = AbortFlag()
-    mail = Mail(in_pairs=True) if mail is None else mail
-    n_ends = size + mail.n_servers
-    ledgers = [RankLedger(r) for r in range(n_ends)]
+    gang = ThreadGang(program, data, args, mail, on_event, given)
+    size, abort = gang.size, gang.abort
+    ledgers = [RankLedger(r) for r in range(gang.n_ends)]
     transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers[:size], aborts=[abort] * size)
-    mailboxes = [] if mail.in_pairs else inproc_mailbox.connect(ledgers, [abort] * n_ends, timeout_s)
+    mailboxes = [] if gang.mail.in_pairs else inproc_mailbox.connect(ledgers, [abort] * gang.n_ends, timeout_s)
     for transport, mailbox in zip(transports, mailboxes, strict=False):
         transport.mailbox = mailbox
-    values: list[Any] = [None] * size
-    errors: list[tuple[int, BaseException]] = []
     n_threads = max(1, count_cores() // size)
-    enough = threading.Event()
-
-    def attend(number: int) -> None:
-        assert mail.serve is not None  # a gang without it has no servers
-        try:
-            mail.serve(Server(mailboxes[number], size, abort), *args)
-        except BaseException as error:
-            errors.append((number, error))
-            abort.set(f"server {number} raised {type(error).__name__}: {error}")
-        finally:
-            mailboxes[number].close()
 
     def work(number: int) -> None:
         if number >= size:
-            attend(number)
+            with gang.watching(number, mailboxes[number]):
+                gang.serve(Server(mailboxes[number], size, abort))
             return
         transport = transports[number]
-        own: dict[str, Any] = {"given": given} if number == 0 else {}
-        if on_event and number == 0:
-            own["publish"] = heeding(on_event, enough)
-        try:
-            rank = Rank(Group(transport, algorithm), abort, n_threads=n_threads, enough=enough, **own)
+        with gang.watching(number, transport, transport.mailbox):
+            group = Group(transport, algorithm)
+            # A rank alone has all cores, and the pools of its process are as the user has set them.
             with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
-                values[number] = program(rank, data[number], *args)
-        except BaseException as error:
-            errors.append((number, error))
-            abort.set(f"rank {number} raised {type(error).__name__}: {error}")
-        finally:
-            transport.close()
-            if transport.mailbox is not None:
-                transport.mailbox.close()
+                gang.train(group, n_threads)
 
-    run_threads(work, range(n_ends), abort)
-    if errors:
-        raise root_cause(errors)
+    value = gang.run(work)
     stats = [
         {
             "rank": r,
@@ -131,7 +108,97 @@ def run_on_threads(
         for r in range(size)
     ]
     ledger = Ledger([keeper.records() for keeper in ledgers], elapsed_s=time.perf_counter() - begin)
-    return GangResult(values[0], stats, ledger)
+    return GangResult(value, stats, ledger)
+
+
+class ThreadGang:
+    """What ranks and servers that are threads of this process run, what stops all of them, and what comes of it.
+
+    Parameters
+    ----------
+    program : RankProgram
+        Called as ``program(rank, data[r], *args)``.
+    data : sequence
+        What each rank works on, by rank.
+    args : tuple
+        Further arguments, the same objects for every rank.
+    mail : Mail or None
+        Which servers come after the ranks; None stands for none.
+    on_event : callable or None
+        Receives what rank 0 publishes, in the thread of rank 0.
+    given : object
+        What rank 0 alone is given.
+
+    Attributes
+    ----------
+    size : int
+        How many ranks there are.
+    n_ends : int
+        How many ranks and servers.
+    abort : AbortFlag
+        The flag of all of them.
+    """
+
+    def __init__(
+        self,
+        program: RankProgram,
+        data: Sequence[Any],
+        args: tuple[Any, ...],
+        mail: Mail | None,
+        on_event: Callable[[Mapping[str, Any]], None] | None,
+        given: Any,
+    ) -> None:
+        self._program, self._data, self._args = program, data, args
+        self.mail = Mail(in_pairs=True) if mail is None else mail
+        self.size = len(data)
+        self.n_ends = self.size + self.mail.n_servers
+        self.abort = AbortFlag()
+        self._enough = threading.Event()
+        self._of_first: dict[str, Any] = {"given": given}
+        if on_event:
+            self._of_first["publish"] = heeding(on_event, self._enough)
+        self._value: Any = None
+        self._errors: list[tuple[int, BaseException]] = []
+
+    def run(self, work: Callable[[int], None]) -> Any:
+        """Call `work` for every rank and server, see `run_threads`; return what the program returned on rank 0.
+
+        Raises
+        ------
+        Exception
+            Whatever the first rank that failed has raised.
+        """
+        run_threads(work, range(self.n_ends), self.abort)
+        if self._errors:
+            raise root_cause(self._errors)
+        return self._value
+
+    @contextlib.contextmanager
+    def watching(self, number: int, *ends: AbstractTransport | AbstractMailbox | None) -> Iterator[None]:
+        """Keep what a rank or server raises, which stops the others; close what it talked over, however it ended."""
+        try:
+            yield
+        except BaseException as error:
+            self._errors.append((number, error))
+            who = "rank" if number < self.size else "server"
+            self.abort.set(f"{who} {number} raised {type(error).__name__}: {error}")
+        finally:
+            for end in ends:
+                if end is not None:
+                    end.close()
+
+    def train(self, group: Group, n_threads: int = 1) -> None:
+        """Run the program on a rank."""
+        own = self._of_first if group.rank == 0 else {}
+        rank = Rank(group, self.abort, n_threads=n_threads, enough=self._enough, **own)
+        value = self._program(rank, self._data[group.rank], *self._args)
+        if group.rank == 0:
+            self._value = value
+
+    def serve(self, server: Server) -> None:
+        """Run what servers run."""
+        assert self.mail.serve is not None  # a gang without it has no servers
+        self.mail.serve(server, *self._args)
 
 
 def peak_rss_bytes() -> int:

@@ -13,21 +13,18 @@ Cost: the work of all ranks on one core, and some ten microseconds a message.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm import AbortFlag
 from dsgd.comm.memory.commons import Commons
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
-from dsgd.runtime.progress import heeding
-from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
-from dsgd.runtime.threads import peak_rss_bytes, root_cause, run_threads
+from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
+from dsgd.runtime.threads import ThreadGang, peak_rss_bytes
 from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
 from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
@@ -132,55 +129,32 @@ class SimulatedCluster:
         """
         if len(data) != self.ranks:
             raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
-        abort = AbortFlag()
-        mail = Mail(in_pairs=True) if mail is None else mail
-        n_ends = self.ranks + mail.n_servers
-        turns = Turns(n_ends, abort)
+        gang = ThreadGang(program, data, args, mail, on_event, given)
+        turns = Turns(gang.n_ends, gang.abort)
         network = network_for(self.network)
         fabric = Fabric(network, turns)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
-        parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, abort
-        # That of a server only charges it for work: it takes part in no collective.
-        transports = [SimTransport(rank, self.ranks, fabric, ledgers[rank], *parts) for rank in range(n_ends)]
-        mailboxes = [] if mail.in_pairs else connect(fabric, ledgers, abort)
-        commons = Commons()
-        for transport in transports:
-            transport.commons = commons
-        for transport, mailbox in zip(transports, mailboxes, strict=False):
-            transport.mailbox = mailbox
-        values: list[Any] = [None] * self.ranks
-        errors: list[tuple[int, BaseException]] = []
-        enough = threading.Event()
+        transports = self._transports(fabric, ledgers, gang)
 
         def work(number: int) -> None:
             transport = transports[number]
-            own: dict[str, Any] = {"given": given} if number == 0 else {}
-            if on_event and number == 0:
-                own["publish"] = heeding(on_event, enough)
             try:
-                turns.begin(number)
-                if number >= self.ranks:
-                    assert mail.serve is not None  # a gang without it has no servers
-                    mail.serve(Server(mailboxes[number], self.ranks, abort, transport.worked), *args)
-                    return
-                rank = Rank(Group(transport, algorithm), abort, enough=enough, **own)
-                values[number] = program(rank, data[number], *args)
-            except BaseException as error:
-                errors.append((number, error))
-                abort.set(f"rank {number} raised {type(error).__name__}: {error}")
+                with gang.watching(number, transport, transport.mailbox):
+                    turns.begin(number)
+                    if number < self.ranks:
+                        gang.train(Group(transport, algorithm))
+                        return
+                    assert transport.mailbox is not None  # servers talk by post
+                    gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked))
             finally:
-                transport.close()
-                if transport.mailbox is not None:
-                    transport.mailbox.close()
+                # Only now: to close its ends wakes peers, which only the rank whose turn it is may do.
                 turns.end(number)
 
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.
         with limit_pools(1):
-            run_threads(work, range(n_ends), abort)
-        if errors:
-            raise root_cause(errors)
+            value = gang.run(work)
         stats = [
             {
                 "rank": r,
@@ -195,4 +169,17 @@ class SimulatedCluster:
             for r in range(self.ranks)
         ]
         last_s = max(transport.clock.now for transport in transports)
-        return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
+        return GangResult(value, stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
+
+    def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
+        """Return the ends of all ranks and servers, with what ranks of one process share and their mailboxes."""
+        parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, gang.abort
+        # That of a server only charges it for work: it takes part in no collective.
+        transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
+        mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)
+        commons = Commons()
+        for transport in transports:
+            transport.commons = commons
+        for transport, mailbox in zip(transports, mailboxes, strict=False):
+            transport.mailbox = mailbox
+        return transports
