@@ -20,6 +20,7 @@ from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, announced, lazy
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -35,6 +36,7 @@ def _has_probabilities(model: SGDClassifier) -> bool:
     return True
 
 
+@inherit_docs
 class SGDClassifier(ClassifierMixin, AbstractSGD):
     """Linear classifier (SVM, logistic regression, ...) trained by parallel SGD.
 
@@ -50,86 +52,20 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
     loss : {"hinge", "log_loss", "modified_huber", "squared_hinge", "perceptron", "squared_error", "huber", \
 "epsilon_insensitive", "squared_epsilon_insensitive"}, default "hinge"
         The loss; ``"hinge"`` is a linear SVM, ``"log_loss"`` logistic regression.
-    penalty : {"l2", "l1", "elasticnet"} or None, default "l2"
-        The penalty R.
-    alpha : float, default 0.0001
-        Its strength.
-    l1_ratio : float, default 0.15
-        Share of L1 in the elastic net, in [0, 1].
-    fit_intercept : bool, default True
-        Whether b is learned.
-    max_iter : int, default 1000
-        Epochs at most.
     tol : float or None, default 1e-3
         Stop once the objective, training loss and penalty, or with `early_stopping` the validation score, has not
         improved by `tol` for `n_iter_no_change` epochs, of several classes once that of each against the rest has not.
         None trains for exactly `max_iter` epochs.
-    shuffle : bool, default True
-        Deal the rows of arrays of this process to ranks at random, and let a rank walk its own in an order drawn from
-        `random_state`, another one in each epoch; both go by what is in a row: the order given does not matter. False
-        keeps it. Rows that were made on a cluster stay with the workers that have them: where their order means
-        something, shuffle them first.
-    verbose : int, default 0
-        Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
-    epsilon : float, default 0.1
-        Threshold of the huber and epsilon-insensitive losses.
-    n_jobs : int or None, default None
-        Ranks in all: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster,
-        threads of its workers (None or -1: all; fewer are spread over the workers). Another number of ranks is another
-        model, the mean of models that have seen a part of the rows each, and no worse a one with the default `sync`:
-        there it is a limit, and `fit` in this process takes as many threads as have 1,000 rows each, one at least; see
-        ``fit_report_["ranks"]``. With other ones all train, and step at the rates of their own schedules: unless these
-        fall like 1/t, P ranks get less far in an epoch, at constant rates a P-th of the way, and may stop there.
-    random_state : int, RandomState or None, default None
-        Seeds the order of rows and the validation split.
     learning_rate : {"optimal", "constant", "invscaling", "adaptive", "pegasos", "per_epoch"}, default "optimal"
         Step size: 1/(alpha (t0 + t)), eta0, eta0/t^power_t, eta0 divided by 5 on plateaus, 1/(alpha t), and
         1/(alpha epoch) of the synchronisation-frequency study. t counts the samples of the rank.
-    eta0 : float, default 0.01
-        Initial step size.
     power_t : float, default 0.5
         Exponent of ``"invscaling"``; below zero, where rates grow, it is deprecated as in scikit-learn.
-    early_stopping : bool, default False
-        Hold rows out and stop when their score no longer improves.
     validation_fraction : float, default 0.1
         Share of rows held out. One rank holds out what scikit-learn's ``StratifiedShuffleSplit`` does with the same
         `random_state`; of several ranks each draws from its own rows.
-    n_iter_no_change : int, default 5
-        See `tol`.
     class_weight : dict, "balanced" or None, default None
         Weight of each class; ``"balanced"`` uses the counts over all data.
-    warm_start : bool, default False
-        Begin ``fit`` at the fitted model.
-    average : bool or int, default False
-        Return the mean of the iterates; an integer starts the mean after so many samples.
-    sync : int, str, strategy or None, default None
-        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. A text is
-        a short name in `dsgd.sync.STRATEGIES`, such as ``"epoch"``, ``"easgd"`` or ``"slowmo"``. None
-        averages every 1024 samples, and raises rates that do not fall like 1/t such that ranks get as far in an epoch
-        as one rank. Of no effect on a single rank.
-    optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
-        How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
-        `learning_rate`, with t counted in steps; most of these rules want ``learning_rate="constant"`` or
-        ``"invscaling"``.
-    client : distributed.Client, SimulatedCluster or None, default None
-        The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
-        a local cluster that is closed afterwards. With a `dsgd.sim.SimulatedCluster` ranks run in this process, on a
-        virtual clock.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
-    on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
-        What happens on a cluster when a worker is lost or hangs: raise the error; go on with all rows on the workers
-        that are left; or go on with the ranks that are left and the rows they hold. The objects say how often.
-    checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
-        Folder or URL where ``fit`` writes the state of training, every 30 seconds by default.
-    resume_from : str, path or None, default None
-        Folder or URL of checkpoints that ``fit`` goes on from, with the same data and parameters.
-    elastic : bool, default False
-        Whether workers that join the cluster take part from the next epoch on.
-    out_of_core : bool, default False
-        Keep the rows in files, on the disks of the workers or of this machine, and not in memory: for data that are
-        more than that. The model is the same to the bit.
 
     Attributes
     ----------
@@ -139,28 +75,7 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
         Intercepts.
     classes_ : array, shape (n_classes,)
         The labels, sorted.
-    n_features_in_ : int
-        Features seen in ``fit``.
-    feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
-    n_iter_ : int
-        Epochs run.
-    t_ : float
-        Step counter: one plus the steps that a rank has taken, which are samples or, with an `optimizer` and where
-        gradients are exchanged, minibatches.
-    loss_curve_ : list of float
-        Training loss of every epoch.
-    sync_history_ : list of dict
-        The periods of ``sync="auto"``, in order: since how many ``rows`` of the rank with the most rows, since when in
-        ``seconds`` of training, the ``period`` in rows, and ``why``. Empty with strategies that do not choose one.
-    ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank; a pickle of the model leaves it out.
-    fit_report_ : dict
-        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
-        tell of failures that the fit survived.
 
-    loss_functions : mapping
-        Of the class: the row of each loss, and the default of its threshold if it has one.
 
     See Also
     --------

@@ -48,7 +48,68 @@ _SLAB = 256
 
 
 class AbstractKernelSVM(AbstractClusterEstimator):
-    """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
+    """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.
+
+    Parameters
+    ----------
+    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
+        The kernel. A callable gets two blocks of rows and returns the values of all pairs; it is called for blocks,
+        never for the whole matrix at once. Rows that are no vectors, such as texts, it gets all at once, as lists.
+    gamma : {"scale", "auto"} or float, default "scale"
+        Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
+    elimination : str or dsgd.svm.Elimination, default "auto"
+        When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
+        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
+        half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
+    degree : int, default 3
+        Degree of ``"poly"``, not negative.
+    coef0 : float, default 0.0
+        Constant of poly and sigmoid.
+    tol : float, default 1e-3
+        Stop when the largest violation of optimality, over all samples in float64, is below.
+    shrinking : bool, default True
+        False turns elimination off.
+    cache_size : float, default 200
+        Megabytes of cached kernel rows at most.
+    n_jobs : int or None, default None
+        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
+        cluster either takes those of the worker.
+    client : distributed.Client or None, default None
+        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
+        the current client, or on a local cluster that is closed afterwards.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
+        Those rows; empty with ``"precomputed"``.
+    shape_fit_ : tuple
+        Shape of the training data.
+    fit_status_ : int
+        0 if the gap closed, else 1.
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.Ledger
+        Seconds and bytes of every rank; only where a gang trained.
+    fit_report_ : dict
+        Ranks, seconds, rounds, peak memory; only where a gang trained.
+    gap_ : float
+        Largest violation of the optimality conditions over all samples, in float64: LIBSVM's criterion. Of several
+        pairs of classes, the worst.
+    duality_gap_ : float
+        Primal less dual objective: ``dual_objective_`` is that close to the optimum, or closer. Of several pairs, the
+        sum.
+    dual_objective_ : float
+        Dual objective; of several pairs, the sum.
+    converged_ : bool
+        Whether ``gap_ < tol``.
+    n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
+        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
+    """
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
     kernel: Any

@@ -33,7 +33,46 @@ __all__ = ["AbstractLinearSVM"]
 
 
 class AbstractLinearSVM(AbstractLinearEstimator):
-    """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use."""
+    """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use.
+
+    Parameters
+    ----------
+    dual : bool or "auto", default "auto"
+        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
+    tol : float, default 1e-4
+        Relative duality gap, (primal - dual) / primal, to reach.
+    C : float, default 1.0
+        Weight of the losses against the penalty.
+    fit_intercept : bool, default True
+        Whether to append a constant feature.
+    intercept_scaling : float, default 1.0
+        Its value; the larger, the less its weight is penalised.
+    random_state : int, RandomState or None, default None
+        Seeds the order in which coordinate descent visits rows.
+    max_iter : int, default 1000
+        Most passes of coordinate descent (visits over rows) and most Newton steps.
+    penalize_intercept : bool, default True
+        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
+        `intercept_scaling` has no effect on the result.
+    client : distributed.Client or None, default None
+        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
+        list of blocks or files, on the current client, else on a cluster of this machine.
+    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
+        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        `dsgd.runtime.run_on_cluster`.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Features seen in ``fit``.
+    feature_names_in_ : array, shape (n_features,)
+        Their names, if X had any.
+    ledger_ : dsgd.ledger.Ledger
+        Seconds and bytes of every rank; after training on a cluster.
+    fit_report_ : dict
+        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
+        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
+    """
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
     loss: str

@@ -13,6 +13,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
@@ -26,6 +27,7 @@ from dsgd.validation import check_choice
 __all__ = ["LinearSVC"]
 
 
+@inherit_docs
 class LinearSVC(ClassifierMixin, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
@@ -44,45 +46,22 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         most of them zero.
     loss : {"squared_hinge", "hinge"}, default "squared_hinge"
         The loss.
-    dual : bool or "auto", default "auto"
-        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
-    tol : float, default 1e-4
-        Relative duality gap, (primal - dual) / primal, to reach.
-    C : float, default 1.0
-        Weight of the losses against the penalty.
     multi_class : {"ovr", "crammer_singer"}, default "ovr"
         One output per class, against the rest; or one joint problem of all classes, whose hinge is the largest
         excess of another class's score, so that `loss` and `dual` have no effect, as in scikit-learn.
-    fit_intercept : bool, default True
-        Whether to append a constant feature.
-    intercept_scaling : float, default 1.0
-        Its value; the larger, the less its weight is penalised.
     class_weight : dict, "balanced" or None, default None
         Factors of C by class. With more than two classes they apply to the rows of an output's own class, as in
         scikit-learn.
     verbose : int, default 0
         Print solver, iterations and gap of every output.
-    random_state : int, RandomState or None, default None
-        Seeds the order in which coordinate descent visits rows.
-    max_iter : int, default 1000
-        Most passes of coordinate descent (visits over rows) and most Newton steps.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
         that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
         alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster. The
         penalty l1 and the joint problem have a solver each, which "auto" is.
-    penalize_intercept : bool, default True
-        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
-        `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
         Threads, over classes if there are several; on a cluster how many workers to use. None is one thread, or
         every worker; -1 all cores.
-    client : distributed.Client or None, default None
-        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
-        list of blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -92,10 +71,6 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         Intercepts.
     classes_ : array, shape (n_classes,)
         Class labels, sorted.
-    n_features_in_ : int
-        Features seen in ``fit``.
-    feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
     n_iter_ : int
         Passes and Newton steps of the output that took most.
     gap_ : float
@@ -109,11 +84,6 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         hinge loss, at every optimum. 0 for ``penalty="l1"`` and ``multi_class="crammer_singer"``.
     solver_ : list of str
         What solved each output.
-    ledger_ : dsgd.ledger.Ledger
-        Seconds and bytes of every rank; after training on a cluster.
-    fit_report_ : dict
-        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
-        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
 
     See Also
     --------

@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.problem import make_problem
@@ -20,6 +21,7 @@ from dsgd.validation import check_number
 __all__ = ["LinearSVR"]
 
 
+@inherit_docs
 class LinearSVR(RegressorMixin, AbstractLinearSVM):
     """Linear support vector regression, solved to a certified duality gap.
 
@@ -35,39 +37,16 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
     ----------
     epsilon : float, default 0.0
         Half the width of the tube in which errors cost nothing, in units of y.
-    tol : float, default 1e-4
-        Relative duality gap, (primal - dual) / primal, to reach.
-    C : float, default 1.0
-        Weight of the losses against the penalty.
     loss : {"epsilon_insensitive", "squared_epsilon_insensitive"}, default "epsilon_insensitive"
         The loss.
-    fit_intercept : bool, default True
-        Whether to append a constant feature.
-    intercept_scaling : float, default 1.0
-        Its value; the larger, the less its weight is penalised.
-    dual : bool or "auto", default "auto"
-        scikit-learn's way to choose the solver: True is ``solver="dual_cd"``, False is ``solver="newton"``.
     verbose : int, default 0
         Print solver, iterations and gap.
-    random_state : int, RandomState or None, default None
-        Seeds the order in which coordinate descent visits rows.
-    max_iter : int, default 1000
-        Most passes of coordinate descent (visits over rows) and most Newton steps.
     solver : {"auto", "dual_cd", "newton", "cocoa"}, default "auto"
         ``"dual_cd"`` is dual coordinate descent with elimination of rows, ``"newton"`` Newton's method on the rows
         that have curvature; ``"auto"`` chooses by cost, and changes over when the first is slow. ``"cocoa"`` is CoCoA+
         alone, coordinate descent on the rows of every rank at once, with which the others begin on a cluster.
-    penalize_intercept : bool, default True
-        Whether the intercept counts in the penalty, as in scikit-learn; False leaves it out, exactly, and then
-        `intercept_scaling` has no effect on the result.
     n_jobs : int or None, default None
         Threads; on a cluster how many workers to use. None is one thread, or every worker; -1 all cores.
-    client : distributed.Client or None, default None
-        Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
-        list of blocks or files, on the current client, else on a cluster of this machine.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
@@ -75,10 +54,6 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         Weights.
     intercept_ : array of float64, shape (1,), or 0.0
         Intercept.
-    n_features_in_ : int
-        Features seen in ``fit``.
-    feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
     n_iter_ : int
         Passes and Newton steps.
     gap_ : float
@@ -92,11 +67,6 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         interval or at zero: at every optimum.
     solver_ : str
         What solved it.
-    ledger_ : dsgd.ledger.Ledger
-        Seconds and bytes of every rank; after training on a cluster.
-    fit_report_ : dict
-        ``ranks``, ``elapsed_s``, ``converged``, ``certificates`` (method, seconds, exchanges, bytes that rank 0 sent,
-        primal and dual value of each), ``peak_rss_bytes`` and ``stats`` per rank; after training on a cluster.
 
     See Also
     --------

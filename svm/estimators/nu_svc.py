@@ -18,6 +18,7 @@ import numpy as np
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver.elimination import Elimination
@@ -28,6 +29,7 @@ from dsgd.validation import check_number
 __all__ = ["NuSVC"]
 
 
+@inherit_docs
 class NuSVC(AbstractKernelClassifier):
     """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -40,102 +42,20 @@ class NuSVC(AbstractKernelClassifier):
     nu : float, default 0.5
         Share of margin errors at most and of support vectors at least, in (0, 1]. Can be no more than twice the share
         of the smaller class of a pair.
-    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
-        The kernel, as for `SVC`.
-    degree : int, default 3
-        Degree of ``"poly"``, not negative.
-    gamma : {"scale", "auto"} or float, default "scale"
-        Width of rbf, poly and sigmoid: 1/(d Var X), 1/d or a number. Var X counts rows by their sample weights.
-    coef0 : float, default 0.0
-        Constant of poly and sigmoid.
-    shrinking : bool, default True
-        False turns elimination off.
     probability : bool, default "deprecated"
         Whether `predict_proba` is there, as in scikit-learn: a sigmoid for each pair of classes, fitted to scores of
         five more machines (`dsgd.svm.estimators.platt`). Deprecated, as there, in favour of
         ``CalibratedClassifierCV(NuSVC(), ensemble=False)``: any value but the default warns so.
-    tol : float, default 1e-3
-        Stop when the largest violation of optimality, over all samples in float64, is below.
-    cache_size : float, default 200
-        Megabytes of cached kernel rows at most.
     class_weight : dict, "balanced" or None, default None
         Weight of each class, by which the variables of its rows are bounded (scikit-learn ignores it here). Weights may
         make a nu feasible that was not, never the other way.
-    verbose : bool, default False
-        Print a line per pair of classes.
-    max_iter : int, default -1
-        Two-variable steps per pair of classes at most; −1 is max(10⁷, 100 n).
-    decision_function_shape : {"ovr", "ovo"}, default "ovr"
-        One column per class, or per pair of classes, when there are more than two.
-    break_ties : bool, default False
-        With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
-    random_state : int, RandomState or None, default None
-        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
-        scikit-learn's do not see.
-    elimination : str or dsgd.svm.Elimination, default "auto"
-        When samples that look settled are left out: ``"none"``, ``"single"``, ``"multi"``, ``"libsvm"``, the presets
-        ``"aggressive"``, ``"average"``, ``"conservative"``, or ``"auto"``: ``"multi"`` once kernel rows have filled
-        half of a cache too small for all, or were read often. Has no influence on the accuracy of the result.
-    n_jobs : int or None, default None
-        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
-        cluster either takes those of the worker.
-    client : distributed.Client or None, default None
-        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
-        the current client, or on a local cluster that is closed afterwards.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
 
     Attributes
     ----------
-    classes_ : array, shape (n_classes,)
-        The labels, sorted.
-    class_weight_ : array, shape (n_classes,)
-        Their weights.
-    support_ : int32 array, shape (n_SV,)
-        Rows that are support vectors, by class.
-    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
-        Those rows; empty with ``"precomputed"``.
-    n_support_ : int32 array, shape (n_classes,)
-        Support vectors of each class.
-    dual_coef_ : array or CSR matrix, shape (n_classes - 1, n_SV)
-        Their coefficients y α, laid out as in scikit-learn.
-    intercept_ : array, shape (n_classes * (n_classes - 1) / 2,)
-        Intercepts.
-    coef_ : array or CSR matrix, shape (n_classes * (n_classes - 1) / 2, n_features)
-        Weights of features; only with ``kernel="linear"``.
     C_ : array, shape (n_classes * (n_classes - 1) / 2,)
         The costs of `SVC` that give these machines.
-    probA_, probB_ : array, shape (n_classes * (n_classes - 1) / 2,)
-        A and B of P(first class of the pair) = 1/(1 + exp(A f + B)), with the f of LIBSVM: positive for the first, also
-        where there are only two classes. Empty without ``probability``. Deprecated, as in scikit-learn.
-    n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
-        Two-variable steps of each pair.
-    shape_fit_ : tuple
-        Shape of the training data.
-    fit_status_ : int
-        0 if the gap closed, else 1.
-    n_features_in_ : int
-        Features seen in ``fit``.
-    feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
-    ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank; only where a gang trained.
-    fit_report_ : dict
-        Ranks, seconds, rounds, peak memory; only where a gang trained.
-    gap_ : float
-        Largest violation of the optimality conditions over all samples, in float64 (of the worst pair): LIBSVM's
-        criterion.
-    duality_gap_ : float
-        Primal less dual objective, the sum over pairs: ``dual_objective_`` is that close to the optimum, or closer.
     dual_objective_ : float
         Dual objective, the sum over pairs, before the division by the margin; both gaps likewise.
-    converged_ : bool
-        Whether ``gap_ < tol``.
-    n_eliminated_, n_returned_, n_reconstructions_, n_kernel_evaluations_ : int
-        Samples left out, samples that came back, times that indicators were renewed, kernel values computed.
-    elimination_history_ : list of lists of dsgd.svm.EliminationRecord
-        The run of each pair.
 
     See Also
     --------

@@ -62,7 +62,46 @@ def _has_probabilities(model: AbstractKernelClassifier) -> bool:
 
 
 class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
-    """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use."""
+    """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use.
+
+    Parameters
+    ----------
+    verbose : bool, default False
+        Print a line per pair of classes.
+    max_iter : int, default -1
+        Two-variable steps per pair of classes at most; −1 is max(10⁷, 100 n).
+    decision_function_shape : {"ovr", "ovo"}, default "ovr"
+        One column per class, or per pair of classes, when there are more than two.
+    break_ties : bool, default False
+        With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
+    random_state : int, RandomState or None, default None
+        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
+        scikit-learn's do not see.
+
+    Attributes
+    ----------
+    classes_ : array, shape (n_classes,)
+        The labels, sorted.
+    class_weight_ : array, shape (n_classes,)
+        Their weights.
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors, by class.
+    n_support_ : int32 array, shape (n_classes,)
+        Support vectors of each class.
+    dual_coef_ : array or CSR matrix, shape (n_classes - 1, n_SV)
+        Their coefficients y α, laid out as in scikit-learn.
+    intercept_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        Intercepts.
+    coef_ : array or CSR matrix, shape (n_classes * (n_classes - 1) / 2, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    probA_, probB_ : array, shape (n_classes * (n_classes - 1) / 2,)
+        A and B of P(first class of the pair) = 1/(1 + exp(A f + B)), with the f of LIBSVM: positive for the first, also
+        where there are only two classes. Empty without ``probability``. Deprecated, as in scikit-learn.
+    n_iter_ : int32 array, shape (n_classes * (n_classes - 1) / 2,)
+        Two-variable steps of each pair.
+    elimination_history_ : list of lists of dsgd.svm.EliminationRecord
+        The run of each pair.
+    """
 
     class_weight: Any
     decision_function_shape: str

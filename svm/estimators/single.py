@@ -18,7 +18,30 @@ __all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
 
 
 class AbstractSingleSVM(AbstractKernelSVM):
-    """Kernel SVM of one problem; `SVR`, `NuSVR` and `OneClassSVM` are the ones to use."""
+    """Kernel SVM of one problem; `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.
+
+    Parameters
+    ----------
+    verbose : bool, default False
+        Print a line at the end.
+    max_iter : int, default -1
+        Two-variable steps at most; −1 is max(10⁷, 100 n).
+
+    Attributes
+    ----------
+    support_ : int32 array, shape (n_SV,)
+        Rows that are support vectors.
+    n_support_ : int32 array, shape (1,)
+        How many.
+    dual_coef_ : array or CSR matrix, shape (1, n_SV)
+        Their coefficients.
+    coef_ : array or CSR matrix, shape (1, n_features)
+        Weights of features; only with ``kernel="linear"``.
+    n_iter_ : int
+        Two-variable steps.
+    elimination_history_ : list of dsgd.svm.EliminationRecord
+        The run.
+    """
 
     @abstractmethod
     def _bounds(self, weights: FloatVector) -> FloatVector:
@@ -55,7 +78,18 @@ class AbstractSingleSVM(AbstractKernelSVM):
 
 
 class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
-    """Kernel regression; `SVR` and `NuSVR` are the ones to use."""
+    """Kernel regression; `SVR` and `NuSVR` are the ones to use.
+
+    Parameters
+    ----------
+    C : float, default 1.0
+        Cost of leaving the tube; C_i is C times sample weight.
+
+    Attributes
+    ----------
+    intercept_ : array, shape (1,)
+        Intercept.
+    """
 
     @announced
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

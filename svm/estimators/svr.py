@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from dsgd.comm.base import TransportName
+from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.single import AbstractKernelRegressor
 from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual
@@ -16,6 +17,7 @@ from dsgd.validation import check_number
 __all__ = ["SVR"]
 
 
+@inherit_docs
 class SVR(AbstractKernelRegressor):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -24,73 +26,8 @@ class SVR(AbstractKernelRegressor):
 
     Parameters
     ----------
-    kernel : {"linear", "poly", "rbf", "sigmoid", "precomputed"} or callable, default "rbf"
-        The kernel, as for `SVC`.
-    degree : int, default 3
-        Degree of ``"poly"``, not negative.
-    gamma : {"scale", "auto"} or float, default "scale"
-        Width of rbf, poly and sigmoid.
-    coef0 : float, default 0.0
-        Constant of poly and sigmoid.
-    tol : float, default 1e-3
-        Stop when the largest violation of optimality, over all samples in float64, is below.
-    C : float, default 1.0
-        Cost of leaving the tube; C_i is C times sample weight.
     epsilon : float, default 0.1
         Half the width of the tube.
-    shrinking : bool, default True
-        False turns elimination off.
-    cache_size : float, default 200
-        Megabytes of cached kernel rows at most.
-    verbose : bool, default False
-        Print a line at the end.
-    max_iter : int, default -1
-        Two-variable steps at most; −1 is max(10⁷, 100 n).
-    elimination : str or dsgd.svm.Elimination, default "auto"
-        When samples that look settled are left out, as for `SVC`.
-    n_jobs : int or None, default None
-        Threads, on a cluster those of each rank; None takes as many as BLAS may use, −1 all cores, and on a
-        cluster either takes those of the worker.
-    client : distributed.Client or None, default None
-        The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
-        the current client, or on a local cluster that is closed afterwards.
-    transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
-        `dsgd.runtime.run_on_cluster`.
-
-    Attributes
-    ----------
-    support_ : int32 array, shape (n_SV,)
-        Rows that are support vectors.
-    support_vectors_ : array or CSR matrix, shape (n_SV, n_features)
-        Those rows; empty with ``"precomputed"``.
-    n_support_ : int32 array, shape (1,)
-        How many.
-    dual_coef_ : array or CSR matrix, shape (1, n_SV)
-        Their coefficients.
-    intercept_ : array, shape (1,)
-        Intercept.
-    coef_ : array or CSR matrix, shape (1, n_features)
-        Weights of features; only with ``kernel="linear"``.
-    n_iter_ : int
-        Two-variable steps.
-    shape_fit_ : tuple
-        Shape of the training data.
-    fit_status_ : int
-        0 if the gap closed, else 1.
-    n_features_in_ : int
-        Features seen in ``fit``.
-    feature_names_in_ : array, shape (n_features,)
-        Their names, if X had any.
-    ledger_ : dsgd.Ledger
-        Seconds and bytes of every rank; only where a gang trained.
-    fit_report_ : dict
-        Ranks, seconds, rounds, peak memory; only where a gang trained.
-    gap_, duality_gap_, dual_objective_, converged_, n_eliminated_, n_returned_, n_reconstructions_,
-    n_kernel_evaluations_
-        As for `SVC`.
-    elimination_history_
-        As for `SVC`.
     """
 
     def __init__(
