@@ -25,7 +25,8 @@ from distributed import Client, LocalCluster
 from sklearn.datasets import make_classification
 
 from dsgd.svm import SVC
-from dsgd.svm.kernels.functions import Kernel, prepare, span
+from dsgd.svm.kernels.functions import Kernel, prepare
+from dsgd.svm.kernels.rows import span
 from dsgd.svm.kernels.sums import weighted_sums
 from dsgd.svm.kernels.threads import open_pool
 

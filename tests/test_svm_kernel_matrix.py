@@ -22,9 +22,11 @@ from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels import sums
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.exponential import exponentials
-from dsgd.svm.kernels.functions import Kernel, block_values, cast_rows, prepare, scale_gamma, take_rows
+from dsgd.svm.kernels.functions import Kernel, prepare, scale_gamma
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.rows import cast_rows, take_rows
 from dsgd.svm.kernels.threads import Pool, open_pool
+from dsgd.svm.kernels.values import block_values
 from reference.svm import smo
 
 GAMMA = 0.3

@@ -30,8 +30,9 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_solver.problem import Dual, Solution, conclude, refuse
-from dsgd.svm.kernels.functions import Rows, block_values, concatenate_rows, left_form, row_values, take_rows
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
+from dsgd.svm.kernels.values import block_values, left_form, row_values
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["solve_pairwise"]

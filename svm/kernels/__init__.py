@@ -1,8 +1,9 @@
 """Kernel values and what is summed of them, over the rows of one problem.
 
-`functions` has the kernels and blocks of their values; `matrix` the kernel matrix of a training set, never held as a
-whole, with its `cache` of rows and its `products`; `prediction` the sums behind a decision function. `threads` is the
-pool that computes them, `peers` the other ranks that hold rows. Called by the solvers above. Begin with `functions`.
+`functions` has the kernels, `values` blocks of their values; `matrix` the kernel matrix of a training set, never held
+as a whole, with its `cache` of rows and its `products`; `prediction` the sums behind a decision function. `threads` is
+the pool that computes them, `peers` the other ranks that hold rows. Called by the solvers above. Begin with
+`functions`.
 """
 
 __all__: list[str] = []

@@ -22,7 +22,8 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.svm.kernels.exponential import exponentials
-from dsgd.svm.kernels.functions import Kernel, Left, centre, left_form, prefers_sparse, prepare, row_values
+from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.values import Left, left_form, row_values
 from dsgd.types import AnyArray, FloatMatrix, IntVector
 
 __all__ = ["Distances", "share_pays"]

@@ -14,21 +14,13 @@ import numpy as np
 
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.cached_rows import add_rows, read_block, store_rows
-from dsgd.svm.kernels.functions import (
-    Kernel,
-    Left,
-    Rows,
-    block_values,
-    concatenate_rows,
-    left_form,
-    row_values,
-    span,
-    take_rows,
-)
+from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.products import Products
+from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.threads import Pool, scratch
+from dsgd.svm.kernels.values import Left, block_values, left_form, row_values
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["Held", "KernelMatrix", "Picked"]

@@ -20,7 +20,7 @@ import scipy.sparse as sp
 
 from dsgd.collectives import Group
 from dsgd.ledger import COMPUTE
-from dsgd.svm.kernels.functions import Rows
+from dsgd.svm.kernels.rows import Rows
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["Peers"]

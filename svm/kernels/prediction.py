@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernels.functions import Kernel, Rows, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.sums import weighted_sums
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import FloatMatrix

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.kernels.functions import Rows, take_rows
+from dsgd.svm.kernels.rows import Rows, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.sums import mutual_sums, symmetric_sums, weighted_sums
 from dsgd.svm.kernels.threads import Pool

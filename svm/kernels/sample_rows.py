@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernels.functions import Kernel, Rows, cast_rows, centre, prefers_sparse, prepare, take_rows
+from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.peers import Peers
+from dsgd.svm.kernels.rows import Rows, cast_rows, take_rows
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["SampleRows"]

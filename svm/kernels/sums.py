@@ -12,8 +12,10 @@ from typing import Any
 
 import numpy as np
 
-from dsgd.svm.kernels.functions import Kernel, Left, Rows, left_bytes, left_form, row_values
+from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.rows import Rows
 from dsgd.svm.kernels.threads import Pool, scratch
+from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["mutual_sums", "symmetric_sums", "weighted_sums"]

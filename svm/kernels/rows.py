@@ -1,0 +1,137 @@
+"""Rows made ready for products, dense or sparse: taken, cast, joined."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+
+from dsgd.kernels.jit import kernel as compiled
+from dsgd.types import AnyArray, FloatMatrix, FloatVector
+
+__all__ = ["Rows", "cast_rows", "concatenate_rows", "gather_csr", "span", "sum_squares", "take_rows"]
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Rows made ready for products; exactly one of the representations is set.
+
+    Parameters
+    ----------
+    n : int
+        Rows.
+    dense : array, shape (n, d) or (n, d + 2), or None
+        Dense rows; with rbf, scaled and augmented.
+    sparse : CSR arrays (values, indices, indptr) or None
+        Sparse rows; with rbf, scaled.
+    n_columns : int
+        Columns of sparse rows.
+    offsets : array, shape (n,), or None
+        −γ‖x‖² of sparse rows with rbf, else zeros.
+    plain : array or sparse matrix or None
+        Rows for a callable, or the given kernel matrix.
+    ids : array, shape (n,), or None
+        Which rows of the given kernel matrix these are.
+    """
+
+    n: int
+    dense: FloatMatrix | None = None
+    sparse: tuple[AnyArray, AnyArray, AnyArray] | None = None
+    n_columns: int = 0
+    offsets: FloatVector | None = None
+    plain: Any = None
+    ids: AnyArray | None = None
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was made for these rows, without what belongs to the caller."""
+        parts = [self.dense, self.offsets, self.ids, *(self.sparse or ())]
+        return sum(int(part.nbytes) for part in parts if part is not None)
+
+
+def span(rows: Rows, start: int, stop: int) -> Rows:
+    """Return rows start..stop, as views where they are held."""
+    n = stop - start
+    if rows.dense is not None:
+        return Rows(n, dense=rows.dense[start:stop])
+    if rows.sparse is not None and rows.offsets is not None:
+        values, indices, indptr = rows.sparse
+        parts = (values, indices, indptr[start : stop + 1])
+        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[start:stop])
+    if rows.ids is not None:
+        return Rows(n, plain=rows.plain, ids=rows.ids[start:stop])
+    return Rows(n, plain=rows.plain[start:stop])
+
+
+def cast_rows(rows: Rows, dtype: Any) -> Rows:
+    """Return rows that were made ready in float64 as they are made ready in another type, to the last bit."""
+    if rows.dense is not None:
+        return replace(rows, dense=rows.dense.astype(dtype, copy=False))
+    if rows.sparse is not None and rows.offsets is not None:
+        values, indices, indptr = rows.sparse
+        parts = (values.astype(dtype, copy=False), indices, indptr)
+        return replace(rows, sparse=parts, offsets=rows.offsets.astype(dtype, copy=False))
+    return rows
+
+
+def take_rows(rows: Rows, index: AnyArray) -> Rows:
+    """Return a copy of some prepared rows."""
+    n = len(index)
+    if rows.dense is not None:
+        return Rows(n, dense=rows.dense[index])
+    if rows.sparse is not None and rows.offsets is not None:
+        parts = gather_csr(rows.sparse, index)
+        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[index])
+    if rows.ids is not None:
+        return Rows(n, plain=rows.plain, ids=rows.ids[index])
+    return Rows(n, plain=rows.plain[index])
+
+
+def concatenate_rows(rows: Rows, more: Rows) -> Rows:
+    """Return rows of two kinds alike, one after the other."""
+    n = rows.n + more.n
+    if rows.dense is not None and more.dense is not None:
+        return Rows(n, dense=np.concatenate([rows.dense, more.dense]))
+    if rows.sparse is not None and more.sparse is not None and rows.offsets is not None and more.offsets is not None:
+        values, indices, indptr = (np.concatenate([a, b]) for a, b in zip(rows.sparse, more.sparse, strict=True))
+        indptr = np.concatenate([rows.sparse[2], more.sparse[2][1:] + rows.sparse[2][-1]])
+        offsets = np.concatenate([rows.offsets, more.offsets])
+        return Rows(n, sparse=(values, indices, indptr), n_columns=rows.n_columns, offsets=offsets)
+    if rows.ids is not None and more.ids is not None:
+        return Rows(n, plain=rows.plain, ids=np.concatenate([rows.ids, more.ids]))
+    if sp.issparse(rows.plain):
+        return Rows(n, plain=sp.vstack([rows.plain, more.plain], format="csr"))
+    return Rows(n, plain=np.concatenate([rows.plain, more.plain]))
+
+
+def gather_csr(csr: tuple[AnyArray, AnyArray, AnyArray], index: AnyArray) -> tuple[AnyArray, AnyArray, AnyArray]:
+    """Return some rows of a CSR matrix; scipy takes as long for 256 of them as their products do."""
+    values, indices, indptr = csr
+    ends = np.zeros(len(index) + 1, dtype=indptr.dtype)
+    np.cumsum(indptr[index + 1] - indptr[index], out=ends[1:])
+    size = int(ends[-1])
+    out = np.empty(size, dtype=values.dtype), np.empty(size, dtype=indices.dtype), ends
+    gather_rows(values, indices, indptr, index, *out)
+    return out
+
+
+@compiled
+def gather_rows(values, indices, indptr, index, out_values, out_indices, out_indptr):  # type: ignore[no-untyped-def]
+    """Copy rows of a CSR matrix to where `out_indptr` says."""
+    for k in range(len(index)):
+        source, target = indptr[index[k]], out_indptr[k]
+        for p in range(out_indptr[k + 1] - target):
+            out_values[target + p] = values[source + p]
+            out_indices[target + p] = indices[source + p]
+
+
+@compiled
+def sum_squares(values, indptr, out):  # type: ignore[no-untyped-def]
+    """Set out[i] to the sum of squares of row i of a CSR matrix, in float64."""
+    for i in range(len(out)):
+        total = 0.0
+        for p in range(indptr[i], indptr[i + 1]):
+            total += np.float64(values[p]) * np.float64(values[p])
+        out[i] = total
