@@ -1,8 +1,8 @@
 """The side of the client: a rank program is planned, admitted, watched, and recovered where machines fail.
 
-`job` is the whole of it, `session` the job as the scheduler knows it, `recovery` and `policy` say what becomes of it
-when a worker is lost, `client` on which cluster it runs, `plugins` puts what it needs there. Called by estimators
-through `dsgd.runtime.run_on_cluster`. Begin with `job`.
+`job` is the whole of it, `session` the job as the scheduler knows it, `blocks` the rows it trains on; `recovery` and
+`policy` say what becomes of it when a worker is lost, `client` on which cluster it runs, `plugins` puts what it needs
+there. Called by estimators through `dsgd.runtime.run_on_cluster`. Begin with `job`.
 """
 
 __all__: list[str] = []

@@ -6,21 +6,23 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
 
 from dsgd.collectives.group import Algorithm
 from dsgd.comm.base import TransportName
-from dsgd.errors import ClusterError, GangError, InvalidParameterError, MemoryLimitError
+from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
+from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import require_cluster
 from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
 from dsgd.runtime.gang.session import Session
 from dsgd.runtime.memory import MemoryDemand
-from dsgd.runtime.plan import Block, Plan, WorkerInfo
+from dsgd.runtime.plan import Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.versions import check_versions
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Pack, run_member
@@ -35,12 +37,10 @@ __all__ = ["run_on_cluster"]
 
 # A worker may leave between the plan and the lease; then the job is planned again.
 _MAX_PLANS: Final = 3
-# Between two looks for what a lost worker held, and for a worker that takes its place.
-_LOST_S: Final = 0.02
+# Between two looks for a worker that takes the place of a lost one.
 _REPLAN_S: Final = 0.2
 # Within this time a worker has sent its next heartbeat, on all but very large clusters.
 _HEARTBEAT_S: Final = 1.0
-_SLICE_S: Final = 0.5
 # Ranks go before ordinary tasks that wait on the same worker.
 _PRIORITY: Final = 100
 
@@ -176,34 +176,18 @@ def run_on_cluster(
     """
     began = time.perf_counter()
     client = require_cluster(client)
-    blocks = list(blocks)
-    for name, counts in (("block_rows", block_rows), ("block_nbytes", block_nbytes)):
-        if counts is not None and len(counts) != len(blocks):
-            raise InvalidParameterError(
-                f"{name}=... must have one entry for each of {len(blocks)} blocks, got {len(counts)}."
-            )
+    rows = JobBlocks(blocks, block_rows, block_nbytes, None if demand is None else demand.packed, reload)
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
-    payload = cloudpickle.dumps((program, pack, cut, args))
-    for_first = cloudpickle.dumps(given)
+    orders = _Orders(cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given), algorithm, wires, mail)
     check_versions(client)
     register(client)
     title = title or str(getattr(program, "__name__", type(program).__name__))
     session = Session(client, timeout_s, on_event, hung_after_s, title)
-    limits = n_ranks, ranks_per_worker
-    recovery = Recovery(session, policy, elastic, block_rows)
+    recovery = Recovery(session, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     try:
-        outcomes: list[MemberOutcome] | None = None
-        while outcomes is None:
-            plan = None
-            try:
-                plan = _admitted(
-                    session, recovery, blocks, limits, queue_timeout_s, block_rows, block_nbytes, demand, reload
-                )
-                outcomes = _train(session, recovery, plan, blocks, limits, payload, for_first, algorithm, wires, mail)
-            except GangError as error:
-                recovery.heed(error, plan)
+        outcomes = _outcomes(session, recovery, rows, orders, queue_timeout_s)
         session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
@@ -218,36 +202,40 @@ def run_on_cluster(
     return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
 
 
-def _admitted(
-    session: Session,
-    recovery: Recovery,
-    blocks: list[Future],
-    limits: Limits,
-    queue_timeout_s: float,
-    block_rows: Sequence[int] | None,
-    block_nbytes: Sequence[int] | None,
-    demand: MemoryDemand | None,
-    reload: Callable[[int], Future] | None,
-) -> Plan:
+@dataclass(frozen=True)
+class _Orders:
+    """What the members of a job are told whatever its plan, in the words of `MemberTask`; `given` is for rank 0."""
+
+    payload: bytes
+    given: bytes
+    algorithm: Algorithm
+    wires: WireOptions
+    mail: Mail | None
+
+
+def _outcomes(
+    session: Session, recovery: Recovery, blocks: JobBlocks, orders: _Orders, queue_timeout_s: float
+) -> list[MemberOutcome]:
+    """Form the gang, and form it anew after each failure that is survived; return what its members bring home."""
+    while True:
+        plan: Plan | None = None
+        try:
+            plan = _admitted(session, recovery, blocks, queue_timeout_s)
+            return _train(session, recovery, plan, blocks, orders)
+        except GangError as error:
+            recovery.heed(error, plan)
+
+
+def _admitted(session: Session, recovery: Recovery, blocks: JobBlocks, queue_timeout_s: float) -> Plan:
+    """Return a plan of which the job holds all workers."""
     attempt, deadline = 0, time.monotonic() + session.timeout_s
     looked_again = False
-    packed = None if demand is None else demand.packed
     while attempt < _MAX_PLANS:
-        survey = _await_blocks(session, recovery, blocks, reload)
+        survey = blocks.wait(session, recovery.missing)
         # Paused workers start no tasks: they are planned with to tell what they lack, and for nothing else.
         workers = [WorkerInfo(**worker) for worker in survey["workers"] or survey["paused"]]
-        parts = [
-            Block(
-                index,
-                block["nbytes"] if block_nbytes is None else int(block_nbytes[index]),
-                tuple(block["holders"]),
-                None if block_rows is None else int(block_rows[index]),
-                None if packed is None else packed[index],
-            )
-            for index, block in enumerate(survey["blocks"])
-        ]
         try:
-            plan = recovery.plan(parts, workers, limits, demand)
+            plan = recovery.plan(blocks.described(survey), workers)
             if not survey["workers"]:
                 raise MemoryLimitError(
                     f"Dask has paused all {len(workers)} workers of the cluster: their memory is full."
@@ -275,62 +263,7 @@ def _admitted(
     )
 
 
-def _await_blocks(
-    session: Session, recovery: Recovery, blocks: list[Future], reload: Callable[[int], Future] | None
-) -> dict[str, Any]:
-    """Wait until every block that is needed is in memory; return the survey that found them.
-
-    A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered it
-    is forgotten, and the client has to send it again.
-    """
-
-    async def settled() -> None:
-        waits = [asyncio.ensure_future(block.exception()) for block in blocks if block.status == "pending"]
-        if waits:
-            _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
-            for wait in pending:
-                wait.cancel()
-
-    deadline = time.monotonic() + session.timeout_s
-    while True:
-        session.client.sync(settled)
-        survey = session.survey([future.key for future in blocks])
-        missing = recovery.missing(survey)
-        if not missing:
-            return survey
-        for index in missing:
-            status = blocks[index].status
-            if status == "error":
-                blocks[index].result()  # raises what computing the block raised
-            if status == "cancelled" or not survey["blocks"][index]["known"]:
-                if reload is None:
-                    raise ClusterError(
-                        f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone "
-                        "and it was not computed by Dask, which could do so again. Load the data again."
-                    )
-                try:
-                    blocks[index] = reload(index)
-                except (KeyError, OSError) as problem:
-                    # The worker that it was sent to has just left: Dask raises what its scheduler stumbled over. The
-                    # next survey knows who is there.
-                    if time.monotonic() >= deadline:
-                        raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
-                    break
-        time.sleep(_LOST_S)
-
-
-def _train(
-    session: Session,
-    recovery: Recovery,
-    plan: Plan,
-    blocks: Sequence[Future],
-    limits: Limits,
-    payload: bytes,
-    for_first: bytes,
-    algorithm: Algorithm,
-    wires: WireOptions,
-    mail: Mail | None,
-) -> list[MemberOutcome]:
+def _train(session: Session, recovery: Recovery, plan: Plan, blocks: JobBlocks, orders: _Orders) -> list[MemberOutcome]:
     """Run the members and return their outcomes in order."""
     futures: list[Future] = []
     for number, member in enumerate(plan.members):
@@ -341,21 +274,22 @@ def _train(
             member.worker.nthreads,
             plan.ranks_of,
             member.blocks,
-            tuple(blocks[index].key for index in member.blocks),
+            tuple(blocks.futures[index].key for index in member.blocks),
             member.block_nbytes,
-            payload,
+            orders.payload,
             session.timeout_s,
-            algorithm,
-            wires,
+            orders.algorithm,
+            orders.wires,
             recovery.is_possible,
-            mail,
-            for_first if number == 0 else b"",
+            orders.mail,
+            orders.given if number == 0 else b"",
         )
         future = session.client.submit(
             run_member,
             task,
             key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
             workers=[member.worker.address],
+            # A rank elsewhere could not be reached by the others, who know its worker from the plan.
             allow_other_workers=False,
             pure=False,
             priority=_PRIORITY,
@@ -365,7 +299,7 @@ def _train(
     recovery.started(plan)
 
     def stalled(status: Mapping[str, Any]) -> str | None:
-        recovery.look_for_newcomers(plan, limits)
+        recovery.look_for_newcomers(plan)
         missing = sorted(set(range(len(futures))) - set(status["started"]))
         return f"{plan.members[missing[0]]} to start" if missing else None
 

@@ -21,7 +21,7 @@ import warnings
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import accumulate
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from dsgd.errors import GangError, PausedError
 from dsgd.runtime.gang.policy import Restart, Shrink
@@ -32,12 +32,25 @@ from dsgd.runtime.worker.member import kept_blocks, request_pause
 
 __all__ = ["Limits", "Recovery"]
 
-#: How many ranks there may be, in all and on a worker; see `make_plan`.
-Limits = tuple[int | None, int | None]
-
 _OF_MACHINES: Final = ("lost", "hung", "aborted")
 _ASK_S: Final = 2.0
 _LOOK_S: Final = 1.0
+
+
+class Limits(NamedTuple):
+    """What holds for every plan of a job; see `make_plan`.
+
+    Parameters
+    ----------
+    n_ranks, ranks_per_worker : int or None
+        How many ranks there may be, in all and on a worker.
+    demand : MemoryDemand or None
+        What they need of the memory of their workers.
+    """
+
+    n_ranks: int | None
+    ranks_per_worker: int | None
+    demand: MemoryDemand | None
 
 
 class Recovery:
@@ -53,6 +66,8 @@ class Recovery:
         Whether the gang takes in workers that join the cluster.
     block_rows : sequence of int or None
         Rows of each block, where they are known.
+    limits : Limits
+        What holds for every plan.
 
     Attributes
     ----------
@@ -70,12 +85,13 @@ class Recovery:
         policy: Restart | Shrink | None,
         elastic: bool,
         block_rows: Sequence[int] | None,
+        limits: Limits,
     ) -> None:
         self._session = session
         self._policy = policy
         self._left = 0 if policy is None else policy.at_most
         self._elastic = elastic
-        self._block_rows = block_rows
+        self._block_rows, self._limits = block_rows, limits
         self._deaf: set[str] = set()
         self._plan: Plan | None = None
         self._dropped: set[int] = set()
@@ -147,18 +163,12 @@ class Recovery:
         had = self._dropped.union(*self.kept.values())
         return [k for k, block in enumerate(survey["blocks"]) if k not in had and not block["holders"]]
 
-    def plan(
-        self,
-        blocks: Sequence[Block],
-        workers: Sequence[WorkerInfo],
-        limits: Limits,
-        demand: MemoryDemand | None = None,
-    ) -> Plan:
+    def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
         """Return the plan of the next gang; see `make_plan` for what it raises."""
         workers = [worker for worker in workers if worker.address not in self._deaf]
         if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
             return self._shrunk(self._plan, {worker.address for worker in workers})
-        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *limits, demand)
+        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *self._limits)
 
     def _at_home(self, block: Block) -> Block:
         """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
@@ -200,10 +210,10 @@ class Recovery:
             stacklevel=5,
         )
 
-    def look_for_newcomers(self, plan: Plan, limits: Limits) -> None:
+    def look_for_newcomers(self, plan: Plan) -> None:
         """Ask the ranks to stop at the end of their epoch if there are workers that could join them."""
         now = time.monotonic()
-        full = limits[0] is not None and plan.n_ranks >= limits[0]
+        full = self._limits.n_ranks is not None and plan.n_ranks >= self._limits.n_ranks
         if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
             return
         self._looked = now

@@ -1,0 +1,137 @@
+"""The row blocks of a job: what is known of each, and getting back those that were lost with their worker."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.errors import ClusterError, InvalidParameterError
+from dsgd.runtime.gang.session import Session
+from dsgd.runtime.plan import Block
+
+if TYPE_CHECKING:
+    from distributed import Future
+
+__all__ = ["JobBlocks"]
+
+_SLICE_S: Final = 0.5
+# Between two looks for what a lost worker held.
+_LOST_S: Final = 0.02
+
+
+class JobBlocks:
+    """The blocks that a job trains on; `run_on_cluster` says what they are.
+
+    Parameters
+    ----------
+    futures : sequence of Future
+        One per block. They stay the caller's.
+    rows, nbytes : sequence of int or None
+        Rows and bytes of each block where the caller knows them.
+    packed : sequence of int or None
+        Bytes that each block needs once it is packed; None takes the sizes of the blocks.
+    reload : callable or None
+        Sends a block once more, by its number.
+
+    Attributes
+    ----------
+    futures : list of Future
+        Those of the blocks as they are now: where a block had to be sent again, the new one.
+
+    Raises
+    ------
+    InvalidParameterError
+        There are not as many rows or bytes as blocks.
+    """
+
+    def __init__(
+        self,
+        futures: Sequence[Future],
+        rows: Sequence[int] | None,
+        nbytes: Sequence[int] | None,
+        packed: Sequence[int] | None,
+        reload: Callable[[int], Future] | None,
+    ) -> None:
+        self.futures = list(futures)
+        self.rows = rows
+        self._nbytes, self._packed, self._reload = nbytes, packed, reload
+        for name, counts in (("block_rows", rows), ("block_nbytes", nbytes)):
+            if counts is not None and len(counts) != len(self.futures):
+                raise InvalidParameterError(
+                    f"{name}=... must have one entry for each of {len(self.futures)} blocks, got {len(counts)}."
+                )
+
+    def described(self, survey: Mapping[str, Any]) -> list[Block]:
+        """Return what plans are made from: what the caller knows of each block, and where a survey has found it."""
+        return [
+            Block(
+                index,
+                block["nbytes"] if self._nbytes is None else int(self._nbytes[index]),
+                tuple(block["holders"]),
+                None if self.rows is None else int(self.rows[index]),
+                None if self._packed is None else self._packed[index],
+            )
+            for index, block in enumerate(survey["blocks"])
+        ]
+
+    def wait(self, session: Session, missing: Callable[[Mapping[str, Any]], Sequence[int]]) -> dict[str, Any]:
+        """Wait until every block that is needed is in memory; return the survey that found them.
+
+        A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered
+        it is forgotten, and the client has to send it again.
+
+        Parameters
+        ----------
+        session : Session
+            The job.
+        missing : callable
+            Takes a survey and returns the numbers of the blocks that are needed and were not found.
+
+        Raises
+        ------
+        ClusterError
+            A block can be had no more.
+        Exception
+            Whatever computing a block has raised.
+        """
+        deadline = time.monotonic() + session.timeout_s
+        while True:
+            session.client.sync(self._settled)
+            survey = session.survey([future.key for future in self.futures])
+            lost = missing(survey)
+            if not lost:
+                return survey
+            for index in lost:
+                status = self.futures[index].status
+                if status == "error":
+                    self.futures[index].result()  # raises what computing the block raised
+                is_forgotten = status == "cancelled" or not survey["blocks"][index]["known"]
+                if is_forgotten and not self._is_sent_again(index, status, deadline):
+                    break
+            time.sleep(_LOST_S)
+
+    async def _settled(self) -> None:
+        """Wait a moment for blocks that are being computed."""
+        waits = [asyncio.ensure_future(future.exception()) for future in self.futures if future.status == "pending"]
+        if waits:
+            _, pending = await asyncio.wait(waits, timeout=_SLICE_S)
+            for wait in pending:
+                wait.cancel()
+
+    def _is_sent_again(self, index: int, status: str, deadline: float) -> bool:
+        """Send a block that the cluster has forgotten; return False where a survey must first say who is there."""
+        if self._reload is None:
+            raise ClusterError(
+                f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone and it was "
+                "not computed by Dask, which could do so again. Load the data again."
+            )
+        try:
+            self.futures[index] = self._reload(index)
+        except (KeyError, OSError) as problem:
+            # The worker that it was sent to has just left: Dask raises what its scheduler stumbled over.
+            if time.monotonic() >= deadline:
+                raise ClusterError(f"block {index} could not be sent to any worker: {problem!r}") from problem
+            return False
+        return True
