@@ -11,6 +11,7 @@ from numba import njit
 from dsgd.kernels import LOSSES, SCHEDULES, draw, learning_rate, loss_and_slope, mix64, optimal_t0, row_dot, truncate
 from dsgd.kernels.sgd import run_rows
 from dsgd.kernels.vector import add_row
+from dsgd.svm.kernel_solver.members import advance
 from reference import sgd as twin
 
 POINTS = np.r_[np.linspace(-3.03, 3.03, 41), -50.0, 50.0, -800.0, 800.0]
@@ -147,6 +148,12 @@ def test_cached_kernels_know_all_files_they_come_from():
     """The cache of a kernel is void once any file of the kernels has changed, not its own file alone."""
     stamp = str(run_rows._cache._cache_file._source_stamp)
     assert all(name in stamp for name in ("losses.py", "penalties.py", "schedules.py", "vector.py"))
+
+
+def test_cache_of_a_kernel_covers_the_files_of_what_it_calls():
+    """A kernel of another folder is compiled again when a function that it calls has changed, wherever that is."""
+    stamp = str(advance._cache._cache_file._source_stamp)
+    assert all(name in stamp for name in ("members.py", "smo.py", "cached_rows.py", "jit.py"))
 
 
 @pytest.mark.slow

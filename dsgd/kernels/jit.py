@@ -17,8 +17,7 @@ __all__ = ["kernel", "scalar"]
 scalar = njit(nogil=True, error_model="numpy")
 
 _compile = njit(cache=True, nogil=True, error_model="numpy")
-_files = sorted(Path(__file__).parent.glob("*.py"))
-_stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in _files)
+_files = frozenset(Path(__file__).parent.glob("*.py"))
 
 
 class _FirstUse(event.Listener):
@@ -46,10 +45,21 @@ def kernel(function: Callable[..., Any]) -> Any:
     """Return `function` compiled: cached on disk, without the interpreter lock, dividing as numpy does.
 
     Numba throws a cached kernel away when the file of that kernel has changed, but not when a function that it calls
-    from another file has. So the stamp of a kernel's cache here covers all files of this folder.
+    from another file has. So the stamp of a kernel's cache here covers all files of this folder, and those of every
+    compiled function that it calls.
     """
     dispatcher = _compile(function)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
-        cache_file._source_stamp = (cache_file._source_stamp, _stamp)
+        files = sorted(_files | _files_called(function))
+        stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
+        cache_file._source_stamp = (cache_file._source_stamp, stamp)
     return dispatcher
+
+
+def _files_called(function: Any) -> frozenset[Path]:
+    """Return the files of the compiled functions that a function names, of those that these name, and so on."""
+    named = (function.__globals__.get(name) for name in function.__code__.co_names)
+    called = [item.py_func for item in named if hasattr(item, "py_func")]
+    own = frozenset(Path(item.__code__.co_filename) for item in called)
+    return own.union(*(_files_called(item) for item in called if item is not function))
