@@ -14,6 +14,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.kernel_solver.merging import deal_out
 from dsgd.svm.kernel_solver.problem import conclude
+from dsgd.svm.kernels.functions import Kernel
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
 
@@ -186,7 +187,8 @@ def test_many_classes_take_the_memory_of_their_support_vectors(monkeypatch):
     """Of k - 1 coefficients for each row only those of support vectors are ever there, whatever pairs have solved."""
     k, n = 30, 40_000
 
-    def solve_pair(self, kernel, X, rows, dual, pool, cache_bytes, *, anew=False):
+    def solve_pair(self, dual, run):
+        kernel, rows = Kernel("rbf"), dual.y[0]
         alpha = np.zeros(dual.y.shape)
         alpha[0, [0, -1]] = 1.0
         return conclude(

@@ -31,6 +31,7 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import announced, lazy
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.platt import couple, draw_folds, fit_sigmoid
+from dsgd.svm.kernel_solver.class_pairs import ClassPairs
 from dsgd.svm.kernel_solver.merging import deal_out
 from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.svm.kernels.functions import Kernel
@@ -230,18 +231,27 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
         sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
 
-        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int) -> _Trained:
-            rows = _rows_of(pair, merged_codes)
+        def train_pair(pair: tuple[int, int], small: ClassPairs, pool: Pool, cache_bytes: int) -> _Trained:
+            rows = small.samples(pair)
             y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
+
+            def run(dual: Dual, tol: float, limit: int, anew: bool) -> Solution:
+                def go_on(dual: Dual, limit: int) -> Solution:
+                    return self._solve(kernel, X, first[rows], dual, tol, limit, pool, cache_bytes, anew=anew)
+
+                if not small.takes(pair) or dual.u is not None:
+                    return go_on(dual, limit)
+                return small.solve(pair, dual, go_on, tol=tol, max_iter=limit, pool=pool)
 
             def solve(upper: FloatVector, *, anew: bool = False) -> Solution:
                 dual = self._pose(pair, y, upper)
-                solution = self._solve_pair(kernel, X, first[rows], dual, pool, cache_bytes, anew=anew)
+                solution = self._solve_pair(dual, partial(run, anew=anew))
                 return replace(solution, thresholds=self._find_thresholds(dual, solution))
 
             if self._is_calibrated():
                 used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])
-                place, is_first = np.searchsorted(rows, owner[used]), codes[used] == pair[0]
+                of_row = np.argsort(rows)
+                place, is_first = of_row[np.searchsorted(rows[of_row], owner[used])], codes[used] == pair[0]
                 scores = self._held_out_scores(place, is_first, bounds[used], len(rows), partial(solve, anew=True))
                 sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(total[rows])
@@ -255,12 +265,14 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
         found: list[Any] = [None] * len(pairs)
         with self._open_pool() as pool:
             n = pool.n_threads
+            most = self._cache_bytes() if self._takes_small_pairs() else 0
+            small = ClassPairs(kernel, X, first, merged_codes, pool, most)
             # Pairs side by side leave no thread waiting at the end of a block.
             is_spread = n > 1 and len(pairs) >= n and self._gang is None
             share = self._cache_bytes() // (n if is_spread else 1)
 
             def train(number: int, pool: Pool) -> None:
-                found[number] = train_pair(pairs[number], pool, share)
+                found[number] = train_pair(pairs[number], small, pool, share)
 
             if is_spread:
                 pool.spread(train, len(pairs))
@@ -268,40 +280,60 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
                 for number in range(len(pairs)):
                     train(number, pool)
         self._sigmoids = sigmoids
+        coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
+        is_support = coefs.any(axis=0)
+        if not is_support.all():
+            coefs, rows = coefs[:, is_support], rows[is_support]
+        self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
+        self.n_kernel_evaluations_ += small.n_evaluations
+
+    def _lay_out(
+        self,
+        pairs: list[tuple[int, int]],
+        found: list[_Trained],
+        merged_codes: IntVector,
+        codes: AnyArray,
+        owner: IntVector,
+        bounds: FloatVector,
+        total: FloatVector,
+    ) -> tuple[FloatMatrix, IntVector]:
+        """Return coefficients of rows, shape (n_classes - 1, m), as scikit-learn lays them out, and which rows."""
         used = np.unique(np.concatenate([trained.samples for trained in found]))
         merged = np.zeros((len(self.classes_) - 1, len(used)))
         for pair, trained in zip(pairs, found, strict=True):
             line = np.where(merged_codes[trained.samples] == pair[0], pair[1] - 1, pair[0])
             merged[line, np.searchsorted(used, trained.samples)] = trained.beta
-        place = np.full(len(first) + 1, -1, dtype=np.int64)  # the last is that of rows without weight
+        place = np.full(len(total) + 1, -1, dtype=np.int64)  # the last is that of rows without weight
         place[used] = np.arange(len(used))
         rows = np.flatnonzero(place[owner] >= 0)
         rows = rows[np.argsort(codes[rows], kind="stable")]
         coefs = np.empty((len(merged), len(rows)))
         for line, dealt in zip(merged, coefs, strict=True):
             dealt[:] = deal_out(line, place[owner[rows]], bounds[rows], total[used])
-        is_support = coefs.any(axis=0)
-        if not is_support.all():
-            coefs, rows = coefs[:, is_support], rows[is_support]
-        self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
+        return coefs, rows
 
-    def _solve_pair(
-        self, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int, *, anew: bool = False
-    ) -> Solution:
+    def _takes_small_pairs(self) -> bool:
+        """Return whether nothing was asked for that only the solvers of one problem at a time do."""
+        policy = self._policy()
+        is_idle = policy.mode == "none" or policy.waits_for_pressure
+        return is_idle and self._gang is None and self._answer is None and self.solver == "block"
+
+    def _solve_pair(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
         """Solve the problem of a pair; go on to a smaller tolerance where the margin found is within rounding of it.
 
-        That is for the margin alone: what was proven for the tolerance asked for stays proven, even if steps end first.
+        ``run(dual, tol, max_iter)`` solves to a tolerance. A smaller one is for the margin alone: what was proven for
+        the one asked for stays proven, even if steps end first.
         """
         tol, limit = float(self.tol), int(self.max_iter)
-        solution = self._solve(kernel, X, rows, dual, tol, limit, pool, cache_bytes, anew=anew)
+        solution = run(dual, tol, limit)
         aim = tol
-        most = solution.n_iter + _REFINED * (solution.n_iter + len(rows))
+        most = solution.n_iter + _REFINED * (solution.n_iter + dual.y.size)
         most = min(most, limit) if limit >= 0 else most
         while dual.by_sign and _margin(solution) < 2 * aim and aim > 1e-9 and solution.gap < aim:
             left = max(most - solution.n_iter, 0)
             aim *= 0.01
             start = replace(dual, alpha=solution.alpha, u=solution.u)
-            again = self._solve(kernel, X, rows, start, aim, left, pool, cache_bytes, anew=anew)
+            again = run(start, aim, left)
             best = again if again.gap <= solution.gap else solution
             solution = replace(
                 best,
@@ -551,11 +583,6 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             check_is_fitted(self)
             return lazy.accuracy(self._without_client(), X, y, sample_weight)
         return float(super().score(X, y, sample_weight))
-
-
-def _rows_of(pair: tuple[int, int], codes: AnyArray) -> AnyArray:
-    """Return the rows of two classes, in the order of content: both are mixed, so neither leads the first blocks."""
-    return np.flatnonzero((codes == pair[0]) | (codes == pair[1]))
 
 
 def _margin(solution: Solution) -> float:

@@ -31,12 +31,12 @@ from dsgd.svm.linear_solver.rows import LinearRows, Team
 from dsgd.svm.linear_solver.solve import solve_linear
 from dsgd.types import FloatMatrix, FloatVector
 
-__all__ = ["has_linear_start", "solve_from_weights"]
+__all__ = ["FIRST_STEPS", "has_linear_start", "solve_from_weights", "weights_begin"]
 
 #: From so many rows on the linear solver begins, if they are so many per column.
 _MANY, _PER_COLUMN = 512, 20
 #: Steps per sample that the kernel solver has where it begins.
-_FIRST_STEPS = 50
+FIRST_STEPS = 50
 #: Relative duality gaps to reach, in units of the tolerance, and passes and Newton steps at most. With the first the
 #: criterion of the kernel solver mostly holds, which looks at the worst sample.
 _GOALS = (1e-4, 1e-8)
@@ -51,6 +51,11 @@ _REPAIRS = 20
 def has_linear_start(dual: Dual) -> bool:
     """Return whether a dual is that of a linear machine: one sum, that is zero, and a start at zero."""
     return not dual.by_sign and dual.u is None and not dual.alpha.any()
+
+
+def weights_begin(n: int, d: int) -> bool:
+    """Return whether the linear solver begins on n rows of d columns."""
+    return n >= _MANY and n >= _PER_COLUMN * d
 
 
 def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution], *, tol: float, pool: Pool) -> Solution:
@@ -75,8 +80,8 @@ def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution],
         That of the last run; its steps are those of all runs, passes and Newton steps included.
     """
     n, found = dual.y.shape[1], None
-    if n < _MANY or n < _PER_COLUMN * X.shape[1]:
-        found = run(dual, _FIRST_STEPS * dual.y.size)
+    if not weights_begin(n, X.shape[1]):
+        found = run(dual, FIRST_STEPS * dual.y.size)
         if found.converged:
             return found
     start, n_iter = _begin(dual, X, tol, pool)

@@ -98,7 +98,7 @@ def scale_gamma(
 
 def width_of(d: int, mean: float, variance: float) -> float:
     """Return what "scale" says of d features; 1 if they are all the same number, whose mean may be off by rounding."""
-    return 1.0 / (d * variance) if variance > (_SAME * mean) ** 2 else 1.0
+    return 1.0 / (d * variance) if variance > (_SAME * mean) * (_SAME * mean) else 1.0
 
 
 def row_sums(X: Any, mean: float | None) -> FloatVector:

@@ -1,0 +1,218 @@
+"""Many small pairs of classes: what they share is computed once, and each is solved by one call.
+
+The rows of all classes are made ready together, those of a class one after another, so that the columns of a pair are
+two stretches of them. Where classes are many, values within a class serve all of its pairs; values between two classes
+serve one, and are computed by `dsgd.svm.kernel_solver.pair_kernels` for the samples that turn out to matter. What it
+leaves open goes on in the solver that is given, from the same variables.
+
+Memory: the rows, and the values within classes, each half of the cache at most; n (2 n + d) numbers for a pair of n
+samples in each thread, n at most 2000.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from dsgd.svm.kernel_solver.elimination import EliminationRecord
+from dsgd.svm.kernel_solver.linear_start import FIRST_STEPS, has_linear_start, weights_begin
+from dsgd.svm.kernel_solver.pair_kernels import BROKEN, GIVEN, KINDS, PROVEN, TOLD, solve_pair
+from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernels.functions import Kernel, Rows, block_values, centre, prefers_sparse, prepare, span
+from dsgd.svm.kernels.threads import Pool
+from dsgd.types import IntVector
+
+__all__ = ["ClassPairs"]
+
+#: Samples of a pair, at most: up to so many rows are float64 whatever the tolerance. And columns: one call is short.
+_LARGEST, _WIDEST = 2000, 4096
+#: From so many classes on a sample is a member of some pair often enough that all values within its class pay.
+_MANY_CLASSES = 5
+#: Steps of a call, and rounds and proofs together, at most: an interrupt waits for it.
+_STEPS, _RECORDS = 50_000, 256
+
+
+class ClassPairs:
+    """The pairs of classes that are small enough.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix, shape (n_rows, d)
+        Rows; the given matrix with ``precomputed``.
+    first : int64 array, shape (n,)
+        Which of them are samples.
+    codes : int64 array, shape (n,)
+        The class of each sample.
+    pool : Pool
+        Threads.
+    cache_bytes : int
+        Bytes that may be held; with none no pair is solved here.
+    """
+
+    def __init__(
+        self, kernel: Kernel, X: Any, first: IntVector, codes: IntVector, pool: Pool, cache_bytes: int
+    ) -> None:
+        counts = np.bincount(codes)
+        self._kernel, self._codes = kernel, codes
+        #: Kernel values computed for all pairs together; what is computed for one its solution tells.
+        self.n_evaluations = 0
+        self._order = np.argsort(codes, kind="stable")
+        self._ends = np.concatenate([[0], np.cumsum(counts)])
+        self._small = {(a, b) for a, b in combinations(range(len(counts)), 2) if counts[a] + counts[b] <= _LARGEST}
+        if not self._small or not cache_bytes or not _can_take(kernel, X, len(first), cache_bytes):
+            self._small = set()
+            return
+        self._kind = (KINDS[kernel.name], float(kernel.gamma), float(kernel.coef0), float(kernel.degree))
+        self._numbers = first[self._order]
+        if self._kind[0] == GIVEN:
+            self._rows, self._width = X, 0
+        else:
+            shift = centre(kernel, X, first)
+            prepared = prepare(kernel, X, np.float64, shift=shift, sparse=False, index=self._numbers)
+            self._rows = np.ascontiguousarray(prepared.dense)
+            self._width = self._rows.shape[1]
+        self._own, self._own_at = np.empty(0), np.full(len(counts), -1, dtype=np.int64)
+        if len(counts) >= _MANY_CLASSES and self._width:
+            self._compute_own(pool, cache_bytes // 2)
+
+    def _compute_own(self, pool: Pool, most_bytes: int) -> None:
+        """Compute the values within classes that are in many small pairs, the smallest classes first."""
+        counts = np.diff(self._ends)
+        uses = np.bincount(np.array(list(self._small)).ravel(), minlength=len(counts))
+        classes = np.argsort(counts, kind="stable")
+        classes = classes[(uses[classes] >= _MANY_CLASSES - 1) & (np.cumsum(8 * counts[classes] ** 2) <= most_bytes)]
+        ends = np.concatenate([[0], np.cumsum(counts[classes] ** 2)])
+        self._own, self._own_at[classes] = np.empty(ends[-1]), ends[:-1]
+
+        def work(start: int, _: int) -> None:
+            code = classes[start]
+            rows = span(Rows(len(self._rows), dense=self._rows), self._ends[code], self._ends[code + 1])
+            out = self._own[ends[start] : ends[start + 1]].reshape(rows.n, rows.n)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused, not warned of
+                block_values(self._kernel, rows, rows, np.float64, out)
+
+        pool.slabs(work, len(classes), 1)
+        self.n_evaluations = int(ends[-1])
+
+    def takes(self, pair: tuple[int, int]) -> bool:
+        """Return whether a pair is solved here."""
+        return pair in self._small
+
+    def samples(self, pair: tuple[int, int]) -> IntVector:
+        """Return the samples of a pair, shape (n,); of one solved here those of the first class come first."""
+        if not self.takes(pair):  # in the order of content: both are mixed, so neither leads the first blocks
+            return np.flatnonzero((self._codes == pair[0]) | (self._codes == pair[1]))
+        return np.concatenate([self._order[self._ends[code] : self._ends[code + 1]] for code in pair])
+
+    def solve(
+        self,
+        pair: tuple[int, int],
+        dual: Dual,
+        go_on: Callable[[Dual, int], Solution],
+        *,
+        tol: float,
+        max_iter: int,
+        pool: Pool,
+    ) -> Solution:
+        """Solve the dual of a pair to `tol`.
+
+        Parameters
+        ----------
+        pair : pair of int
+            The classes.
+        dual : Dual
+            The problem, in the order of `samples`.
+        go_on : callable
+            ``go_on(dual, max_iter)`` solves what is left open, or refuses it.
+        tol : float
+            The gap to reach.
+        max_iter : int
+            Steps at most; below zero, as many as `go_on` takes for that.
+        pool : Pool
+            Lends memory, and says when the pair is wanted no more.
+
+        Returns
+        -------
+        Solution
+            With a gap below `tol`, or that of `go_on`.
+
+        Raises
+        ------
+        InvalidDataError
+            Kernel values, or their sums, are not finite.
+        """
+        pool.check()
+        begin, n, is_linear = time.perf_counter(), dual.y.shape[1], self._kernel.name == "linear"
+        if is_linear and weights_begin(n, self._width) and has_linear_start(dual):
+            return go_on(dual, max_iter)
+        starts = np.array([self._ends[pair[0]], self._ends[pair[0] + 1], self._ends[pair[1]], self._ends[pair[1] + 1]])
+        alpha, u, records = dual.alpha.astype(np.float64), np.empty(n), np.empty((_RECORDS, 4))
+        told = np.zeros(len(TOLD) + dual.n_groups)
+        most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
+        limit = most if max_iter < 0 else min(max_iter, most)
+        solve_pair(
+            self._kind,
+            self._rows,
+            self._numbers,
+            self._own,
+            self._own_at[list(pair)],
+            starts,
+            (dual.y, dual.p, dual.upper, alpha, dual.group),
+            float(tol),
+            limit,
+            pool.lend(8 * n * (2 * n + self._width)).view(np.float64),
+            u,
+            told,
+            records,
+        )
+        status, n_iter, n_records, gap, duality_gap, objective, n_values = told[: len(TOLD)].tolist()
+        if status == BROKEN:
+            return go_on(dual, max_iter)
+        seconds, count = time.perf_counter() - begin, int(n_records)
+        history = [
+            EliminationRecord("verify" if is_proof else "block", int(steps), n, now, 0, int(values), seconds)
+            for is_proof, steps, now, values in records[:count].tolist()
+        ]
+        if status != PROVEN:
+            # The solvers of a linear machine, which come in now, begin from zero.
+            start = dual if is_linear and has_linear_start(dual) else replace(dual, alpha=alpha)
+            rest = go_on(start, max_iter - int(n_iter) if max_iter >= 0 else -1)
+            return replace(
+                rest,
+                n_iter=rest.n_iter + int(n_iter),
+                n_rounds=rest.n_rounds + sum(record.event == "block" for record in history),
+                n_evaluations=rest.n_evaluations + int(n_values),
+                history=history + rest.history,
+            )
+        return Solution(
+            alpha=alpha,
+            u=u,
+            thresholds=told[len(TOLD) :],
+            gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
+            duality_gap=duality_gap,
+            objective=objective,
+            converged=gap < tol,
+            n_iter=int(n_iter),
+            n_rounds=max(1, count - int(records[:count, 0].sum())),
+            n_eliminated=0,
+            n_reconstructions=0,
+            n_returned=0,
+            n_evaluations=int(n_values),
+            n_hits=0,
+            history=history,
+        )
+
+
+def _can_take(kernel: Kernel, X: Any, n: int, cache_bytes: int) -> bool:
+    """Return whether rows are dense, or values given, as compiled code takes them, and few bytes."""
+    if kernel.name == "precomputed":
+        return bool(X.dtype == np.float64 and X.flags.c_contiguous and X.flags.writeable)
+    is_dense = kernel.name in KINDS and not prefers_sparse(X)
+    return is_dense and X.shape[1] <= _WIDEST and 8 * n * (X.shape[1] + 2) <= cache_bytes // 2

@@ -1,0 +1,235 @@
+"""A small pair of classes from its first row to its proof, as one kernel.
+
+The method is that of `dsgd.svm.kernel_solver.direct`: members whose rows over all samples of the pair are held, rounds
+that take in the worst violators, and sums added up anew before the gap is believed. Of many classes most pairs take
+less time than a few dozen calls of numpy do, so here everything between two looks at the clock is one call without the
+interpreter lock. What is out of the ordinary is not dealt with: the call ends and says that the pair is open, and
+whoever called goes on from its variables with a solver that knows what to do.
+
+A value costs a product of two rows by BLAS and a function of it. Values between samples of one class are those of all
+pairs of that class; they are read where somebody has computed them before.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel, scalar
+from dsgd.svm.kernel_solver.members import add_members, advance, pick_worst
+from dsgd.svm.kernel_solver.smo import extremes
+from dsgd.svm.kernels.exponential import exp_double
+
+__all__ = ["BROKEN", "GIVEN", "KINDS", "OPEN", "PROVEN", "TOLD", "solve_pair"]
+
+#: How a call ends: with a gap below the tolerance, with work left to do, with numbers that are not finite.
+PROVEN, OPEN, BROKEN = 0, 1, 2
+#: Kernels by name; of a given matrix rows are read.
+KINDS = {"linear": 0, "rbf": 1, "poly": 2, "sigmoid": 3, "precomputed": 4}
+_RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
+#: What a call tells, in this order; then the threshold of each group.
+TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
+
+#: Members that a round adds, at least, and in units of those there are.
+_FEWEST, _SHARE = 24, 0.25
+#: How far a round closes the gap of its members; the last go to the tolerance.
+_BY_ROUND = 0.1
+#: Proofs that may fail.
+_MOST_PROOFS = 3
+
+
+@scalar
+def _finish(kind, gamma, coef0, degree, values):  # type: ignore[no-untyped-def]
+    """Turn products into kernel values."""
+    if kind == _RBF:
+        exp_double(values)
+    elif kind == _SIGMOID:
+        for k in range(len(values)):
+            values[k] = np.tanh(gamma * values[k] + coef0)
+    elif kind == _POLY:
+        for k in range(len(values)):
+            value = gamma * values[k] + coef0
+            if degree == 3.0:
+                values[k] = value * (value * value)
+            elif degree == 2.0:
+                values[k] = value * value
+            else:
+                values[k] = value**degree
+
+
+@kernel
+def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room, flat):  # type: ignore[no-untyped-def]
+    """Set rows `before`, `before` + 1, ... of ``flat`` to those of `samples`; return the values computed."""
+    kind, gamma, coef0, degree = kernel_of
+    n0, width = starts[1] - starts[0], rows.shape[1]
+    n, computed = n0 + starts[3] - starts[2], 0
+    if kind == GIVEN:
+        for s in range(len(samples)):
+            at = samples[s] + (starts[0] if samples[s] < n0 else starts[2] - n0)
+            for k in range(n):
+                flat[(before + s) * n + k] = rows[order[at], order[k + (starts[0] if k < n0 else starts[2] - n0)]]
+        return len(samples) * n
+    for side in range(2):
+        shift, count = starts[0] if side == 0 else starts[2] - n0, 0
+        for s in range(len(samples)):
+            if (samples[s] >= n0) == (side == 1):
+                row = rows[samples[s] + shift]
+                for k in range(width):
+                    room[count * width + k] = row[k]
+                if kind == _RBF:
+                    room[(count + 1) * width - 2], room[(count + 1) * width - 1] = row[width - 1], row[width - 2]
+                count += 1
+        if count == 0:
+            continue
+        left = room[: count * width].reshape(count, width)
+        for other in range(2):
+            begin, end = starts[2 * other], starts[2 * other + 1]
+            m, at, a = end - begin, own_at[side] if side == other else -1, 0
+            values = room[count * width : count * (width + m)]
+            if at < 0:
+                np.dot(left, rows[begin:end].T, values.reshape(count, m))
+                _finish(kind, gamma, coef0, degree, values)
+                computed += count * m
+            for s in range(len(samples)):
+                if (samples[s] >= n0) == (side == 1):
+                    target = (before + s) * n + (n0 if other == 1 else 0)
+                    if at < 0:
+                        flat[target : target + m] = values[a * m : (a + 1) * m]
+                    else:
+                        source = at + (samples[s] - (n0 if side == 1 else 0)) * m
+                        flat[target : target + m] = own[source : source + m]
+                    a += 1
+    return computed
+
+
+@kernel
+def conclude_pair(u, c, y, p, upper, alpha, group, least, most, told):  # type: ignore[no-untyped-def]
+    """Set what is told of a solution: objective, duality gap and thresholds, as `conclude` computes them."""
+    n, objective, total = len(u), 0.0, 0.0
+    for k in range(n):
+        objective += alpha[0, k] * (0.5 * y[0, k] * u[k] + p[0, k])
+    points, which, weights = np.empty(n), np.empty(n, np.int64), np.empty(n)
+    for g in range(len(least)):
+        m, mass, free, n_free = 0, 0.0, 0.0, 0
+        for k in range(n):
+            if group[0, k] == g:
+                points[m], which[m] = -(u[k] + c[0, k]), k
+                mass += upper[0, k] - alpha[0, k] if y[0, k] > 0 else alpha[0, k]
+                if 0.0 < alpha[0, k] < upper[0, k]:
+                    free, n_free = free - points[m], n_free + 1
+                m += 1
+        order, below = np.argsort(points[:m]), 0.0
+        for s in range(m):  # the best threshold is a weighted quantile
+            weights[s] = upper[0, which[order[s]]]
+        place = 0
+        while place < m - 1 and below + weights[place] < mass:
+            below += weights[place]
+            place += 1
+        for s in range(m):
+            k = which[s]
+            slack = y[0, k] * (points[s] - points[order[place]])
+            total += (upper[0, k] - alpha[0, k]) * slack if slack > 0.0 else -alpha[0, k] * slack
+        ends, n_ends = 0.0, 0
+        for end in (least[g], most[g]):
+            if np.isfinite(end):
+                ends, n_ends = ends + end, n_ends + 1
+        told[7 + g] = free / n_free if n_free else (ends / n_ends if n_ends else 0.0)
+    told[4], told[5] = total, objective
+
+
+@scalar
+def _renew(flat, slots, y, alpha, u):  # type: ignore[no-untyped-def]
+    """Add u up anew from the rows of the members."""
+    u[:] = 0.0
+    coefs = np.zeros(len(slots))
+    for s in range(len(slots)):
+        coefs[s] = y[0, slots[s]] * alpha[0, slots[s]]
+    add_members(flat, coefs, u)
+
+
+@kernel
+def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, memory, u, told, records):  # type: ignore[no-untyped-def]
+    """Solve the dual of a pair of classes; `alpha` and `u` change, ``told`` and ``records`` are set.
+
+    Parameters
+    ----------
+    kernel_of : tuple of int and three floats
+        The kernel's kind, gamma, coef0 and degree.
+    rows : array, shape (n_rows, width)
+        Prepared rows, those of a class one after another; or the given matrix.
+    order : int64 array
+        With a given matrix, its row and column for each row in the order of classes.
+    own, own_at : float64 array, and int64 array, shape (2,)
+        Values within classes, and where those of either class begin; below zero where they are not held.
+    starts : int64 array, shape (4,)
+        Where the rows of either class begin and end; the samples of the pair are those of the first, then the second.
+    dual : tuple of arrays, each of shape (1, n)
+        Signs, linear term, upper bounds, variables, groups.
+    tol : float
+        The gap to reach.
+    limit : int
+        Steps at most.
+    memory : array, shape (2 n² + n width,)
+        Scratch.
+    u : array, shape (n,)
+        Takes K(yα).
+    told : array, shape (len(TOLD) + n_groups,)
+        Takes what is to be told.
+    records : array, shape (n_records, 4)
+        Takes of each event whether it is a proof, the steps, the gap and the values computed; its length limits them.
+    """
+    y, p, upper, alpha, group = dual
+    n, n_groups = len(u), len(told) - 7
+    flat, room = memory[: n * n], memory[n * n :]  # room holds values among members, or what rows are made of
+    c, least, most = y * p, np.empty(n_groups), np.empty(n_groups)
+    slot_of, keys, picked = np.full(n, -1, np.int64), np.empty(n), np.empty(2 * n, np.int64)
+    members, held, computed, steps, at, n_failed = np.empty(n, np.int64), 0, 0, 0, 0, 0
+    for k in range(n):
+        if alpha[0, k] > 0.0:
+            slot_of[k], members[held] = held, k
+            held += 1
+    computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], 0, room, flat)
+    _renew(flat, members[:held], y, alpha, u)
+    gap = extremes(u, c, y, upper, alpha, group, least, most)
+    status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
+    told[3] = gap
+    while True:
+        if not np.isfinite(largest + u.sum()):
+            status = BROKEN
+            break
+        if at + 2 > len(records):
+            break
+        if gap < target or is_stuck:
+            _renew(flat, members[:held], y, alpha, u)
+            gap = extremes(u, c, y, upper, alpha, group, least, most)
+            records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 1.0, steps, gap, computed
+            at += 1
+            if gap < tol:
+                status = PROVEN
+                break
+            n_failed, target = n_failed + 1, 0.5 * target
+        if steps >= limit or n_failed >= _MOST_PROOFS:
+            break
+        if not has_grown and gap < np.finfo(np.float64).eps * largest * alpha.sum():
+            break
+        records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
+        at += 1
+        fresh = max(1, max(_FEWEST, int(_SHARE * held)) // (2 * n_groups))
+        fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+        has_grown = fresh > 0
+        if has_grown:
+            computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
+            members[held : held + fresh] = picked[:fresh]
+            held += fresh
+        aim = target if held == n else max(target, _BY_ROUND * gap)
+        made, gap, size = advance(
+            slot_of, flat, room, u, c, y, upper, alpha, group, least, most, aim, min(limit - steps, limit)
+        )
+        largest, is_stuck = max(largest, size), made == 0 and not has_grown
+        if not size >= 0.0:  # NaN
+            largest = size
+        steps += made
+    told[0], told[1], told[2], told[3], told[6] = status, steps, at, gap, computed
+    if status == PROVEN:
+        conclude_pair(u, c, y, p, upper, alpha, group, least, most, told)
+        if not np.isfinite(told[5]):
+            told[0] = BROKEN
