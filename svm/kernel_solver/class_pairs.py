@@ -23,8 +23,10 @@ from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.linear_start import FIRST_STEPS, has_linear_start, weights_begin
 from dsgd.svm.kernel_solver.pair_kernels import BROKEN, GIVEN, KINDS, PROVEN, TOLD, solve_pair
 from dsgd.svm.kernel_solver.problem import Dual, Solution
-from dsgd.svm.kernels.functions import Kernel, Rows, block_values, centre, prefers_sparse, prepare, span
+from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool
+from dsgd.svm.kernels.values import block_values
 from dsgd.types import IntVector
 
 __all__ = ["ClassPairs"]
