@@ -25,6 +25,7 @@ from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
 from dsgd.estimators.parameters import check_any_weight, check_parameters, check_sample_weight
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
+from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
 from dsgd.inputs.frames import in_memory, validated
@@ -266,28 +267,26 @@ class AbstractSGD(AbstractLinearEstimator):
             y,
             sample_weight,
             check=lambda: self._check_all(X, y, sample_weight, first=first),
-            n_ranks=self._n_ranks(),
-            classification=self._is_classification,
+            expected=Expected(self._is_classification),
+            spread=Spread(
+                n_ranks=self._n_ranks(),
+                pieces=_ELASTIC_PIECES if self.elastic else 1,
+                on_disk=self.out_of_core,
+                seed=seed if self.shuffle else None,
+            ),
             first=first,
-            pieces=_ELASTIC_PIECES if self.elastic else 1,
-            out_of_core=self.out_of_core,
-            deal_seed=seed if self.shuffle else None,
         ) as blocks:
             packer, job = self._plan(blocks.summaries, start, seed, first=first, max_iter=max_iter)
-            gang = blocks.run(
+            work = Work(
                 train,
                 packer,
                 (job,),
                 cut=TrainData.cut,
-                on_event=self._listener(),
-                transport=self.transport,
-                on_failure=self.on_failure,
-                elastic=self.elastic,
+                demand=packer.demand(blocks.summaries, job.initial.size),
                 mail=mail_for(job),
                 given=_given(job, start),
-                demand=packer.demand(blocks.summaries, job.initial.size),
-                title=type(self).__name__,
             )
+            gang = blocks.run(work, self._terms(self._listener()))
         return gang, packer.sparse
 
     def _draw_seed(self) -> int:

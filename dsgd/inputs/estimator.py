@@ -10,17 +10,16 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
 from dsgd.inputs.announcing import wrap_callbacks
+from dsgd.inputs.asked import Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
@@ -36,10 +35,9 @@ from dsgd.inputs.sources import (
 )
 from dsgd.inputs.spool import look, make_spooled_block
 from dsgd.progress import Audience
-from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.pools import count_cores
-from dsgd.runtime.rank import GangResult, Mail, RankProgram
+from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 
 if TYPE_CHECKING:
@@ -81,64 +79,49 @@ class ClusterBlocks:
     ranks_per_worker: int | None = None
     resend: Callable[[int], Future] | None = None
 
-    def run(
-        self,
-        program: RankProgram,
-        pack: Callable[[Sequence[Block], int], Any],
-        args: tuple[Any, ...],
-        *,
-        cut: Callable[[Any, int], Sequence[Any]] | None = None,
-        on_event: Callable[[Mapping[str, Any]], None] | None = None,
-        transport: TransportName = "auto",
-        numbered: bool = False,
-        on_failure: FailurePolicy = "raise",
-        elastic: bool = False,
-        demand: MemoryDemand | None = None,
-        mail: Mail | None = None,
-        given: Any = None,
-        title: str | None = None,
-    ) -> GangResult:
-        """Run a rank program over the blocks; see `run_on_cluster`.
-
-        With `numbered`, `pack` gets blocks (X, y, sample_weight, first), `first` being the number of the first row in
-        the whole.
-        """
+    def run(self, work: Work, terms: Terms) -> GangResult:
+        """Run a rank program over the blocks; see `run_on_cluster`."""
         from dsgd.runtime import run_on_cluster
 
         with _released([]) as held:
-            futures, resend = self.futures, self.resend
-            if numbered:
-                starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
-                futures = self.client.map(_number, self.futures, starts, pure=False)
-                held += futures
-
-                def resend_numbered(k: int, resend: Callable[[int], Future]) -> Future:
-                    held.append(self.client.submit(_number, resend(k), starts[k], pure=False))
-                    return held[-1]
-
-                resend = None if self.resend is None else partial(resend_numbered, resend=self.resend)
+            futures, resend = self._numbered(held) if work.numbered else (self.futures, self.resend)
             return run_on_cluster(
-                program,
+                work.program,
                 futures,
                 client=self.client,
-                pack=pack,
+                pack=work.pack,
                 # Rows sent from here are cut for the ranks already, in the same way wherever these run.
-                cut=cut if self.resend is None else None,
-                args=args,
+                cut=work.cut if self.resend is None else None,
+                args=work.args,
                 n_ranks=self.n_ranks,
                 ranks_per_worker=self.ranks_per_worker,
                 block_rows=[s.rows for s in self.summaries],
                 block_nbytes=[s.nbytes for s in self.summaries],
-                on_event=on_event,
-                transport=transport,
-                on_failure=on_failure,
-                elastic=elastic,
                 reload=resend,
-                demand=demand,
-                mail=mail,
-                given=given,
-                title=title,
+                demand=work.demand,
+                mail=work.mail,
+                given=work.given,
+                on_event=terms.on_event,
+                transport=terms.transport,
+                on_failure=terms.on_failure,
+                elastic=terms.elastic,
+                title=terms.title,
             )
+
+    def _numbered(self, held: list[Future]) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
+        """Return blocks that know the number of their first row, and what sends one again; `held` gets all of them."""
+        starts = np.cumsum([0, *(s.rows for s in self.summaries)])[:-1].tolist()
+        futures = self.client.map(_number, self.futures, starts, pure=False)
+        held += futures
+        resend = self.resend
+        if resend is None:
+            return futures, None
+
+        def resend_numbered(k: int) -> Future:
+            held.append(self.client.submit(_number, resend(k), starts[k], pure=False))
+            return held[-1]
+
+        return futures, resend_numbered
 
 
 class _LeftOut:
@@ -232,23 +215,22 @@ class AbstractClusterEstimator(BaseEstimator):
             )
         return False
 
+    def _terms(self, on_event: Callable[[Mapping[str, Any]], None] | None) -> Terms:
+        """Return on what terms a gang works for this estimator, and who hears of it."""
+        of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in _OF_CLUSTERS.items()}
+        return Terms(**of_cluster, on_event=on_event, title=type(self).__name__)
+
     @contextlib.contextmanager
     def _open_blocks(
         self,
         X: Any,
         y: Any,
         sample_weight: Any,
-        *,
         check: Callable[[], Block],
-        n_ranks: int | None = None,
-        ranks_per_worker: int | None = None,
-        classification: bool = False,
-        supervised: bool = True,
+        expected: Expected,
+        spread: Spread,
+        *,
         first: bool = True,
-        pieces: int = 1,
-        out_of_core: bool = False,
-        any_shape: bool = False,
-        deal_seed: int | None = None,
     ) -> Iterator[ClusterBlocks | SimulatedBlocks]:
         """Yield the rows as blocks on the workers, looked at and fit to train on; they are released at the end.
 
@@ -258,22 +240,12 @@ class AbstractClusterEstimator(BaseEstimator):
             As passed to ``fit``.
         check : callable
             Called for arrays of this process only: validates them and returns (X, y, sample_weight).
-        n_ranks, ranks_per_worker : int or None, default None
-            How many ranks in all, and on a worker; None takes one for every thread. Arrays of this process are cut into
-            one block per rank.
-        classification, supervised : bool
-            Whether targets are classes, and whether there must be targets.
+        expected : Expected
+            What rows and targets must be.
+        spread : Spread
+            How many ranks there are, and how rows get to them.
         first : bool, default True
             Whether the number of features is learned or must be that of before.
-        pieces : int, default 1
-            Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
-        out_of_core : bool, default False
-            Whether blocks lie on the disks of the workers, and not in their memory.
-        any_shape : bool, default False
-            Whether rows may have any shape, see `summarise`.
-        deal_seed : int or None, default None
-            Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.dealing`; None leaves
-            neighbours together, as they are in blocks that were made on the cluster.
 
         Raises
         ------
@@ -288,73 +260,40 @@ class AbstractClusterEstimator(BaseEstimator):
             there.
         """
         if isinstance(self.client, SimulatedCluster):
-            yield self._simulated(
-                X,
-                check,
-                n_ranks,
-                out_of_core=out_of_core,
-                classification=classification,
-                supervised=supervised,
-                any_shape=any_shape,
-                seed=deal_seed,
-            )
+            yield self._simulated(X, check, expected, spread)
             return
         from dsgd.runtime import client_for
         from dsgd.runtime.versions import check_versions
 
         if is_distributed(X):
-            check_targets(X, y, sample_weight, supervised=supervised)  # before worker processes are started for it
+            # Before worker processes are started for it.
+            check_targets(X, y, sample_weight, supervised=expected.supervised)
         with client_for(self.client) as client, _released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
             check_versions(client)
             resend: Callable[[int], Future] | None = None
             if is_distributed(X):
-                if not out_of_core:
+                if not spread.on_disk:
                     check_room(client, X, self._if_too_large)
-                build = make_spooled_block if out_of_core else make_block
-                parts = to_delayed_blocks(
-                    X,
-                    y,
-                    sample_weight,
-                    supervised=supervised,
-                    build=build,
-                    compute=lambda values: _gathered(client, client.compute(values)),
-                )
-                futures = client.compute(parts)
+                futures = _computed(client, X, y, sample_weight, expected, spread)
+                held += futures
             else:
-                rows = check()
-                futures, deal = scatter_rows(
-                    client,
-                    *rows,
-                    n_ranks=n_ranks,
-                    ranks_per_worker=ranks_per_worker,
-                    pieces=pieces,
-                    on_disk=out_of_core,
-                    seed=deal_seed,
-                )
-
-                def send_again(k: int) -> Future:
-                    held.append(scatter_block(client, *rows, deal, k, on_disk=out_of_core))
-                    return held[-1]
-
-                resend = send_again
-            held += futures
-            asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
-            looks = _looks(client, futures, on_disk=out_of_core, **asked)
+                futures, resend = _scattered(client, check(), spread, held)
+            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
             held += looks
             summaries: list[BlockSummary] = _gathered(client, looks)
             check_summaries(summaries)
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)
-            yield ClusterBlocks(client, futures, summaries, n_ranks, ranks_per_worker, resend)
+            yield ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
 
-    def _simulated(self, X: Any, check: Callable[[], Block], n_ranks: int | None, **options: Any) -> SimulatedBlocks:
+    def _simulated(self, X: Any, check: Callable[[], Block], expected: Expected, spread: Spread) -> SimulatedBlocks:
         """Return the rows as blocks of a simulated cluster."""
         if is_distributed(X):
             raise InvalidDataError(
                 f"client={self.client!r} trains on arrays of this process, X is a {type(X).__name__}: load it first."
             )
-        blocks = cut_rows(self.client, check(), n_ranks, **options)
+        blocks = cut_rows(self.client, check(), expected, spread)
         check_summaries(blocks.summaries)
         return blocks
 
@@ -460,10 +399,38 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int
     return useful
 
 
-def _looks(client: Client, futures: Sequence[Future], *, on_disk: bool, **options: Any) -> list[Future]:
+def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
+    """Have Dask compute the blocks of a collection."""
+    parts = to_delayed_blocks(
+        X,
+        y,
+        sample_weight,
+        supervised=expected.supervised,
+        build=make_spooled_block if spread.on_disk else make_block,
+        compute=lambda values: _gathered(client, client.compute(values)),
+    )
+    futures: list[Future] = client.compute(parts)
+    return futures
+
+
+def _scattered(
+    client: Client, rows: Block, spread: Spread, held: list[Future]
+) -> tuple[list[Future], Callable[[int], Future]]:
+    """Send arrays of this process; return the blocks, and what sends one of them again. `held` gets all of them."""
+    futures, deal = scatter_rows(client, *rows, spread)
+    held += futures
+
+    def send_again(k: int) -> Future:
+        held.append(scatter_block(client, *rows, deal, k, on_disk=spread.on_disk))
+        return held[-1]
+
+    return futures, send_again
+
+
+def _looks(client: Client, futures: Sequence[Future], expected: Expected, *, on_disk: bool) -> list[Future]:
     """Have a look at each block where it lies."""
     if not on_disk:
-        return list(client.map(look, futures, **options, pure=False))
+        return list(client.map(look, futures, expected=expected, pure=False))
     # Dask takes a block on disk for a small object and would carry it to whichever worker is idle.
     settle(client, futures)
     holders = client.who_has(futures)
@@ -471,7 +438,7 @@ def _looks(client: Client, futures: Sequence[Future], *, on_disk: bool, **option
         client.submit(
             look,
             future,
-            **options,
+            expected,
             workers=list(holders[future.key]) or None,
             allow_other_workers=bool(holders[future.key]),
             pure=False,

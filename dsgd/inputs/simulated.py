@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.inputs.blocks import Block, BlockSummary, summarise
+from dsgd.inputs.asked import Expected, Spread, Terms, Work
+from dsgd.inputs.blocks import Block, BlockSummary
 from dsgd.inputs.dealing import deal_rows
-from dsgd.runtime.rank import GangResult, Mail, RankProgram
+from dsgd.inputs.spool import look
+from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
 
 __all__ = ["SimulatedBlocks", "cut_rows"]
@@ -33,61 +35,36 @@ class SimulatedBlocks:
     blocks: Sequence[Block]
     summaries: Sequence[BlockSummary]
 
-    def run(
-        self,
-        program: RankProgram,
-        pack: Callable[[Sequence[Any], int], Any],
-        args: tuple[Any, ...],
-        *,
-        on_event: Callable[[Mapping[str, Any]], None] | None = None,
-        transport: str = "auto",
-        numbered: bool = False,
-        on_failure: object = "raise",
-        elastic: bool = False,
-        mail: Mail | None = None,
-        given: Any = None,
-        title: str | None = None,
-        **others: Any,
-    ) -> GangResult:
+    def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `dsgd.inputs.ClusterBlocks.run`.
+
+        How workers cut rows and hold them has no meaning here.
 
         Raises
         ------
         IncompatiblePartsError
             What is asked for needs machines that exist.
         """
-        del others  # how workers cut and hold rows
-        for name, asked, only in (
-            ("transport", transport, "auto"),
-            ("on_failure", on_failure, "raise"),
-            ("elastic", elastic, False),
-        ):
+        for name, only in (("transport", "auto"), ("on_failure", "raise"), ("elastic", False)):
+            asked = getattr(terms, name)
             if asked != only:
                 raise IncompatiblePartsError(
                     f"{name}={asked!r} is of real clusters, client={self.cluster!r} is a simulated one. Leave {name} "
                     f"at {only!r}."
                 )
         blocks: list[Any] = list(self.blocks)
-        if numbered:
+        if work.numbered:
             first = 0
             for k, block in enumerate(self.blocks):
                 blocks[k] = (*block, first)
                 first += self.summaries[k].rows
-        data = [pack([block], rank) for rank, block in enumerate(blocks)]
-        return self.cluster.run(program, data, args, on_event=on_event, mail=mail, given=given)
+        data = [work.pack([block], rank) for rank, block in enumerate(blocks)]
+        return self.cluster.run(
+            work.program, data, work.args, on_event=terms.on_event, mail=work.mail, given=work.given
+        )
 
 
-def cut_rows(
-    cluster: SimulatedCluster,
-    rows: Block,
-    n_ranks: int | None,
-    *,
-    out_of_core: bool,
-    classification: bool,
-    supervised: bool,
-    any_shape: bool = False,
-    seed: int | None = None,
-) -> SimulatedBlocks:
+def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread: Spread) -> SimulatedBlocks:
     """Cut arrays into one block per rank, as they would be sent to workers, and look at each.
 
     Parameters
@@ -96,14 +73,10 @@ def cut_rows(
         Says how many ranks there are.
     rows : tuple
         (X, y, sample_weight).
-    n_ranks : int or None
-        How many ranks the estimator asks for; None for all.
-    out_of_core : bool
-        Whether rows should lie on disk.
-    classification, supervised, any_shape : bool
-        See `summarise`.
-    seed : int or None, default None
-        Deals rows to ranks at random; None leaves neighbours together.
+    expected : Expected
+        What rows and targets must be.
+    spread : Spread
+        How they are dealt to ranks; it asks for as many ranks as there are, or leaves that open.
 
     Raises
     ------
@@ -112,13 +85,12 @@ def cut_rows(
     IncompatiblePartsError
         Rows of a simulated cluster are always in memory.
     """
+    n_ranks = spread.n_ranks
     if n_ranks is not None and n_ranks != cluster.ranks:
         raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")
-    if out_of_core:
+    if spread.on_disk:
         raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
     X, _, weights = rows
-    deal = deal_rows(X, weights, cluster.ranks, seed=seed)
+    deal = deal_rows(X, weights, cluster.ranks, seed=spread.seed)
     blocks = [deal.block(rows, k) for k in range(cluster.ranks)]
-    asked = {"classification": classification, "supervised": supervised, "any_shape": any_shape}
-    looks = [summarise(block, **asked) for block in blocks]
-    return SimulatedBlocks(cluster, blocks, looks)
+    return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
+from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import make_block
 from dsgd.inputs.dealing import Deal, deal_rows
 from dsgd.inputs.frames import column_values
@@ -180,21 +181,10 @@ def check_room(client: Client, X: Any, advice: str) -> None:
             time.sleep(1.0)
 
 
-def scatter_rows(
-    client: Client,
-    X: Any,
-    y: Any,
-    sample_weight: Any,
-    *,
-    n_ranks: int | None = None,
-    ranks_per_worker: int | None = None,
-    pieces: int = 1,
-    on_disk: bool = False,
-    seed: int | None = None,
-) -> tuple[list[Any], Deal]:
+def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Deal]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
-    There is one block per rank, or `pieces` of them, and those of the ranks of a worker are neighbours.
+    There is one block per rank, or several pieces, and those of the ranks of a worker are neighbours.
 
     Parameters
     ----------
@@ -204,14 +194,9 @@ def scatter_rows(
         The rows.
     y, sample_weight : array, shape (n,), or None
         Targets and weights.
-    n_ranks, ranks_per_worker : int or None, default None
-        How many ranks there will be in all, and on a worker; None stands for one per thread.
-    pieces : int, default 1
-        Blocks per rank.
-    on_disk : bool, default False
-        Whether workers put them on disk; blocks are then small, and one is in memory at a time.
-    seed : int or None, default None
-        Deals rows to ranks at random; None leaves neighbours together.
+    spread : Spread
+        How many ranks there will be, and how rows are dealt to them. Blocks for the disks of workers are small, and one
+        is in memory at a time.
 
     Returns
     -------
@@ -221,17 +206,18 @@ def scatter_rows(
         Which rows are in which.
     """
     threads = sorted(client.nthreads().items())
-    places = [address for address, n in threads for _ in range(min(n, ranks_per_worker or n))]
-    n_ranks = n_ranks or len(places)
-    if on_disk:
+    places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
+    n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
+    if spread.on_disk:
         pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
-    deal = deal_rows(X, sample_weight, n_ranks, pieces=pieces, seed=seed)
+    deal = deal_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
     futures: list[Any] = [None] * deal.n_blocks
     last: list[Any] = []
     for k in deal.reading_order():
         workers = [places[k * len(places) // deal.n_blocks]]
-        futures[k] = scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=on_disk)
-        if on_disk:
+        futures[k] = scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=spread.on_disk)
+        if spread.on_disk:
+            # A block that is not on disk yet is in memory, here and there.
             settle(client, last)
             last = [futures[k]]
     return futures, deal

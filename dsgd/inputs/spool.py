@@ -13,10 +13,12 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 import scipy.sparse as sp
 
+from dsgd.inputs.asked import Expected
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, summarise
 from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.types import AnyArray
@@ -86,9 +88,9 @@ def make_spooled_block(X: Any, y: Any = None, sample_weight: Any = None) -> Bloc
     return spool(make_block(X, y, sample_weight))
 
 
-def look(block: Block | SpooledBlock, **asked: bool) -> BlockSummary:
-    """Look at a block, with the keywords of `summarise`. One on disk takes no memory afterwards."""
-    (summary,) = [summarise(b, **asked) for b in visit([block])]
+def look(block: Block | SpooledBlock, expected: Expected) -> BlockSummary:
+    """Look at a block, see `summarise`. One on disk takes no memory afterwards."""
+    (summary,) = [summarise(b, **asdict(expected)) for b in visit([block])]
     return summary
 
 

@@ -19,6 +19,7 @@ from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
+from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
 from dsgd.inputs.frames import validated
@@ -152,29 +153,15 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             # Numbers of parts stay in their order, one to a rank.
             shares = pack_for_threads(block, n, packer, seed=seed if self.shuffle and supervised else None)
             return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
-        with self._open_blocks(
-            X,
-            y,
-            None,
-            check=lambda: self._check_rows(X, y),
+        expected = Expected(self._is_classification, supervised=supervised, any_shape=True)
+        spread = Spread(
             n_ranks=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
-            classification=self._is_classification,
-            supervised=supervised,
-            any_shape=True,
-            deal_seed=seed if self.shuffle and supervised else None,
-        ) as blocks:
+            seed=seed if self.shuffle and supervised else None,
+        )
+        with self._open_blocks(X, y, None, lambda: self._check_rows(X, y), expected, spread) as blocks:
             packer, job = self._plan(blocks.summaries, template, seed, n_parts)
-            return blocks.run(
-                train,
-                packer,
-                (job,),
-                cut=cut if supervised else None,
-                on_event=self._listeners(),
-                transport=self.transport,
-                on_failure=self.on_failure,
-                mail=mail_for(job),
-                title=type(self).__name__,
-            )
+            work = Work(train, packer, (job,), cut=cut if supervised else None, mail=mail_for(job))
+            return blocks.run(work, self._terms(self._listeners()))
 
     def _plan(
         self, summaries: Sequence[BlockSummary], template: nn.Module, seed: int, n_parts: int

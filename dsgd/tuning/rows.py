@@ -11,6 +11,7 @@ import scipy.sparse as sp
 from sklearn.utils import check_array
 
 from dsgd.errors import InvalidDataError
+from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import BlockSummary, check_summaries, make_block, summarise
 from dsgd.inputs.sources import is_distributed, scatter_rows, to_delayed_blocks
 from dsgd.sim import Workload
@@ -127,7 +128,7 @@ def place_rows(client: Any, X: Any, y: Any, *, n_ranks: int | None, classificati
     if is_distributed(X):
         blocks = client.compute(to_delayed_blocks(X, y, None, build=make_block))
     else:
-        blocks, _ = scatter_rows(client, X, y, None, n_ranks=n_ranks, seed=seed)
+        blocks, _ = scatter_rows(client, X, y, None, Spread(n_ranks=n_ranks, seed=seed))
     looks = client.gather(client.map(_look, blocks, classification=classification, pure=False))
     return _rows_of(looks, list(blocks), None, client)
 

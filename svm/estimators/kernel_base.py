@@ -17,6 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
+from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.progress import StopTraining
 from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
 from dsgd.svm.estimators.objects import are_objects, as_objects, compare
@@ -379,7 +380,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         if is_collection(sample_weight):
             sample_weight = sample_weight.clip(0)  # a row of negative weight is left out, as in LIBSVM
         with self._open_blocks(
-            X, y, sample_weight, check=check, ranks_per_worker=1, classification=classification, supervised=supervised
+            X, y, sample_weight, check, Expected(classification, supervised), Spread(ranks_per_worker=1)
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
             classes = np.unique(np.concatenate([s.classes for s in filled])) if classification else None
@@ -396,15 +397,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             if classes is not None:
                 model.classes_ = self._check_classes(classes)
             program, *more = self._program
-            gang = blocks.run(
-                program,
-                packer,
-                (model, *more),
-                on_event=self._listener(),
-                transport=self.transport,
-                numbered=True,
-                title=type(self).__name__,
-            )
+            gang = blocks.run(Work(program, packer, (model, *more), numbered=True), self._terms(self._listener()))
         self.__dict__.update(gang.value)
         self.ledger_ = gang.ledger
         self.fit_report_ = {

@@ -20,6 +20,7 @@ from threadpoolctl import ThreadpoolController
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
+from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, train_linear
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
@@ -192,7 +193,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         seed = self._seed()
         n_ranks = self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
         with self._open_blocks(
-            X, y, sample_weight, check=check, n_ranks=n_ranks, ranks_per_worker=1, classification=classification
+            X, y, sample_weight, check, Expected(classification), Spread(n_ranks, ranks_per_worker=1)
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
             classes, job = make_job(blocks.summaries, seed)
@@ -204,14 +205,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
                 bias=self._bias(),
                 seed=seed,
             )
-            gang = blocks.run(
-                train_linear,
-                packer,
-                (job,),
-                on_event=self._listener(),
-                transport=self.transport,
-                title=type(self).__name__,
-            )
+            gang = blocks.run(Work(train_linear, packer, (job,)), self._terms(self._listener()))
         result: LinearResult = gang.value
         self.ledger_ = gang.ledger
         self.fit_report_ = {

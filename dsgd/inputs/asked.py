@@ -1,0 +1,119 @@
+"""What an estimator asks of the blocks of its rows, and of the gang that trains on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dsgd.comm.base import TransportName
+from dsgd.inputs.blocks import Block
+from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.runtime.memory import MemoryDemand
+from dsgd.runtime.rank import Mail, RankProgram
+
+__all__ = ["Expected", "Spread", "Terms", "Work"]
+
+
+@dataclass(frozen=True)
+class Expected:
+    """What rows and targets must be to be trained on; the keywords of `summarise`.
+
+    Parameters
+    ----------
+    classification : bool, default False
+        Whether targets are classes.
+    supervised : bool, default True
+        Whether there must be targets.
+    any_shape : bool, default False
+        Whether rows may have any shape.
+    """
+
+    classification: bool = False
+    supervised: bool = True
+    any_shape: bool = False
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How many ranks there are, and how rows get to them.
+
+    Parameters
+    ----------
+    n_ranks, ranks_per_worker : int or None, default None
+        How many ranks in all, and on a worker; None takes one for every thread. Arrays of this process are cut into
+        `pieces` blocks per rank.
+    pieces : int, default 1
+        Into how many blocks the share of a rank is cut, of arrays of this process: what can move later.
+    on_disk : bool, default False
+        Whether blocks lie on the disks of the workers, and not in their memory.
+    seed : int or None, default None
+        Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.dealing`; None leaves neighbours
+        together, as they are in blocks that were made on the cluster.
+    """
+
+    n_ranks: int | None = None
+    ranks_per_worker: int | None = None
+    pieces: int = 1
+    on_disk: bool = False
+    seed: int | None = None
+
+
+@dataclass(frozen=True)
+class Work:
+    """What ranks do with the blocks; see `dsgd.runtime.run_on_cluster`.
+
+    Parameters
+    ----------
+    program : RankProgram
+        What each of them runs.
+    pack : callable
+        Makes the data of a rank from its blocks (X, y, sample_weight).
+    args : tuple
+        Further arguments of the program.
+    cut : callable or None, default None
+        Shares what was packed out to the ranks of a worker.
+    numbered : bool, default False
+        Whether `pack` gets blocks (X, y, sample_weight, first) instead, `first` being the number of the first row in
+        the whole.
+    demand : MemoryDemand or None, default None
+        What ranks need of the memory of their workers.
+    mail : Mail or None, default None
+        Whether they get mailboxes, and which servers come after them.
+    given : object, default None
+        What rank 0 alone is given.
+    """
+
+    program: RankProgram
+    pack: Callable[[Sequence[Block], int], Any]
+    args: tuple[Any, ...]
+    cut: Callable[[Any, int], Sequence[Any]] | None = None
+    numbered: bool = False
+    demand: MemoryDemand | None = None
+    mail: Mail | None = None
+    given: Any = None
+
+
+@dataclass(frozen=True)
+class Terms:
+    """On what terms a gang works, as the parameters of the estimator say; see `dsgd.runtime.run_on_cluster`.
+
+    Parameters
+    ----------
+    transport : str, default "auto"
+        What ranks talk over.
+    on_failure : str or policy, default "raise"
+        What happens when a machine fails.
+    elastic : bool, default False
+        Whether workers that join the cluster are taken in.
+    on_event : callable or None, default None
+        Receives what rank 0 publishes.
+    title : str or None, default None
+        What the job is called on the dashboard.
+    """
+
+    transport: TransportName = "auto"
+    on_failure: FailurePolicy = "raise"
+    elastic: bool = False
+    on_event: Callable[[Mapping[str, Any]], None] | None = None
+    title: str | None = None
