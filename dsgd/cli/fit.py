@@ -26,7 +26,6 @@ Examples:
   dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json
 """
 
-_REGRESSION_LOSSES: Final = frozenset({"squared_error", "huber", "epsilon_insensitive", "squared_epsilon_insensitive"})
 _TASKS: Final = ("auto", "classification", "regression")
 _MODEL: Final = "The objective"
 _TRAINING: Final = "Training"
@@ -251,9 +250,10 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
     """
     if task not in _TASKS:
         raise InvalidParameterError(f"--task {task!r}: choose {', '.join(_TASKS)}")
-    if task == "auto":
-        task = "regression" if loss in _REGRESSION_LOSSES else "classification"
     from dsgd import SGDClassifier, SGDRegressor
+
+    if task == "auto":
+        task = "regression" if loss in SGDRegressor.loss_functions else "classification"
 
     kind = SGDRegressor if task == "regression" else SGDClassifier
     return kind(**parameters) if loss is None else kind(loss=loss, **parameters)

@@ -1,0 +1,38 @@
+"""A compressor from outside the package: every entry in eight bits, as a share of the largest."""
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from dsgd.compress.base import WORD_BYTES, AbstractCompressor, NoMemory, as_words, words_for
+
+
+@dataclass(frozen=True)
+class EightBits(AbstractCompressor[NoMemory]):
+    """Round x / max |x| to a multiple of 1 / 127: one word for the largest entry, then a byte for each."""
+
+    def init(self, n, dtype, seed, rank=0, size=1):
+        """Return a record without fields: nothing is remembered."""
+        return NoMemory()
+
+    def encode(self, vector, memory):
+        """Return whole words of 64 bits, in memory that the next vector overwrites."""
+        n = vector.shape[0]
+        words = memory.scratch.words(1 + words_for(8 * n))
+        words[1:][-1:] = 0  # what is left of the last word
+        largest = float(np.abs(vector).max(initial=0.0))
+        words[:1].view(np.float64)[0] = largest
+        scaled = vector * (127.0 / largest if largest > 0.0 else 0.0)
+        words[1:].view(np.int8)[:n] = np.rint(scaled)
+        return words.view(np.uint8)
+
+    def decode(self, payload, out, factor):
+        """Add `factor` times the vector to `out`; a payload of another length is refused."""
+        n = out.shape[0]
+        words = as_words(payload, 1 + words_for(8 * n))
+        largest = words[:1].view(np.float64)[0]
+        out += (factor * largest / 127.0) * words[1:].view(np.int8)[:n]
+
+    def payload_bytes(self, n, itemsize):
+        """Return the bytes of a payload, the same for all vectors of this length."""
+        return WORD_BYTES * (1 + words_for(8 * n))

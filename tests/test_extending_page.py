@@ -1,0 +1,165 @@
+"""The templates of docs/extending.rst: those that stand outside the package work there, the patches work in a copy."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dsgd import SGDClassifier
+from dsgd.comm.wires import carried
+from dsgd.sync import DPSGD, LocalSGD
+from dsgd.testing import check_compressor, check_strategy, check_topology
+from gangs import connect_with, raise_first, run_ranks
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
+import epochs
+from beyond import Beyond
+from chords import Chords
+from eight_bits import EightBits
+from files import Files
+
+REPOSITORY = Path(__file__).parents[1]
+EXAMPLES = REPOSITORY / "docs" / "examples"
+PAGE = (REPOSITORY / "docs" / "extending.rst").read_text(encoding="utf-8")
+TEMPLATES = re.findall(r"literalinclude:: examples/([\w.]+)", PAGE)
+PATCHES = [name for name in TEMPLATES if name.endswith(".patch")]
+
+
+def fitted(sync: Any) -> SGDClassifier:
+    X = np.random.default_rng(0).normal(size=(400, 5))
+    return SGDClassifier(max_iter=3, tol=None, n_jobs=3, sync=sync, random_state=0).fit(X, X[:, 0] > 0)
+
+
+def test_every_template_is_short() -> None:
+    """There is one for each kind, of at most 40 lines."""
+    assert len(TEMPLATES) == len(set(TEMPLATES)) == PAGE.count("\n----") == 8
+    assert [name for name in TEMPLATES if len((EXAMPLES / name).read_text(encoding="utf-8").splitlines()) > 40] == []
+
+
+def test_every_file_that_the_page_names_is_there() -> None:
+    """Steps name files and folders of the repository that exist."""
+    named = re.findall(r"``((?:dsgd|svm|datasets|docs|tests|benchmarks)/[\w/.]+)``", PAGE)
+    assert len(named) > 20
+    assert [name for name in named if not (REPOSITORY / name).exists()] == []
+
+
+def test_the_strategy_keeps_the_laws() -> None:
+    """It passes every check, and trains."""
+    check_strategy(Beyond(every=8))
+    assert fitted(Beyond(64)).ledger_.totals()["rounds"] > 0
+
+
+def test_the_compressor_keeps_the_laws() -> None:
+    """It passes every check, and sends fewer bytes than models are."""
+    check_compressor(EightBits())
+    sent = [
+        fitted(sync).ledger_.totals()["bytes_sent"] for sync in (LocalSGD(64, compressor=EightBits()), LocalSGD(64))
+    ]
+    assert 0 < sent[0] < sent[1]
+
+
+def test_the_topology_keeps_the_laws() -> None:
+    """It passes every check, and a strategy takes it."""
+    check_topology(Chords())
+    assert fitted(DPSGD(every=64, topology=Chords())).ledger_.totals()["bytes_sent"] > 0
+
+
+@pytest.mark.parametrize("n", [2, 3])
+def test_the_wire_sums(n: int, tmp_path: Path) -> None:
+    """A sum over it is the sum of the vectors, whatever their length, and no file is lost."""
+    from dsgd.collectives import Group
+
+    def connect(listener: Any, rank: int, addresses: list[str], **options: Any) -> Any:
+        def make(links: Any, abort: Any, job: int) -> Files:
+            return Files(rank, tmp_path, abort)
+
+        return carried.connect(listener, rank, addresses, "files", make, **options)
+
+    transports = raise_first(connect_with(connect, n, 20.0, None))
+
+    def summed(transport: Any) -> list[np.ndarray]:
+        vectors = [np.arange(size, dtype=np.float64) * (transport.rank + 1) for size in (0, 1, 1000, 70_001)]
+        for vector in vectors:
+            Group(transport).allreduce(vector)
+        return vectors
+
+    try:
+        results = raise_first(run_ranks([lambda transport=transport: summed(transport) for transport in transports]))
+    finally:
+        for transport in transports:
+            transport.close()
+    factor = n * (n + 1) / 2
+    for vectors in results:
+        for vector in vectors:
+            np.testing.assert_array_equal(vector, np.arange(vector.size) * factor)
+    assert list(tmp_path.glob("*.part")) == []
+
+
+def test_the_study_goes_on(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second call makes only the runs that the first has not made."""
+    first = epochs.main(tmp_path, (1,))
+    again = epochs.main(tmp_path, (1, 2))
+    assert [run.resumed for run in first] == [False] * 3
+    assert [run.resumed for run in again] == [True] * 3 + [False] * 3
+    assert len(capsys.readouterr().out.splitlines()) == 3
+
+
+_USES = """
+import numpy as np
+from dsgd import SGDClassifier, SGDRegressor
+from dsgd.datasets import registry
+from dsgd.kernels import LOSSES, loss_and_slope
+from dsgd.local.rules import Signum
+from reference import sgd
+
+code = LOSSES["log_cosh"].code
+for r in (-800.0, -3.0, -0.5, 0.0, 1.0, 40.0):
+    loss, slope = loss_and_slope(code, 0.0, r, 0.1)
+    np.testing.assert_allclose(loss, sgd.loss("log_cosh", 0.0, r, 0.1), rtol=1e-12, atol=1e-15)
+    np.testing.assert_allclose(slope, sgd.slope("log_cosh", 0.0, r, 0.1), rtol=1e-12, atol=1e-15)
+
+X = np.random.default_rng(0).normal(size=(200, 3))
+model = SGDRegressor(loss="log_cosh", max_iter=50, tol=None, random_state=0).fit(X, X @ [1.0, 2.0, 3.0])
+np.testing.assert_allclose(model.coef_, [1.0, 2.0, 3.0], atol=0.5)
+
+# Signs are as long as the rate: after n steps no weight is further away than n rates.
+rule = Signum(batch=200)
+signs = SGDClassifier(optimizer=rule, penalty=None, learning_rate="constant", eta0=0.01, max_iter=5, tol=None)
+np.testing.assert_allclose(np.abs(signs.fit(X, X[:, 0] > 0).coef_[0, 0]), 0.05)
+
+assert registry.find("heart").n_features == 13
+print("all three work")
+"""
+
+
+@pytest.mark.slow
+def test_the_patches_work_in_a_copy(tmp_path: Path) -> None:
+    """They apply to the files as they are, and what they add trains as the page says."""
+    if shutil.which("git") is None:
+        pytest.skip("git is not installed")
+    ignored = shutil.ignore_patterns("__pycache__")
+    for folder in ("dsgd", "svm", "datasets", "tests/reference"):
+        shutil.copytree(REPOSITORY / folder, tmp_path / folder, ignore=ignored)
+    assert len(PATCHES) == 3
+    for name in PATCHES:
+        subprocess.run(["git", "apply", str(EXAMPLES / name)], cwd=tmp_path, check=True)
+    for folder in ("svm", "datasets"):
+        (tmp_path / folder).rename(tmp_path / "dsgd" / folder)
+    places = os.pathsep.join([str(tmp_path), str(tmp_path / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", _USES],
+        env=os.environ | {"PYTHONPATH": places},
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.stdout == "all three work\n", done.stderr
