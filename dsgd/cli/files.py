@@ -10,7 +10,7 @@ from typing import Any
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
 
-__all__ = ["check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
+__all__ = ["check_inputs", "check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
 
 _TABLE_SUFFIXES = (".npz",)
 # Formats that people have their rows in and that are not read here, each with the call that reads them.
@@ -26,6 +26,19 @@ _FOREIGN = {
     ".tsv": "pandas.read_csv",
     ".xlsx": "pandas.read_excel",
 }
+
+
+def check_inputs(paths: Sequence[str]) -> None:
+    """Find a missing file before a cluster is started for it.
+
+    Raises
+    ------
+    FileNotFoundError
+        Names the file.
+    """
+    for path in paths:
+        if "://" not in path and not Path(path).exists():
+            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
 
 
 def is_svmlight(path: str) -> bool:

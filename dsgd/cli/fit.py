@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import check_model_path, is_svmlight, read_rows, save_model
+from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["EXAMPLES", "compressing", "fit", "make_estimator", "parse_sync"]
@@ -27,89 +28,100 @@ Examples:
 """
 
 _TASKS: Final = ("auto", "classification", "regression")
-_MODEL: Final = "The objective"
 _TRAINING: Final = "Training"
-_PLACE: Final = "Where it runs"
+
+_Files: TypeAlias = Annotated[list[str], options.DATA]
+_Model: TypeAlias = Annotated[
+    Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")
+]
+_Sync: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
+        "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+        "package.module:Name of a strategy of your own.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+_Compress: TypeAlias = Annotated[
+    str | None,
+    typer.Option(
+        help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
+        "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them.",
+        rich_help_panel=_TRAINING,
+    ),
+]
+_L1Ratio: TypeAlias = Annotated[float, typer.Option(help="Share of l1 in elasticnet.", rich_help_panel=options.MODEL)]
+_MaxIter: TypeAlias = Annotated[int, typer.Option(help="Epochs at most.", rich_help_panel=_TRAINING)]
+_Tol: TypeAlias = Annotated[
+    float, typer.Option(help="Stop when the loss falls by less; 0 runs all epochs.", rich_help_panel=_TRAINING)
+]
+_LearningRate: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.", rich_help_panel=_TRAINING),
+]
+_Eta0: TypeAlias = Annotated[float | None, typer.Option(help="First step size.", rich_help_panel=_TRAINING)]
+_Average: TypeAlias = Annotated[bool, typer.Option("--average", help="Average the steps.", rich_help_panel=_TRAINING)]
+_Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of the row order.", rich_help_panel=_TRAINING)]
+_Transport: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
+        "gloo, mpi or ucx.",
+        rich_help_panel=options.PLACE,
+    ),
+]
+_OnFailure: TypeAlias = Annotated[
+    str,
+    typer.Option(
+        help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left.",
+        rich_help_panel=options.PLACE,
+    ),
+]
+_Checkpoint: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Folder or URL that gets the state of training twice a minute.", rich_help_panel=_TRAINING),
+]
+_ResumeFrom: TypeAlias = Annotated[
+    str | None,
+    typer.Option(help="Folder or URL of checkpoints to go on from.", rich_help_panel=_TRAINING),
+]
+_OutOfCore: TypeAlias = Annotated[
+    bool,
+    typer.Option(
+        "--out-of-core", help="Keep rows on disk: for more than fit into memory.", rich_help_panel=options.PLACE
+    ),
+]
+_Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 
 
 def fit(
-    data: Annotated[
-        list[str],
-        typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
-    ],
-    model: Annotated[Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")],
-    more: Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")] = None,
-    task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
-    loss: Annotated[
-        str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=_MODEL)
-    ] = None,
-    penalty: Annotated[str, typer.Option(help="l2, l1, elasticnet or none.", rich_help_panel=_MODEL)] = "l2",
-    alpha: Annotated[float, typer.Option(help="Weight of the penalty.", rich_help_panel=_MODEL)] = 1e-4,
-    l1_ratio: Annotated[float, typer.Option(help="Share of l1 in elasticnet.", rich_help_panel=_MODEL)] = 0.15,
-    sync: Annotated[
-        str,
-        typer.Option(
-            help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
-            "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
-            "package.module:Name of a strategy of your own.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = "1024",
-    compress: Annotated[
-        str | None,
-        typer.Option(
-            help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
-            "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them.",
-            rich_help_panel=_TRAINING,
-        ),
-    ] = None,
-    max_iter: Annotated[int, typer.Option(help="Epochs at most.", rich_help_panel=_TRAINING)] = 1000,
-    tol: Annotated[
-        float, typer.Option(help="Stop when the loss falls by less; 0 runs all epochs.", rich_help_panel=_TRAINING)
-    ] = 1e-3,
-    learning_rate: Annotated[
-        str | None,
-        typer.Option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.", rich_help_panel=_TRAINING),
-    ] = None,
-    eta0: Annotated[float | None, typer.Option(help="First step size.", rich_help_panel=_TRAINING)] = None,
-    average: Annotated[bool, typer.Option("--average", help="Average the steps.", rich_help_panel=_TRAINING)] = False,
-    seed: Annotated[int, typer.Option(help="Seed of the row order.", rich_help_panel=_TRAINING)] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)] = 0,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=_PLACE)
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=_PLACE)
-    ] = 1,
-    transport: Annotated[
-        str,
-        typer.Option(
-            help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
-            "gloo, mpi or ucx.",
-            rich_help_panel=_PLACE,
-        ),
-    ] = "auto",
-    on_failure: Annotated[
-        str,
-        typer.Option(
-            help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left.",
-            rich_help_panel=_PLACE,
-        ),
-    ] = "raise",
-    checkpoint: Annotated[
-        str | None,
-        typer.Option(help="Folder or URL that gets the state of training twice a minute.", rich_help_panel=_TRAINING),
-    ] = None,
-    resume_from: Annotated[
-        str | None,
-        typer.Option(help="Folder or URL of checkpoints to go on from.", rich_help_panel=_TRAINING),
-    ] = None,
-    out_of_core: Annotated[
-        bool,
-        typer.Option("--out-of-core", help="Keep rows on disk: for more than fit into memory.", rich_help_panel=_PLACE),
-    ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")] = False,
+    data: _Files,
+    model: _Model,
+    more: options.More = None,
+    task: options.Task = "auto",
+    loss: options.Loss = None,
+    penalty: options.Penalty = "l2",
+    alpha: options.Alpha = 1e-4,
+    l1_ratio: _L1Ratio = 0.15,
+    sync: _Sync = "1024",
+    compress: _Compress = None,
+    max_iter: _MaxIter = 1000,
+    tol: _Tol = 1e-3,
+    learning_rate: _LearningRate = None,
+    eta0: _Eta0 = None,
+    average: _Average = False,
+    seed: _Seed = 0,
+    workers: options.Workers = 0,
+    scheduler: options.Scheduler = None,
+    jobs: options.Jobs = 1,
+    transport: _Transport = "auto",
+    on_failure: _OnFailure = "raise",
+    checkpoint: _Checkpoint = None,
+    resume_from: _ResumeFrom = None,
+    out_of_core: _OutOfCore = False,
+    as_json: options.AsJson = False,
+    quiet: _Quiet = False,
 ) -> None:
     """Train a linear model on files and write it with joblib.
 
@@ -118,7 +130,7 @@ def fit(
     """
     paths = [*data, *(more or [])]
     check_model_path(model)
-    _check_inputs(paths)
+    check_inputs(paths)
     parameters: dict[str, Any] = {
         "penalty": None if penalty == "none" else penalty,
         "alpha": alpha,
@@ -134,9 +146,7 @@ def fit(
         "checkpoint": checkpoint,
         "resume_from": resume_from,
         "out_of_core": out_of_core,
-    }
-    parameters |= {
-        name: value for name, value in (("learning_rate", learning_rate), ("eta0", eta0)) if value is not None
+        **_given(learning_rate=learning_rate, eta0=eta0),
     }
     with connected(workers, scheduler) as client:
         estimator = make_estimator(task, loss, {**parameters, "client": client})
@@ -145,11 +155,10 @@ def fit(
         # The model outlives the cluster it was trained on.
         estimator.set_params(client=None)
     save_model(estimator, model)
-    report = _report(estimator, model)
     if as_json:
-        typer.echo(json.dumps(report))
+        typer.echo(json.dumps(_report(estimator, model)))
     elif not quiet:
-        _show(estimator, report)
+        _show(estimator, _report(estimator, model))
 
 
 def parse_sync(text: str) -> Any:
@@ -259,11 +268,9 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
     return kind(**parameters) if loss is None else kind(loss=loss, **parameters)
 
 
-def _check_inputs(paths: list[str]) -> None:
-    """Find a missing file before a cluster is started for it."""
-    for path in paths:
-        if "://" not in path and not Path(path).exists():
-            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
+def _given(**options: Any) -> dict[str, Any]:
+    """Return the options that were given; the estimator has defaults for the others that go by its loss."""
+    return {name: value for name, value in options.items() if value is not None}
 
 
 def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:

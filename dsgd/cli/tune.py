@@ -6,12 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
 import typer
 
+from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
-from dsgd.cli.files import is_svmlight, read_rows
+from dsgd.cli.files import check_inputs, is_svmlight, read_rows
 from dsgd.cli.fit import make_estimator, parse_sync
 from dsgd.errors import InvalidParameterError
 
@@ -29,65 +30,67 @@ Examples:
 
   dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json
 """
-_MODEL: Final = "The objective"
 _SEARCH: Final = "The search"
-_PLACE: Final = "Where it runs"
 _SHOWN: Final = 8
+
+_Files: TypeAlias = Annotated[list[str] | None, options.DATA]
+_Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
+_Budget: TypeAlias = Annotated[
+    float, typer.Option(help="Seconds until the answer, all included.", rich_help_panel=_SEARCH)
+]
+_Margin: TypeAlias = Annotated[
+    float, typer.Option(help="The target is the best score reached, less this.", rich_help_panel=_SEARCH)
+]
+_Strategy: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--strategy",
+        "-s",
+        help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
+        "local and minibatch by default.",
+        rich_help_panel=_SEARCH,
+    ),
+]
+_Compress: TypeAlias = Annotated[
+    list[str] | None,
+    typer.Option(
+        help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always "
+        "tried.",
+        rich_help_panel=_SEARCH,
+    ),
+]
+_Seed: TypeAlias = Annotated[
+    int, typer.Option(help="Seed of rows held out, and of their order.", rich_help_panel=_SEARCH)
+]
+_Transport: TypeAlias = Annotated[
+    str, typer.Option(help="What ranks on a cluster talk over, as in dsgd fit.", rich_help_panel=options.PLACE)
+]
+_Report: TypeAlias = Annotated[
+    Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
+]
+_Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print the line to paste and nothing else.")]
 
 
 def tune(
-    data: Annotated[
-        list[str] | None,
-        typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
-    ] = None,
-    more: Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")] = None,
-    dataset: Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")] = None,
-    task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
-    loss: Annotated[
-        str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=_MODEL)
-    ] = None,
-    penalty: Annotated[str, typer.Option(help="l2, l1, elasticnet or none.", rich_help_panel=_MODEL)] = "l2",
-    alpha: Annotated[float, typer.Option(help="Weight of the penalty.", rich_help_panel=_MODEL)] = 1e-4,
-    budget: Annotated[
-        float, typer.Option(help="Seconds until the answer, all included.", rich_help_panel=_SEARCH)
-    ] = 60.0,
-    margin: Annotated[
-        float, typer.Option(help="The target is the best score reached, less this.", rich_help_panel=_SEARCH)
-    ] = 0.003,
-    strategy: Annotated[
-        list[str] | None,
-        typer.Option(
-            "--strategy",
-            "-s",
-            help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
-            "local and minibatch by default.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None,
-    compress: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always "
-            "tried.",
-            rich_help_panel=_SEARCH,
-        ),
-    ] = None,
-    seed: Annotated[int, typer.Option(help="Seed of rows held out, and of their order.", rich_help_panel=_SEARCH)] = 0,
-    workers: Annotated[int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=_PLACE)] = 0,
-    scheduler: Annotated[
-        str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=_PLACE)
-    ] = None,
-    jobs: Annotated[
-        int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=_PLACE)
-    ] = -1,
-    transport: Annotated[
-        str, typer.Option(help="What ranks on a cluster talk over, as in dsgd fit.", rich_help_panel=_PLACE)
-    ] = "auto",
-    report: Annotated[
-        Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
-    ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print the line to paste and nothing else.")] = False,
+    data: _Files = None,
+    more: options.More = None,
+    dataset: _Dataset = None,
+    task: options.Task = "auto",
+    loss: options.Loss = None,
+    penalty: options.Penalty = "l2",
+    alpha: options.Alpha = 1e-4,
+    budget: _Budget = 60.0,
+    margin: _Margin = 0.003,
+    strategy: _Strategy = None,
+    compress: _Compress = None,
+    seed: _Seed = 0,
+    workers: options.Workers = 0,
+    scheduler: options.Scheduler = None,
+    jobs: options.Jobs = -1,
+    transport: _Transport = "auto",
+    report: _Report = None,
+    as_json: options.AsJson = False,
+    quiet: _Quiet = False,
 ) -> None:
     """How should this model be trained here? Try periods, strategies and step sizes for a minute; print the best.
 
@@ -139,9 +142,7 @@ def _rows(data: list[str], more: list[str], dataset: str | None) -> tuple[Any, A
 
         found = load_or_generate(dataset)
         return found.X, found.y, []
-    for path in paths:
-        if "://" not in path and not Path(path).exists():
-            raise FileNotFoundError(2, "no such file; --data takes the paths of training files", path)
+    check_inputs(paths)
     return None, None, paths
 
 

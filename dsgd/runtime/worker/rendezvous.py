@@ -16,6 +16,7 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask.system import CPU_COUNT
@@ -182,95 +183,100 @@ def meet(
     ClusterError
         Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
     """
-    wrap = data_wrap(worker)
     with open_listener(worker, options) as listener:
+        arrival = _Arrival(worker, job, fence, options, listener, data_wrap(worker), timeout_s)
         job.relays.open_door(fence.member, listener.address)
         try:
-            answer = _gather(link, fence, listener, job, wrap, timeout_s)
-            transport = _connect(worker, job, fence, options, listener, answer, wrap, ledger, timeout_s)
+            transport = arrival.connect(arrival.wait_for_all(link), ledger)
         finally:
             job.relays.close_door(fence.member)
         return Meeting(transport, dict(listener.refused + job.relays.refused))
 
 
-def _gather(
-    link: SchedulerLink, fence: Fence, listener: Listener, job: JobState, wrap: Wrap | None, timeout_s: float
-) -> dict[str, Any]:
-    """Return what the scheduler answers when the last member has come."""
-    code = job_code(fence.job_id)
+@dataclass(frozen=True)
+class _Arrival:
+    """A member on its way into the gang: who it is, where its peers find it, and how long it waits for them."""
 
-    def send_strangers_away() -> None:
-        listener.look(wrap, code, fence.epoch)
+    worker: Worker
+    job: JobState
+    fence: Fence
+    options: WireOptions
+    listener: Listener
+    wrap: Wrap | None
+    timeout_s: float
 
-    deadline = time.monotonic() + timeout_s
-    while True:
-        job.abort.check()
-        answer = link.join(listener.address, _SLICE_S, send_strangers_away)
-        state = answer["join_state"]
-        if state == "ready":
-            return answer
-        if state == "stopped":
-            raise AbortedError(answer["reason"])
-        if state == "stale":
-            raise AbortedError(f"job {fence.job_id} no longer knows this task of member {fence.member}")
-        if time.monotonic() >= deadline:
-            raise GangTimeoutError(
-                f"the worker waited {timeout_s:g} s for {', '.join(answer['missing'])} to start. "
-                "The worker may be busy with other tasks, paused for memory, or still reading its rows."
-            )
+    def wait_for_all(self, link: SchedulerLink) -> dict[str, Any]:
+        """Return what the scheduler answers when the last member has come."""
+        code = job_code(self.fence.job_id)
 
+        def send_strangers_away() -> None:
+            self.listener.look(self.wrap, code, self.fence.epoch)
 
-def _connect(
-    worker: Worker,
-    job: JobState,
-    fence: Fence,
-    options: WireOptions,
-    listener: Listener,
-    answer: dict[str, Any],
-    wrap: Wrap | None,
-    ledger: RankLedger,
-    timeout_s: float,
-) -> AbstractTransport:
-    workers: Sequence[str] = answer["workers"]
+        deadline = time.monotonic() + self.timeout_s
+        while True:
+            self.job.abort.check()
+            answer = link.join(self.listener.address, _SLICE_S, send_strangers_away)
+            state = answer["join_state"]
+            if state == "ready":
+                return answer
+            if state == "stopped":
+                raise AbortedError(answer["reason"])
+            if state == "stale":
+                raise AbortedError(f"job {self.fence.job_id} no longer knows this task of member {self.fence.member}")
+            if time.monotonic() >= deadline:
+                raise GangTimeoutError(
+                    f"the worker waited {self.timeout_s:g} s for {', '.join(answer['missing'])} to start. "
+                    "The worker may be busy with other tasks, paused for memory, or still reading its rows."
+                )
 
-    def through_worker(peer: int) -> socket.socket:
-        call = open_relay(worker, job.relays, fence, peer, workers[peer])
-        problem = f"worker {workers[peer]} did not connect"
-        sock: socket.socket = on_loop(worker, call, CALL_S, problem)
-        return sock
-
-    settings: dict[str, Any] = {
-        "job_id": fence.job_id,
-        "epoch": fence.epoch,
-        "token": fence.token,
-        "ledger": ledger,
-        "abort": job.abort,
-        "timeout_s": timeout_s,
-        "connect_timeout_s": min(timeout_s, CONNECT_S),
-        "wrap": wrap,
-        "detour": None if options.transport == "tcp" else Detour(through_worker, always=options.transport == "rpc"),
-    }
-    if options.transport in ("gloo", "mpi", "ucx"):
-        if wrap is not None:
+    def connect(self, answer: Mapping[str, Any], ledger: RankLedger) -> AbstractTransport:
+        """Connect with all members over what the user has asked for."""
+        workers: Sequence[str] = answer["workers"]
+        addresses: Sequence[str] = answer["addresses"]
+        asked, member = self.options.transport, self.fence.member
+        settings: dict[str, Any] = {
+            "job_id": self.fence.job_id,
+            "epoch": self.fence.epoch,
+            "token": self.fence.token,
+            "ledger": ledger,
+            "abort": self.job.abort,
+            "timeout_s": self.timeout_s,
+            "connect_timeout_s": min(self.timeout_s, CONNECT_S),
+        }
+        if asked in ("gloo", "mpi", "ucx"):
+            if self.wrap is not None:
+                raise ClusterError(
+                    f"transport={asked!r} does not encrypt, and the workers of this cluster talk over TLS. "
+                    'Use transport="auto", "tcp" or "rpc".'
+                )
+            library = importlib.import_module(f"dsgd.comm.wires.{asked}")
+            joined: AbstractTransport = library.connect(self.listener, member, addresses, **settings)
+            return joined
+        settings |= {"wrap": self.wrap, "detour": self._detour(workers)}
+        if asked in ("tcp", "rpc"):
+            return tcp.connect(self.listener, member, addresses, **settings)
+        wait: shm.Wait = "spin" if asked == "spin" else "sleep"
+        # Processes of one host that have a core each may look for a moment before they sleep.
+        on_one_host = len({get_address_host(address) for address in workers}) == 1
+        window = wait == "spin" or (on_one_host and len(workers) <= answer["n_cores"])
+        near = shm.connect(self.listener, member, addresses, wait=wait, window=window, **settings)
+        if asked == "shm" and near.size > 1 and near.wire != "shm":
+            near.close()
             raise ClusterError(
-                f"transport={options.transport!r} does not encrypt, and the workers of this cluster talk over TLS. "
-                'Use transport="auto", "tcp" or "rpc".'
+                f"the worker cannot share memory with all others: there are {len(set(near.hosts))} hosts, or "
+                'the shared folder has no room (see the log of the worker). Use transport="auto".'
             )
-        del settings["wrap"], settings["detour"]
-        library = importlib.import_module(f"dsgd.comm.wires.{options.transport}")
-        joined: AbstractTransport = library.connect(listener, fence.member, answer["addresses"], **settings)
-        return joined
-    if options.transport in ("tcp", "rpc"):
-        return tcp.connect(listener, fence.member, answer["addresses"], **settings)
-    wait: shm.Wait = "spin" if options.transport == "spin" else "sleep"
-    # Processes of one host that have a core each may look for a moment before they sleep.
-    on_one_host = len({get_address_host(address) for address in workers}) == 1
-    window = wait == "spin" or (on_one_host and len(workers) <= answer["n_cores"])
-    near = shm.connect(listener, fence.member, answer["addresses"], wait=wait, window=window, **settings)
-    if options.transport == "shm" and near.size > 1 and near.wire != "shm":
-        near.close()
-        raise ClusterError(
-            f"the worker cannot share memory with all others: there are {len(set(near.hosts))} hosts, or "
-            'the shared folder has no room (see the log of the worker). Use transport="auto".'
-        )
-    return near
+        return near
+
+    def _detour(self, workers: Sequence[str]) -> Detour | None:
+        """Return the way to peers to whom no connection can be opened: through the ports of their workers."""
+        if self.options.transport == "tcp":
+            return None
+
+        def through_worker(peer: int) -> socket.socket:
+            call = open_relay(self.worker, self.job.relays, self.fence, peer, workers[peer])
+            problem = f"worker {workers[peer]} did not connect"
+            sock: socket.socket = on_loop(self.worker, call, CALL_S, problem)
+            return sock
+
+        return Detour(through_worker, always=self.options.transport == "rpc")
