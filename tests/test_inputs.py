@@ -11,8 +11,9 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
-from dsgd.inputs.dealing import deal_rows
+from dsgd.inputs.dealing import deal_rows, pack_for_threads
 from dsgd.inputs.sources import to_delayed_blocks
+from dsgd.local import concat_blocks
 from dsgd.sim import SimulatedCluster
 
 
@@ -137,3 +138,23 @@ def test_sorted_rows_are_dealt_before_they_are_sent():
     # A rank that sees one class only learns to say it always: its steps find nothing to correct.
     losses = {shuffle: SGDClassifier(**options, shuffle=shuffle).fit(X, y).loss_curve_[-1] for shuffle in (False, True)}
     assert losses[False] < 0.01 < 0.1 < losses[True]
+
+
+@pytest.mark.parametrize("form", ["dense", "sparse", "of another type", "read-only", "every other column"])
+def test_threads_that_copy_rows_by_their_numbers_pack_what_they_are_given(form):
+    """The shards of threads are those of blocks that were cut out before, of arrays that kernels can read or cannot."""
+    rng = np.random.default_rng(5)
+    X = rng.standard_normal((203, 6)) * (rng.random((203, 6)) < 0.7)
+    y, weights = rng.choice([-1.0, 1.0], 203), rng.integers(0, 3, 203) * 0.75
+    X = sp.csr_array(X) if form == "sparse" else X.astype(np.int64) if form == "of another type" else X
+    X = X[:, ::2] if form == "every other column" else X
+    if form == "read-only":
+        X.flags.writeable = False
+
+    def pack(blocks, rank):
+        return concat_blocks(blocks, n_features=X.shape[1], dtype=np.float64, sparse=form == "sparse", seed=rank)
+
+    by_index, cut = (pack_for_threads((X, y, weights), 3, pack, seed=9, by_index=by) for by in (True, False))
+    for ours, theirs in zip(by_index, cut, strict=True):
+        for name in ("values", "indices", "indptr", "targets", "weights"):
+            assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
 from dsgd.local import Residency, concat_blocks, make_shard, split
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
-from dsgd.local.order import MAX_COPIES
+from dsgd.local.order import MAX_COPIES, sort_keys
 
 SEEDS = st.integers(0, 2**32 - 1)
 LAWS = settings(max_examples=40, deadline=None)
@@ -330,3 +330,22 @@ def test_split_covers_every_row_once(n_rows, parts):
     assert all(a[1] == b[0] for a, b in pairwise(edges))
     sizes = [stop - start for start, stop in edges]
     assert max(sizes) - min(sizes) <= 1
+
+
+@LAWS
+@given(SEEDS, st.integers(0, 700), st.sampled_from(["even", "copies", "few", "neighbours", "ends"]))
+def test_hashes_are_sorted_whatever_they_are(seed, n, kind):
+    """The order is that of a stable sort, where hashes are spread evenly and where they are anything but that."""
+    rng = np.random.default_rng(seed)
+    keys = rng.integers(0, 2**64, n, np.uint64)
+    if kind == "copies" and n:
+        keys = keys[rng.integers(0, n, n)]
+    elif kind == "few":
+        keys = rng.integers(0, 3, n, np.uint64) << np.uint64(20)
+    elif kind == "neighbours":
+        keys = np.uint64(2**63) - np.arange(n, dtype=np.uint64)
+    elif kind == "ends":
+        keys = np.where(rng.random(n) < 0.5, np.uint64(0), np.uint64(2**64 - 1))
+    order, in_order = sort_keys(keys)
+    np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
+    np.testing.assert_array_equal(in_order, np.sort(keys))

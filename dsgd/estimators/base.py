@@ -252,7 +252,8 @@ class AbstractSGD(AbstractLinearEstimator):
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
         packer = replace(packer, held_out=held_out)
-        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None)
+        by_index = not self.out_of_core
+        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None, by_index=by_index)
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
         )

@@ -13,7 +13,7 @@ in its blocks in the order of the array: a block is read from one end of a part 
 all ranks lie beside each other in it, so of an array in a file little is in memory at a time.
 
 Cost: a pass over the array and a sort of 8 bytes a row; 8 bytes a row after, and a copy of the rows of a block while it
-is sent.
+is sent. Threads of this process copy rows once, each its own, from where they lie to where they are trained.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, TypeVar
@@ -31,8 +32,9 @@ from scipy.sparse import issparse
 
 from dsgd.inputs.blocks import Block
 from dsgd.local import split
-from dsgd.local.blocks import fingerprints
-from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits
+from dsgd.local.blocks import Piece, Selection, fingerprints, readable
+from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits, sort_keys
+from dsgd.runtime.pools import count_cores
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["Deal", "deal_rows", "pack_for_threads"]
@@ -91,7 +93,13 @@ class Deal:
 
 
 def deal_rows(
-    X: Any, sample_weight: FloatVector | None, n_ranks: int, *, pieces: int = 1, seed: int | None = None
+    X: Any,
+    sample_weight: FloatVector | None,
+    n_ranks: int,
+    *,
+    pieces: int = 1,
+    seed: int | None = None,
+    prints: Words | None = None,
 ) -> Deal:
     """Deal the rows of an array to ranks.
 
@@ -107,6 +115,8 @@ def deal_rows(
         Blocks of each rank.
     seed : int or None, default None
         Of the hash; None leaves neighbours together.
+    prints : array of uint64, shape (n_rows,), or None, default None
+        `dsgd.local.blocks.fingerprints` of the rows, where they are known.
 
     Returns
     -------
@@ -117,18 +127,26 @@ def deal_rows(
     visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
     if seed is None or n_ranks == 1:
         return Deal(_stops(visits, None, n_rows, n_ranks), pieces)
-    keys = content_keys(fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))), seed ^ _SALT)
-    order = np.argsort(keys, kind="stable")
-    stops = _stops(None if visits is None else visits[order], keys[order], n_rows, n_ranks)
-    for start, stop in pairwise(stops):
-        order[start:stop].sort()
-    return Deal(stops, pieces, order)
+    if prints is None:
+        prints = fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:])))
+    order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
+    stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
+    # Sorted by rank, rows of a rank as they lie: numpy sorts small integers in two passes.
+    rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
+    for rank, (start, stop) in enumerate(pairwise(stops)):
+        rank_of[order[start:stop]] = rank
+    return Deal(stops, pieces, np.argsort(rank_of, kind="stable"))
 
 
 def pack_for_threads(
-    rows: Block, n_ranks: int, pack: Callable[[Sequence[Block], int], Packed], *, seed: int | None
+    rows: Block,
+    n_ranks: int,
+    pack: Callable[[Sequence[Block], int], Packed],
+    *,
+    seed: int | None,
+    by_index: bool = False,
 ) -> list[Packed]:
-    """Return the data of ranks that are threads of this process.
+    """Return the data of ranks that are threads of this process; each packs its own.
 
     Parameters
     ----------
@@ -137,17 +155,45 @@ def pack_for_threads(
     n_ranks : int
         Ranks.
     pack : callable
-        Called as ``pack(blocks, rank)``; packs the blocks of a rank.
+        Called as ``pack(blocks, rank)``, in a thread of its own; packs the blocks of a rank.
     seed : int or None
         See `deal_rows`.
+    by_index : bool, default False
+        Whether `pack` also takes a `dsgd.local.blocks.Selection` in the place of X, so that rows are copied once.
 
     Returns
     -------
     list, length n_ranks
         What `pack` has returned for each rank.
     """
-    deal = deal_rows(rows[0], rows[2], n_ranks, seed=seed)
-    return [pack([deal.block(rows, rank)], rank) for rank in range(n_ranks)]
+    if n_ranks == 1:
+        return [pack([deal_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
+    with ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
+        whole = readable(rows[0]) if by_index and seed is not None else None
+        prints = None if whole is None else _fingerprints(whole, n_ranks, threads)
+        deal = deal_rows(rows[0], rows[2], n_ranks, seed=seed, prints=prints)
+
+        def share(rank: int) -> Packed:
+            if whole is None or prints is None:
+                return pack([deal.block(rows, rank)], rank)
+            mine = np.asarray(deal.rows(rank))
+            chosen = Selection(whole, mine, prints, int(rows[0].shape[1]))
+            y, weights = (None if column is None else column[mine] for column in rows[1:])
+            return pack([(chosen, y, weights)], rank)
+
+        return list(threads.map(share, range(n_ranks)))
+
+
+def _fingerprints(whole: Piece, n_parts: int, threads: ThreadPoolExecutor) -> Words:
+    """Return the fingerprints of all rows, a part of them in each thread."""
+    prints = np.zeros(whole.n_rows, np.uint64)
+
+    def add(part: int) -> None:
+        start, stop = split(whole.n_rows, n_parts, part)
+        whole.part(start, stop).add_fingerprints(prints[start:stop])
+
+    list(threads.map(add, range(n_parts)))
+    return prints
 
 
 def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:

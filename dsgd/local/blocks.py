@@ -16,7 +16,17 @@ from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["DensePiece", "Piece", "SparsePiece", "as_column", "as_weights", "cut", "fingerprints"]
+__all__ = [
+    "DensePiece",
+    "Piece",
+    "Selection",
+    "SparsePiece",
+    "as_column",
+    "as_weights",
+    "cut",
+    "fingerprints",
+    "readable",
+]
 
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
@@ -42,6 +52,14 @@ class DensePiece:
     def is_in(self, shard: Shard) -> bool:
         """Whether the rows are those of `shard`, and not only like them."""
         return self.X is shard.values
+
+    def lengths(self) -> IntVector:
+        """Return nothing: dense rows are all as long."""
+        return np.empty(0, np.int64)
+
+    def part(self, start: int, stop: int) -> DensePiece:
+        """Return rows start..stop, as views."""
+        return DensePiece(self.X[start:stop], self.dtype, self.fits_directly)
 
     def rows(self) -> FloatMatrix:
         """Return the rows as kernels read them: contiguous, of the right type, writable."""
@@ -78,6 +96,14 @@ class SparsePiece:
         """Whether the rows are those of `shard`, and not only like them."""
         return self.values is shard.values
 
+    def part(self, start: int, stop: int) -> SparsePiece:
+        """Return rows start..stop, as views."""
+        return SparsePiece(self.values, self.indices, self.indptr[start : stop + 1], self.fits_directly)
+
+    def lengths(self) -> IntVector:
+        """Return the entries of each row, shape (n_rows,)."""
+        return np.diff(self.indptr).astype(np.int64)
+
     def add_fingerprints(self, out: Words) -> None:
         """Add the fingerprint of each row to `out`."""
         fingerprint_sparse(self.values.view(word_type(self.values.dtype)), self.indices, self.indptr, out)
@@ -97,13 +123,56 @@ class SparsePiece:
 Piece: TypeAlias = DensePiece | SparsePiece
 
 
-def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece]:
+@dataclass(frozen=True)
+class Selection:
+    """Some rows of a piece, by their numbers, which are ascending: read where they lie, and copied once.
+
+    Parameters
+    ----------
+    piece : DensePiece or SparsePiece
+        All rows, which kernels can read as they are.
+    index : array of int64, shape (n_rows,)
+        Which of them are meant.
+    prints : array of uint64
+        Fingerprints of all rows of the piece.
+    n_features : int
+        Columns.
+    """
+
+    piece: Piece
+    index: IntVector
+    prints: Words
+    n_features: int
+
+    @property
+    def n_rows(self) -> int:
+        """Rows of the selection."""
+        return int(self.index.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Rows and columns, as those of an array."""
+        return self.n_rows, self.n_features
+
+    def lengths(self) -> IntVector:
+        """Return the entries of each row, shape (n_rows,); nothing for dense rows."""
+        if isinstance(self.piece, DensePiece):
+            return self.piece.lengths()
+        starts = self.piece.indptr
+        return (starts[self.index + 1] - starts[self.index]).astype(np.int64)
+
+    def add_fingerprints(self, out: Words) -> None:
+        """Add the fingerprint of each row to `out`."""
+        out += self.prints[self.index]
+
+
+def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selection]:
     """Cut a block into pieces to convert one at a time, or into one if there is nothing to convert.
 
     Parameters
     ----------
-    X : array or scipy sparse matrix, shape (n, n_features)
-        The block; never changed.
+    X : array or scipy sparse matrix, shape (n, n_features), or Selection
+        The block; never changed. A selection is one piece.
     dtype : dtype
         float32 or float64.
     sparse : bool
@@ -111,24 +180,37 @@ def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece]:
 
     Yields
     ------
-    DensePiece or SparsePiece
+    DensePiece, SparsePiece or Selection
         Rows in order.
     """
-    if sparse:
+    if isinstance(X, Selection):
+        yield X
+    elif sparse:
         yield _sparse_piece(X, dtype)
     else:
         yield from _dense_pieces(X, dtype)
 
 
+def readable(X: Any) -> Piece | None:
+    """Return all rows of an array or scipy sparse matrix as one piece; None where they must be converted first."""
+    pieces = cut(X, _kernel_type(X), sparse=scipy.sparse.issparse(X))
+    piece = next(pieces, None)
+    return piece if isinstance(piece, (DensePiece, SparsePiece)) and piece.fits_directly else None
+
+
 def fingerprints(X: Any) -> Words:
     """Return the fingerprint of each row of an array or scipy sparse matrix; targets are not in it."""
-    dtype = np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
     prints = np.zeros(X.shape[0], np.uint64)
     first = 0
-    for piece in cut(X, dtype, sparse=scipy.sparse.issparse(X)):
+    for piece in cut(X, _kernel_type(X), sparse=scipy.sparse.issparse(X)):
         piece.add_fingerprints(prints[first : first + piece.n_rows])
         first += piece.n_rows
     return prints
+
+
+def _kernel_type(X: Any) -> np.dtype[Any]:
+    """Return the type in which rows are trained on: their own if they are float32, else float64."""
+    return np.dtype(np.float32 if X.dtype == np.float32 else np.float64)
 
 
 def _dense_pieces(X: AnyArray, dtype: np.dtype[Any]) -> Iterator[DensePiece]:

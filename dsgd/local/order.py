@@ -32,6 +32,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.sorting import sort_hashes
 from dsgd.kernels.walk import BEGINS, SHIFTS, lay_out
 from dsgd.types import FloatVector, IntMatrix, IntVector
 
@@ -43,6 +44,7 @@ __all__ = [
     "content_keys",
     "count_visits",
     "epoch_order",
+    "sort_keys",
     "spans",
     "visits",
     "walking_order",
@@ -123,8 +125,7 @@ def walking_order(
     keys = content_keys(prints, seed)
     if weighted is not None:
         keys = keys[weighted[0]]
-    order = np.argsort(keys)
-    in_order = keys[order]
+    order, in_order = sort_keys(keys)
     repeats = np.flatnonzero(in_order[1:] == in_order[:-1])
     del in_order
     if repeats.size == 0:
@@ -142,7 +143,19 @@ def walking_order(
     sizes = np.diff(np.r_[begins, members.shape[0]])
     numbers = np.arange(members.shape[0]) - np.repeat(begins, sizes)
     keys[members] = np.where(numbers == 0, member_keys, stream(member_keys, numbers.astype(np.uint64)))
-    return np.argsort(keys)
+    return sort_keys(keys)[0]
+
+
+def sort_keys(keys: Words) -> tuple[IntVector, Words]:
+    """Return the order that sorts hashes, equal ones as they come, and the hashes in that order."""
+    n = keys.shape[0]
+    # Four to a bucket: fewer would be buckets that no cache holds, more are moves.
+    n_bits = max(1, n.bit_length() - 2)
+    order, in_order = np.empty(n, np.int64), np.empty_like(keys)
+    if not sort_hashes(keys, np.uint64(64 - n_bits), np.zeros(2**n_bits + 1, np.int64), in_order, order):
+        order = np.argsort(keys, kind="stable")
+        in_order = keys[order]
+    return order, in_order
 
 
 def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:

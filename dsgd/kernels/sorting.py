@@ -1,0 +1,61 @@
+"""Sorting of hashes: one pass puts them almost where they belong, since hashes are spread evenly."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dsgd.kernels.jit import kernel
+from dsgd.types import AnyArray, IntVector
+
+__all__ = ["MOVES_PER_HASH", "sort_hashes"]
+
+#: Hashes that are spread evenly take fewer than two moves each within their buckets; more are no hashes.
+MOVES_PER_HASH = 16
+
+
+@kernel
+def sort_hashes(hashes: AnyArray, shift: np.uint64, ends: IntVector, ordered: AnyArray, order: IntVector) -> bool:
+    """Sort hashes by their first bits, then by insertion; equal ones stay in their order.
+
+    Parameters
+    ----------
+    hashes : array of uint64, shape (n,)
+        What to sort.
+    shift : uint64
+        How many bits a bucket leaves out: 64 less the logarithm of the number of buckets.
+    ends : array of int64, shape (n_buckets + 1,)
+        Zeros; overwritten.
+    ordered : array of uint64, shape (n,)
+        The hashes, ascending, at the end.
+    order : array of int64, shape (n,)
+        Where each of them stood.
+
+    Returns
+    -------
+    bool
+        Whether they are sorted; False where buckets are so uneven that insertion takes too long.
+    """
+    n = hashes.shape[0]
+    for i in range(n):
+        ends[(hashes[i] >> shift) + np.uint64(1)] += 1
+    for b in range(1, ends.shape[0]):
+        ends[b] += ends[b - 1]
+    # Here ends[b] is where bucket b begins; after the loop, where it ends.
+    for i in range(n):
+        bucket = hashes[i] >> shift
+        place = ends[bucket]
+        ends[bucket] = place + 1
+        ordered[place] = hashes[i]
+        order[place] = i
+    # No hash goes further than the beginning of its bucket, as those before it are smaller.
+    moves_left = MOVES_PER_HASH * n
+    for i in range(1, n):
+        value, source, k = ordered[i], order[i], i
+        while k > 0 and ordered[k - 1] > value:
+            ordered[k], order[k] = ordered[k - 1], order[k - 1]
+            k -= 1
+        ordered[k], order[k] = value, source
+        moves_left -= i - k
+        if moves_left < 0:
+            return False
+    return True
