@@ -32,6 +32,7 @@ class Files:
             if not carried.look_until(path.exists, limit_s, self.abort):
                 raise TimeoutError(f"{path} did not come")
             array.reshape(-1).view("u1")[:] = bytearray(path.read_bytes())
+            path.unlink()
 
         return SimpleNamespace(wait=wait)
 
