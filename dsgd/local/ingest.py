@@ -195,14 +195,13 @@ class ShardBuilder:
         # Rows are read from end to end and written where they belong: a processor hides the latency of scattered
         # stores better than that of scattered loads (2.5 times as fast on a million rows of 22).
         places = np.arange(begin, end) if self._place is None else self._place[begin:end]
-        if isinstance(piece, Selection):
-            piece, rows = piece.piece, piece.index[rows]
+        whole, rows = (piece.piece, piece.index[rows]) if isinstance(piece, Selection) else (piece, rows)
         if self._windows is not None:
-            self._windows.append(piece, rows, places)
-        elif isinstance(piece, SparsePiece):
-            piece.place(rows, places, shard.values, shard.indices, shard.indptr)
+            self._windows.append(whole, rows, places)
+        elif isinstance(whole, SparsePiece):
+            whole.place(rows, places, shard.values, shard.indices, shard.indptr)
         else:
-            piece.place(rows, places, shard.values)
+            whole.place(rows, places, shard.values)
 
 
 def make_shard(
