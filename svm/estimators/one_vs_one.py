@@ -246,7 +246,8 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             def solve(upper: FloatVector, *, anew: bool = False) -> Solution:
                 dual = self._pose(pair, y, upper)
                 solution = self._solve_pair(dual, partial(run, anew=anew))
-                return replace(solution, thresholds=self._find_thresholds(dual, solution))
+                thresholds = self._find_thresholds(dual, solution)
+                return solution if thresholds is solution.thresholds else replace(solution, thresholds=thresholds)
 
             if self._is_calibrated():
                 used = np.concatenate([np.flatnonzero((codes == label) & (owner >= 0)) for label in pair])

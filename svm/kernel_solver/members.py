@@ -38,14 +38,12 @@ def pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, n_held, room,
     total = 0
     for g in range(len(least)):
         for side in range(2):
-            count = 0
+            count, worst = 0, most[g] if side == 0 else -least[g]
             for v in range(y.shape[0]):
                 for k in range(y.shape[1]):
-                    if slot_of[k] >= 0 or group[v, k] != g:
-                        continue
                     f = u[k] + c[v, k]
                     key = f if side == 0 else -f
-                    if not key < (most[g] if side == 0 else -least[g]) or (count == room and key >= keys[count - 1]):
+                    if not key < worst or slot_of[k] >= 0 or group[v, k] != g:  # most fail the first, late in a run
                         continue
                     would_rise = (y[v, k] > 0) == (side == 0)
                     if alpha[v, k] >= upper[v, k] if would_rise else alpha[v, k] <= 0.0:
@@ -56,6 +54,8 @@ def pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, n_held, room,
                         keys[place], samples[total + place] = keys[place - 1], samples[total + place - 1]
                         place -= 1
                     keys[place], samples[total + place] = key, k
+                    if count == room:
+                        worst = min(worst, keys[room - 1])
             fresh = total
             for s in range(total, total + count):  # a sample may have two variables here
                 if slot_of[samples[s]] < 0:

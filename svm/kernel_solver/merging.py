@@ -96,6 +96,11 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     """
     out = np.zeros(len(owner))
     rows = np.flatnonzero(owner >= 0)
+    is_alone = np.bincount(owner[rows], minlength=len(merged))[owner[rows]] == 1
+    out[rows[is_alone]] = merged[owner[rows[is_alone]]]
+    rows = rows[~is_alone]
+    if not len(rows):  # as mostly: no rows are equal
+        return out
     rows = rows[np.argsort(owner[rows], kind="stable")]
     of, size = owner[rows], np.abs(merged)
     bound = np.where(np.isfinite(costs[rows]), costs[rows], size[of])  # without a bound the first takes all
@@ -107,9 +112,7 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     amount = np.clip(size[of] - filled, 0.0, bound).astype(np.float64)
     rounding = np.finfo(np.float64).eps * filled + np.finfo(np.longdouble).eps * sums  # of what is dealt, and of sums
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
-    amount = np.where(size[of] >= total[of], bound, amount)
-    alone = np.bincount(of, minlength=len(merged))[of] == 1
-    out[rows] = np.sign(merged[of]) * np.where(alone, size[of], amount)
+    out[rows] = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
     return out
 
 

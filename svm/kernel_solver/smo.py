@@ -59,6 +59,32 @@ def _gain(best, f, bar, row, diagonal, least, curvature):  # type: ignore[no-unt
 
 
 @scalar
+def _lowest(lanes, spare):  # type: ignore[no-untyped-def]
+    """Return the lowest number of all lanes, by halves: one after another they would take as long as the sweep does."""
+    half = _LANES // 2
+    for k in range(half):
+        spare[k] = lanes[k] if lanes[k] < lanes[k + half] else lanes[k + half]
+    while half > 1:
+        half //= 2
+        for k in range(half):
+            spare[k] = spare[k] if spare[k] < spare[k + half] else spare[k + half]
+    return spare[0]
+
+
+@scalar
+def _highest(lanes, spare):  # type: ignore[no-untyped-def]
+    """Return the highest number of all lanes."""
+    half = _LANES // 2
+    for k in range(half):
+        spare[k] = lanes[k] if lanes[k] > lanes[k + half] else lanes[k + half]
+    while half > 1:
+        half //= 2
+        for k in range(half):
+            spare[k] = spare[k] if spare[k] > spare[k + half] else spare[k + half]
+    return spare[0]
+
+
+@scalar
 def _find_least(f, bar, lanes, least):  # type: ignore[no-untyped-def]
     """Return the first variable whose f is the least."""
     found = len(f)
@@ -175,7 +201,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             bar_up[g, k], bar_low[g, k] = np.inf, np.inf
         _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
     lows, highs, gains = np.empty((n_groups, _LANES)), np.empty((n_groups, _LANES)), np.empty(_LANES)
-    least = np.empty(n_groups)
+    least, spare = np.empty(n_groups), np.empty(_LANES // 2)
     t, one, two, steps = 0.0, K[0], K[0], 0
     a, b, before_a, before_b = -1, -1, -1, -1  # the last pair, and the one before
     while True:
@@ -187,8 +213,8 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             _spread(lows[g], highs[g], f, bar_up[g], bar_low[g])
         gap = -np.inf
         for g in range(n_groups):
-            least[g] = lows[g].min()
-            gap = max(gap, highs[g].max() - least[g])
+            least[g] = _lowest(lows[g], spare)
+            gap = max(gap, _highest(highs[g], spare) - least[g])
         if gap < tol or steps >= max_steps:
             break
         i, j, gain = -1, -1, 0.0
@@ -199,7 +225,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
             row = K[lowest]
             gains[:] = 0.0
             _gain(gains, f, bar_low[g], row, diagonal, least[g], diagonal[lowest])
-            most = gains.max()
+            most = _highest(gains, spare)
             if most > gain:
                 i, gain = lowest, most
                 j = _find_gain(f, bar_low[g], row, diagonal, least[g], diagonal[lowest], gains, most)
