@@ -98,7 +98,8 @@ def read_svmlight(
     parse = dask.delayed(_parse_range, traverse=False)
     raws = [parse(path, start, stop, smallest, largest, dtype, storage_options) for path, start, stop in ranges]
     if zero_based != "auto" and n_features is not None:
-        finish = dask.delayed(_finish_alone, traverse=False)
+        # A block need not ask the others.
+        finish = dask.delayed(assemble, traverse=False)
         return [finish(raw, zero_based, n_features, dtype) for raw in raws]
     extent = dask.delayed(_extent, traverse=False)
     agree = dask.delayed(_agree)([extent(raw) for raw in raws], zero_based, n_features)
@@ -261,10 +262,3 @@ def _finish(
 ) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
     """Make the (X, y) of a block."""
     return assemble(raws, agreed[0], agreed[1], dtype)
-
-
-def _finish_alone(
-    raws: list[RawRows], zero_based: bool, n_features: int, dtype: DTypeLike
-) -> tuple[sp.csr_matrix, NDArray[np.float64]]:
-    """Make the (X, y) of a block that need not ask the others."""
-    return assemble(raws, zero_based, n_features, dtype)

@@ -114,14 +114,12 @@ def _parse_file(
         yield future.result()
 
 
-def whole_lines(
-    path: str, storage_options: dict[str, Any] | None = None, piece_bytes: int = _PIECE_BYTES
-) -> Iterator[bytes]:
-    """Yield a file, decompressed, in pieces of about piece_bytes that end at line ends."""
+def whole_lines(path: str, storage_options: dict[str, Any] | None = None) -> Iterator[bytes]:
+    """Yield a file, decompressed, in pieces of some megabytes that end at line ends."""
     file_system(path, storage_options)  # says it well where the path has no file system
     with reading(path), fsspec.open(path, "rb", compression="infer", **(storage_options or {})) as stream:
         rest = b""
-        while piece := stream.read(piece_bytes):
+        while piece := stream.read(_PIECE_BYTES):
             cut = piece.rfind(b"\n") + 1
             if cut == 0:
                 rest += piece

@@ -60,10 +60,14 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     ClusterUnreachableError
         No scheduler answers at the address.
     """
+    from distributed.system import MEMORY_LIMIT  # respects the limits of a container
+
+    from dsgd.runtime.pools import count_cores  # and this what taskset leaves
+
     facts: dict[str, dict[str, Any]] = {
         "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
-        "threads": {"cpus": _n_cpus(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
-        "machine": {"platform": platform.platform(), "memory_bytes": _memory_bytes()},
+        "threads": {"cpus": count_cores(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
+        "machine": {"platform": platform.platform(), "memory_bytes": int(MEMORY_LIMIT)},
         "wires": _wires(),
         "folders": _folders(),
     }
@@ -77,17 +81,6 @@ def _version(package: str) -> str:
         return version(package)
     except PackageNotFoundError:
         return "not installed"
-
-
-def _n_cpus() -> int:
-    # What this process may use, which in a container or under taskset is less than what the machine has.
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _memory_bytes() -> int:
-    from distributed.system import MEMORY_LIMIT  # respects the limits of a container
-
-    return int(MEMORY_LIMIT)
 
 
 def _wires() -> dict[str, Any]:

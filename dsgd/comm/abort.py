@@ -50,6 +50,7 @@ class AbortFlag:
                 return
             self._reason = reason
             callbacks, self._callbacks = self._callbacks, []
+        # Without the lock: callbacks take locks of their own, and none is asked for while this one is held.
         for wake in callbacks:
             wake()
 

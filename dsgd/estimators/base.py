@@ -28,6 +28,7 @@ from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
+from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, describe
@@ -270,7 +271,7 @@ class AbstractSGD(AbstractLinearEstimator):
             check=lambda: self._check_all(X, y, sample_weight, first=first),
             expected=Expected(self._is_classification),
             spread=Spread(
-                n_ranks=self._n_ranks(),
+                n_ranks=ranks_asked(self.n_jobs),
                 pieces=_ELASTIC_PIECES if self.elastic else 1,
                 on_disk=self.out_of_core,
                 seed=seed if self.shuffle else None,
@@ -405,14 +406,13 @@ class AbstractSGD(AbstractLinearEstimator):
     def _shape_model(self, coef: AnyArray, intercept: AnyArray) -> tuple[AnyArray, AnyArray]:
         """Return coef and intercept in scikit-learn's shapes."""
 
-    def _resume(self, coef_init: Any = None, intercept_init: Any = None) -> _Start:
+    def _resume(self) -> _Start:
         """Return where a later ``partial_fit`` goes on."""
-        coef = getattr(self, "_standard_coef", getattr(self, "coef_", None))
-        intercept = getattr(self, "_standard_intercept", getattr(self, "intercept_", None))
         n_averaged = getattr(self, "_n_averaged", 0)
         return _Start(
-            coef=coef if coef_init is None else coef_init,
-            intercept=intercept if intercept_init is None else intercept_init,
+            # Where steps are averaged, coef_ is the mean, and the steps go on from their last.
+            coef=getattr(self, "_standard_coef", getattr(self, "coef_", None)),
+            intercept=getattr(self, "_standard_intercept", getattr(self, "intercept_", None)),
             t=getattr(self, "t_", 1.0),
             averaged=(self._average_coef, self._average_intercept) if n_averaged else None,
             n_averaged=n_averaged,
@@ -448,9 +448,6 @@ class AbstractSGD(AbstractLinearEstimator):
         block = self._check_rows(X, y, sample_weight, first=first)
         check_any_weight(block[2])
         return block
-
-    def _n_ranks(self) -> int | None:
-        return self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
 
     def _n_epochs_at_most(self) -> int:
         return int(self.max_iter)

@@ -43,7 +43,7 @@ from dsgd.sim import SimulatedCluster
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads"]
+__all__ = ["AbstractClusterEstimator", "ClusterBlocks", "count_threads", "ranks_asked"]
 
 #: Parameters that say what worker processes do, with their defaults.
 _OF_CLUSTERS: Final = {"transport": "auto", "on_failure": "raise", "elastic": False}
@@ -397,6 +397,11 @@ def count_threads(n_jobs: int | None, n_rows: int | None = None, least_rows: int
             stacklevel=5,
         )
     return useful
+
+
+def ranks_asked(n_jobs: int | None) -> int | None:
+    """Return the ranks on a cluster that ``n_jobs`` asks for: its number, or None for all that there can be."""
+    return n_jobs if n_jobs is not None and n_jobs > 0 else None
 
 
 def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:

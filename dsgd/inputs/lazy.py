@@ -49,6 +49,7 @@ def apply(model: Any, method: str, X: Any, n_columns: int | None, dtype: np.dtyp
         raise InvalidDataError(
             f"X has {width} features, but {type(model).__name__} is expecting {model.n_features_in_} features as input."
         )
+    # One node that the tasks of all blocks share; its key is drawn, as a hash would have to read the whole model.
     shared = dask.delayed(model, pure=False)
     if hasattr(X, "map_partitions"):
         return X.map_partitions(_on_frame, shared, method, meta=_frame_meta(X, n_columns, dtype))

@@ -242,6 +242,7 @@ def scatter_block(
         The block.
     """
     block = deal.block((X, y, sample_weight), k)
+    # Keys by content would cost a pass over all rows, and blocks that are equal would share one.
     [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
@@ -249,6 +250,7 @@ def scatter_block(
 def settle(client: Client, futures: Sequence[Future]) -> None:
     """Wait until futures are done, well or not."""
 
+    # Not distributed.wait, which raises where one was cancelled.
     async def settled() -> None:
         await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
 

@@ -22,6 +22,7 @@ from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.dealing import pack_for_threads
+from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import validated
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -155,7 +156,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             return run_on_threads(train, shares, (job,), on_event=self._listeners(), mail=mail_for(job))
         expected = Expected(self._is_classification, supervised=supervised, any_shape=True)
         spread = Spread(
-            n_ranks=self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None,
+            n_ranks=ranks_asked(self.n_jobs),
             seed=seed if self.shuffle and supervised else None,
         )
         with self._open_blocks(X, y, None, lambda: self._check_rows(X, y), expected, spread) as blocks:

@@ -52,7 +52,7 @@ def fingerprint(module: nn.Module) -> dict[str, str]:
     }
 
 
-def check_same(ours: dict[str, str], theirs: dict[str, str], name: str, whose: str = "that of the client") -> None:
+def check_same(ours: dict[str, str], theirs: dict[str, str], name: str) -> None:
     """Raise if two fingerprints are of different modules.
 
     Parameters
@@ -61,8 +61,6 @@ def check_same(ours: dict[str, str], theirs: dict[str, str], name: str, whose: s
         What `fingerprint` returned here and there.
     name : str
         The module.
-    whose : str
-        Whose module is the other one.
 
     Raises
     ------
@@ -76,8 +74,8 @@ def check_same(ours: dict[str, str], theirs: dict[str, str], name: str, whose: s
     else:
         return
     raise VersionMismatchError(
-        f"{name} on {platform.node()} is not {whose}: {what}. Bring the same version of the file to all workers, or "
-        "define the module in the script itself, which then sends it."
+        f"{name} on {platform.node()} is not that of the client: {what}. Bring the same version of the file to all "
+        "workers, or define the module in the script itself, which then sends it."
     )
 
 

@@ -80,7 +80,7 @@ class Packing:
         return loads
 
 
-def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> Packing:
+def pack_trees(capacities: FloatMatrix, root: int = 0) -> Packing:
     """Return few trees that together carry nearly as much as any number of them could, up and down.
 
     Parameters
@@ -89,8 +89,6 @@ def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> P
         Of the links; see the module.
     root : int, default 0
         Where all trees begin.
-    eps : float, default 0.1
-        How finely candidates are searched.
 
     Returns
     -------
@@ -103,7 +101,7 @@ def pack_trees(capacities: FloatMatrix, root: int = 0, *, eps: float = 0.1) -> P
         Some rank cannot be reached from the root by links that go both ways, or a capacity is negative.
     """
     capacities = _check(capacities, root)
-    trees = candidate_trees(capacities, root, eps=eps)
+    trees = candidate_trees(capacities, root)
     if capacities.shape[0] == 1:
         return trees
     best = best_rate(capacities, root)

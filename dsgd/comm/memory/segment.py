@@ -97,6 +97,7 @@ class Segment:
         _remove_orphans()
         name = secrets.token_hex(NAME_BYTES // 2)
         path = _path(name)
+        # Everybody may write into the folder: a link that somebody else has put there is not followed.
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
         try:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -151,6 +152,7 @@ def _reserve(fd: int, size: int) -> None:
         os.posix_fallocate(fd, 0, size)
         return
     os.ftruncate(fd, size)
+    # A file that was only made longer has no pages yet.
     os.pwrite(fd, bytes(size), 0)
 
 

@@ -176,6 +176,7 @@ def _put(state: AnyArray, payload: int) -> Any:
         left -= n
     if total > 0:
         state[_WRITTEN] = _round_up(state[_WRITTEN])
+        # A release: whoever reads this counter finds the bytes that it counts.
         store(control + _WRITTEN_AT, state[_WRITTEN])
         ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
@@ -192,6 +193,7 @@ def _post(state: AnyArray, payload: int) -> None:
     control, header = state[OUT_CONTROL], state[HEADER_LENGTH]
     state[OUT_WAY] = _SHOWN
     state[_POSTED] += state[OUT_END] - header
+    # In this order: the counter says that an address is there.
     store(control + _ADDRESS_AT, payload)
     store(control + _POSTED_AT, state[_POSTED])
     if header == 0:
@@ -240,6 +242,7 @@ def _take(state: AnyArray, payload: int) -> Any:
             return -BAD_HEADER
     if total > 0:
         state[_READ] = _round_up(state[_READ])
+        # Only now, when the bytes are copied: the producer writes over what is counted.
         store(control + _READ_AT, state[_READ])
         ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
@@ -267,6 +270,7 @@ def _pull(state: AnyArray, payload: int) -> Any:
         _add(payload + done, target, n, state[TAKE])
     state[IN_AT] += n
     state[_PULLED] += n
+    # Only now: once all is counted the peer may write to its array again.
     store(control + _PULLED_AT, state[_PULLED])
     if n == left:
         ring_if_asleep(control + _PRODUCER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
@@ -319,6 +323,7 @@ def pump_streams(
         if polls > n_polls:
             asleep = True
             _say_asleep(out, source, 1)
+            # And one more look: a peer that moved before it could see this does not ring.
             barrier()
         elif polls > _POLLS_BEFORE_YIELD:
             yield_core()

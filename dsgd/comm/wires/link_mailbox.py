@@ -86,6 +86,7 @@ class LinkMailbox(AbstractMailbox):
                     raise error
                 parcels = self._parcels.setdefault(to, deque())
                 data = memoryview(b"".join((link.header_out, as_bytes(array))))
+                # Behind what still waits for this peer: frames arrive in the order in which they are posted.
                 sent = 0 if parcels else send_bytes(link, data)
                 if sent < data.nbytes:
                     parcels.append(_Parcel(link, data, sent))

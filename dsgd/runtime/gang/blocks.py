@@ -114,6 +114,7 @@ class JobBlocks:
 
     async def _settled(self) -> None:
         """Wait a moment for blocks that are being computed."""
+        # Not distributed.wait, which raises where one was cancelled: that block may be sent again.
         waits = [asyncio.ensure_future(future.exception()) for future in self.futures if future.status == "pending"]
         if waits:
             _, pending = await asyncio.wait(waits, timeout=_SLICE_S)

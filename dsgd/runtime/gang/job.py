@@ -291,7 +291,6 @@ def _train(session: Session, recovery: Recovery, plan: Plan, blocks: JobBlocks, 
             workers=[member.worker.address],
             # A rank elsewhere could not be reached by the others, who know its worker from the plan.
             allow_other_workers=False,
-            pure=False,
             priority=_PRIORITY,
         )
         futures.append(future)

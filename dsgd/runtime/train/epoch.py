@@ -200,7 +200,9 @@ class EpochEnd:
             self._rank.ledger.end_round()
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:
-        for event in map(vars, stragglers) if self._rank.number == 0 else ():
+        if self._rank.number != 0:
+            return
+        for event in map(vars, stragglers):
             self._rank.publish({"phase": "straggler", **event, "text": straggler_text(event)})
 
     def _publish(self, record: EpochRecord, *, last: bool) -> None:

@@ -16,7 +16,7 @@ import numpy as np
 from dsgd.local import AbstractLocalOptimizer
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.state import TrainState, share_of
-from dsgd.sync import AbstractPeriod, AbstractStrategy, RoundClock, mean_shares
+from dsgd.sync import AbstractStrategy, RoundClock, mean_shares
 from dsgd.types import FloatVector
 
 __all__ = ["EpochWeights"]
@@ -99,7 +99,7 @@ class EpochWeights:
         # Rounds that end in no exchange are walked in one go with the next.
         rounds = at.cut.rounds
         clocks = (RoundClock(at.epoch, k, rounds, is_last=False) for k in range(rounds))
-        ends = [0, *(clock.round + 1 for clock in clocks if _is_due(self._period, clock))]
+        ends = [0, *(clock.round + 1 for clock in clocks if clock.ends_epoch or self._period.is_due(clock))]
         found = dict.fromkeys(set(self._rows), 0)
         for n in found:
             spans = (n * last // rounds - n * first // rounds for first, last in pairwise(ends))
@@ -112,7 +112,3 @@ class EpochWeights:
         if n_seen.tolist() != spans:
             return np.zeros(self._rank.size)
         return np.rint(self._n_steps(at) * n_seen / np.maximum(1, self._rows))
-
-
-def _is_due(period: AbstractPeriod, clock: RoundClock) -> bool:
-    return clock.ends_epoch or period.is_due(clock)

@@ -159,8 +159,12 @@ def predict_step(
     if not bucket_bytes >= 0.0:
         raise InvalidParameterError(f"predict_step(bucket_bytes=...) must be 0 or more. Got {bucket_bytes!r}.")
     placed = place_layers(layers, nodes, batch, sharing=sharing, itemsize=itemsize)
-    # Adding up reads two numbers and writes one.
-    link = network if isinstance(network, LinkCost) else _link_cost(network_for(network), 3.0 / node.memory_bytes_per_s)
+    if isinstance(network, LinkCost):
+        link = network
+    else:
+        between = network_for(network).between
+        # Adding up reads two numbers and writes one.
+        link = LinkCost(between.alpha_s, between.byte_s, 3.0 / node.memory_bytes_per_s)
     play = _Play(placed, batch, node, link, float(bucket_bytes) if overlaps else math.inf, itemsize)
     seconds = play.run()
     return Step(seconds, play.compute_s, play.wire_s, play.n_bytes, tuple(play.spans))
@@ -197,11 +201,6 @@ def speedup_curve(
     alone = step(1).seconds
     steps = [step(n) for n in nodes]
     return [ScalingPoint(n, step, alone / step.seconds) for n, step in zip(nodes, steps, strict=True)]
-
-
-def _link_cost(network: Network, added_byte_s: float) -> LinkCost:
-    """Return what a message costs between two machines of a network."""
-    return LinkCost(network.between.alpha_s, network.between.byte_s, added_byte_s)
 
 
 class _Play:
