@@ -93,16 +93,22 @@ def test_servers_converge_and_count_their_letters(strategy: Any, n_ranks: int) -
     assert server["bytes_sent"] == n_letters * letter
     assert server["rounds"] == 0
     if n_ranks == 1:
-        # All else that a worker sends is the model to start from, seven numbers about the rows and the start, how many
+        # All else that a worker sends is the model to start from, eight numbers about the rows and the start, how many
         # rows each worker has, and that there is no more.
-        begun = 3 * HEADER_BYTES + 7 * 8 + 6 * 8 + 8 + letter
+        begun = 3 * HEADER_BYTES + 8 * 8 + 6 * 8 + 8 + letter
         assert result.ledger.per_rank()[0]["bytes_sent"] == n_letters * letter + begun
     assert len(result.stats) == n_ranks
 
 
 @pytest.mark.parametrize(
     ("strategy", "tolerance"),
-    [(ASGD(8), 0.0), (StaleSynchronous(8), 0.0), (BackupWorkers(8), 0.0), (AsyncEASGD(8, beta=0.6), 1e-12)],
+    [
+        (ASGD(8), 0.0),
+        (StaleSynchronous(8), 0.0),
+        (BackupWorkers(8), 0.0),
+        (BackupWorkers(8, rates="pooled"), 0.0),
+        (AsyncEASGD(8, beta=0.6), 1e-12),
+    ],
     ids=repr,
 )
 @pytest.mark.parametrize("schedule", ["invscaling", "per_epoch"])

@@ -17,12 +17,13 @@ from sklearn.datasets import load_digits, load_wine, make_classification
 from sklearn.model_selection import train_test_split
 
 from dsgd import SGDClassifier, SGDRegressor
-from dsgd.local import SGD, Objective, Shard, make_shard, n_params
+from dsgd.local import SGD, Momentum, Objective, Shard, make_shard, n_params
 from dsgd.local.order import EPOCH_BLOCKS, epoch_order, spans
 from dsgd.runtime import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train.pooling import missing_factor
 from dsgd.sim import SimulatedCluster
-from dsgd.sync import STRATEGIES, LocalSGD
+from dsgd.sync import ASGD, STRATEGIES, BackupWorkers, Downpour, LocalSGD, MinibatchSGD
 
 LAWS = settings(max_examples=60, deadline=None)
 
@@ -219,10 +220,35 @@ def test_pooled_rates_end_where_steps_would_diverge(loss: str, curvature: float)
     for eta0, length in ((0.01, 1.0), (0.01, 5.0), (0.01, 20.0), (1.0, 3.0)):
         square = slow_rows(length).mean_square()
         assert square == pytest.approx(length**2, rel=0.1)
-        factor = SGD(Objective(loss), "constant", eta0=eta0).pooled_factor(8, square)
+        optimizer = SGD(Objective(loss), "constant", eta0=eta0)
+        factor = optimizer.pooled_factor(8, square)
         assert 1.0 <= factor <= 8.0
         assert factor in (1.0, 8.0) or factor * eta0 * curvature * (square + 1.0) == pytest.approx(0.5)
-    assert SGD(Objective(loss), "optimal").pooled_factor(8, 1.0) == 1.0
+        # Rates that have fallen to a 10th bear a factor 10 times as high, where nothing else bounds it.
+        falls = replace(optimizer, schedule="invscaling", power_t=0.5)
+        late = 10.0 * 0.5 / (eta0 * curvature * (square + 1.0))
+        assert falls.pooled_factor(1e9, square, 100.0) == pytest.approx(max(1.0, late))
+
+
+@pytest.mark.parametrize(
+    ("strategy", "missing"),
+    [
+        (LocalSGD(rates="pooled"), 8**0.75),
+        (MinibatchSGD(16, rates="pooled"), 16**0.75),
+        (BackupWorkers(4, backups=1, rates="pooled"), 7**0.25 * 32**0.75),
+        (Downpour(share=0.05, rates="pooled"), 20 / 8**0.25),
+        (LocalSGD(), 1.0),
+        (MinibatchSGD(16), 1.0),
+        (ASGD(), 1.0),
+    ],
+    ids=repr,
+)
+def test_what_is_missing_is_the_rates_of_one_rank_over_those_of_an_epoch(strategy: Any, missing: float) -> None:
+    """Pooled rates lack the sum of the rates of an epoch of one rank over that of the strategy, and none like 1 / t."""
+    objective = Objective("squared_error", alpha=0.1)
+    assert missing_factor(strategy, SGD(objective, "invscaling", power_t=0.25), 8) == pytest.approx(missing)
+    for other in (SGD(objective, "optimal"), SGD(objective, "constant", rule=Momentum())):
+        assert missing_factor(strategy, other, 8) == 1.0
 
 
 @pytest.mark.parametrize("n_jobs", [2, 4, 8])
@@ -260,3 +286,26 @@ def test_no_strategy_ends_far_below_one_rank_by_default(sync: str) -> None:
     """With its defaults and as many epochs no strategy ends more than 1.5 points below one rank, on eight."""
     alone, eight = (np.median([score_after_8_epochs(name, seed) for seed in range(3)]) for name in (None, sync))
     assert eight > alone - 0.015
+
+
+def regression(sync: str | None, seed: int, length: float) -> float:
+    """Return R2 of a slow regression on rows `length` times as long, after 8 epochs on eight ranks, or on one."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((5600, 16))
+    y = X @ rng.standard_normal(16) / 4 + 0.1 * rng.standard_normal(5600)
+    where: dict[str, Any] = {"n_jobs": 8} if sync == "hogwild" else {"client": SimulatedCluster(8)}
+    options = {} if sync is None else {"sync": sync, **where}
+    model = SGDRegressor(max_iter=8, tol=None, random_state=seed, **options)
+    return float(model.fit(length * X[:1600], y[:1600]).score(length * X[1600:], y[1600:]))
+
+
+@cache
+def median_regression(sync: str | None, length: float) -> float:
+    return float(np.median([regression(sync, seed, length) for seed in range(3)]))
+
+
+@pytest.mark.parametrize("length", [1.0, 1.6])
+@pytest.mark.parametrize("sync", [name for name in STRATEGIES if name != "auto"])
+def test_no_strategy_fits_values_far_worse_than_one_rank_by_default(sync: str, length: float) -> None:
+    """With its defaults and as many epochs the R2 of no strategy on eight ranks is 0.03 below that of one rank."""
+    assert median_regression(sync, length) > median_regression(None, length) - 0.03

@@ -156,7 +156,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     @property
     def averages_suffix(self) -> bool:
         """Whether the mean of the last models of an epoch is better than the last: where rates fall like 1 / t."""
-        return not self.average and SCHEDULES[self.schedule].power(self.power_t) == 1.0
+        return not self.average and self.rate_power == 1.0
 
     def init(self, shard: Shard) -> SGDState:
         """Return the state to train on `shard` from the start, with all scratch memory in it."""
@@ -345,35 +345,38 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
             add_penalties(sums, params, shard.n_features, objective.l1_share, factor, by_column=shard.is_sparse)
         return sums
 
-    def pooled_factor(self, n_ranks: int, mean_square: float) -> float:
-        """Return how much higher rates get ranks that average their models as far in an epoch as one rank.
+    @property
+    def rate_power(self) -> float:
+        """The p of rates that fall like 1 / t^p in the long run; at most 1."""
+        return SCHEDULES[self.schedule].power(self.power_t)
 
-        The mean of P models moves by the mean of what P ranks move by, each on a P-th of the rows. At rates c / t^p a
-        rank has after its rows a rate P^p times that of one rank after all of them, so a factor of P^(1 - p) is
-        missing: none at rates c / t, and P at constant ones, the linear scaling rule (Goyal et al. 2017, section 2.1).
-        The mean also takes away what the noise of a step gains by the factor. Steps that close more than the distance
-        to the target of their row diverge, so the factor ends where the first of them closes `MOST_OF_A_ROW` of it.
+    def pooled_factor(self, missing: float, mean_square: float, t: float = 1.0) -> float:
+        """Return how much higher the rate of a step may get, of a factor that is missing.
+
+        A model that is the mean of those of P ranks, or steps along the mean gradient of B rows, gets less far in an
+        epoch than steps by row; at constant rates P or B times, which is the linear scaling rule (Goyal et al. 2017,
+        section 2.1). The mean also takes away what the noise of a step gains by the factor. Steps that close more than
+        the distance to the target of their row diverge, so the factor ends where one closes `MOST_OF_A_ROW` of it.
 
         Parameters
         ----------
-        n_ranks : int
-            P, the ranks that have rows.
+        missing : float
+            The factor that is wanted; see `dsgd.sync.AbstractStrategy.lag`.
         mean_square : float
             Mean squared length of a row.
+        t : float, default 1
+            The step. Later ones bear a higher factor, as far as rates fall.
 
         Returns
         -------
         float
-            1 or more; 1 for steps along a rule, of which most are not as long as their gradient.
+            1 or more.
         """
         row, objective = SCHEDULES[self.schedule], self.objective
-        if self.rule is not None or n_ranks < 1:
-            return 1.0
-        wanted = n_ranks ** (1.0 - row.power(self.power_t))
         t0 = optimal_t0(objective.alpha) if objective.alpha > 0.0 else 0.0
-        first = learning_rate.py_func(row.code, 1.0, 1.0, objective.alpha, self.eta0, self.power_t, t0)
-        closed = first * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
-        return float(min(wanted, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else wanted)))
+        rate = learning_rate.py_func(row.code, t, 1.0, objective.alpha, self.eta0, self.power_t, t0)
+        closed = rate * LOSSES[objective.loss].curvature * (mean_square + float(objective.fit_intercept))
+        return float(min(missing, max(1.0, MOST_OF_A_ROW / closed if closed > 0.0 else missing)))
 
     def settle(self, params: FloatVector, shard: Shard, state: SGDState, *, is_last: bool) -> None:
         """Return nothing: a linear model is its parameters."""

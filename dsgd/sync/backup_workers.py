@@ -9,7 +9,8 @@ never stale; those of slow workers are lost, so that the model minimises ``sum_p
 of rank p and k_p the share of its gradients that are taken: with unlike rows on ranks of unlike speed that is not the
 whole. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an epoch, where
 fewer than N workers have rows left, a step takes all that are still to come. The step counter counts gradients:
-the rate is that which `ASGD` has after as many of them.
+the rate is that which `ASGD` has after as many of them. With b rows in each gradient an epoch of n rows so gets
+``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"`` makes up for it.
 
 Cost per round and worker: that of `ASGD`.
 
@@ -20,14 +21,14 @@ rows that have been used).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import final
+from typing import Literal, final
 
 import numpy as np
 
 from dsgd.sync.pushed import AbstractPushStrategy
 from dsgd.sync.server import AbstractDesk, Letter, Model
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["BackupWorkers"]
 
@@ -45,22 +46,33 @@ class BackupWorkers(AbstractPushStrategy):
     suffix : float, default 0.5
         Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
         0 leaves the last one, as in the source.
+    rates : {"own", "pooled"}, default "own"
+        ``"own"``: the rate of a step is that of the schedule. ``"pooled"``: rates of plain steps, where they fall more
+        slowly than 1 / t, are higher by what is missing for an epoch to get as far as one of steps by row, as far as
+        rows of that length bear it (`dsgd.local.SGD.pooled_factor`).
 
     Raises
     ------
     InvalidParameterError
-        `batch` is not a positive integer, `backups` is negative or `suffix` not in [0, 1].
+        `batch` is not a positive integer, `backups` is negative, `suffix` not in [0, 1], or there are no such rates.
     """
 
     batch: int = 8
     backups: int = 1
     suffix: float = 0.5
+    rates: Literal["own", "pooled"] = "own"
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
         check_number("BackupWorkers(batch=...)", self.batch, low=1, integer=True)
         check_number("BackupWorkers(backups=...)", self.backups, low=0, integer=True)
         check_number("BackupWorkers(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_choice("BackupWorkers(rates=...)", self.rates, ("own", "pooled"))
+
+    def lag(self, n_ranks: int, power: float) -> float:
+        """Return how many times less far these steps get than steps by row; see `AbstractStrategy.lag`."""
+        n_taken = max(1, n_ranks - self.backups)
+        return float(n_taken**power * (self.batch * n_ranks) ** (1.0 - power))
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what steps with the first gradients of a round."""

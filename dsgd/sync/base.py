@@ -76,8 +76,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         (`dsgd.sync.weighing`). ``"rows"``: by their rows. ``"alike"``: all alike, and what the steps of a rank have
         changed in a round is scaled before `sync` instead. Gradients are weighted by rows in any case.
     rates : {"own", "pooled"}
-        Whether a rank steps at the rate of its own schedule, or as much further as it takes the mean of all models to
-        get as far in an epoch as one rank (`dsgd.local.SGD.pooled_factor`).
+        Whether steps are as long as the schedule says, or so much longer that an epoch gets as far as that of one rank:
+        by `lag`, as far as rows bear it (`dsgd.local.SGD.pooled_factor`).
     suffix : float
         Share of the steps of an epoch, the last ones, whose mean model takes the place of the last one where rates fall
         like 1 / t (`dsgd.local.suffix`); zero leaves the last one. Of strategies that exchange gradients, and of
@@ -102,6 +102,21 @@ class AbstractStrategy(ABC, Generic[StateT]):
     @abstractmethod
     def period(self) -> AbstractPeriod:
         """When ranks synchronise."""
+
+    def lag(self, n_ranks: int, power: float) -> float:
+        """Return how many times less far an epoch gets than that of one rank, at rates c / t^power.
+
+        The mean of P models moves by the mean of what P ranks move by, each on a P-th of the rows: after them a rank
+        has a rate P^power times that of one rank after all of them, so P^(1 - power) is missing.
+
+        Parameters
+        ----------
+        n_ranks : int
+            P, the ranks that have rows; 1 or more.
+        power : float
+            In [0, 1).
+        """
+        return float(n_ranks ** (1.0 - power))
 
     @abstractmethod
     def init(self, group: Group, params: FloatVector, weight: float) -> StateT:

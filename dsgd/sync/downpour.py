@@ -11,7 +11,9 @@ With ``s = 1``, as in the source, the server adds up what P workers do, so their
 smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 letters old when it
 comes, and where the steps of a round go all the way to what the worker takes for the minimum, the server follows
 ``x <- x - s x_old``, which swings, and makes noise louder, for s above ``(1 - 1 / P)^(P - 1) / P``. That is the
-default, which needs no other rates than one rank: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many.
+default, which needs no other rates than one rank: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. Where
+rates fall like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
+``rates="pooled"`` makes up for it.
 
 Cost per round and worker: a letter to the server and, every `fetch_every` rounds, one back, `letter_bytes` each. The
 worker keeps one more vector.
@@ -22,7 +24,7 @@ Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adag
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import ClassVar, Literal, final
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from dsgd.sync.period import EveryRows
 from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["Downpour", "DownpourState", "steady_share"]
 
@@ -66,16 +68,21 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         Letters after which a worker gets the model of the server.
     share : float or None, default None
         s, in (0, 1]; None is `steady_share` of the number of workers.
+    rates : {"own", "pooled"}, default "own"
+        ``"own"``: a worker steps at the rates of its own schedule. ``"pooled"``: rates of plain steps by row, where
+        they fall more slowly than 1 / t, are higher by what is missing for an epoch to get as far as one of one rank,
+        as far as rows of that length bear it (`dsgd.local.SGD.pooled_factor`).
 
     Raises
     ------
     InvalidParameterError
-        A period is not a positive integer, or `share` not in (0, 1].
+        A period is not a positive integer, `share` not in (0, 1], or there are no such rates.
     """
 
     every: int = 64
     fetch_every: int = 1
     share: float | None = None
+    rates: Literal["own", "pooled"] = "own"
     exchanges: ClassVar[Exchange] = "model"
     weighs: ClassVar[Weighing] = "alike"
 
@@ -85,6 +92,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         check_number("Downpour(fetch_every=...)", self.fetch_every, low=1, integer=True)
         if self.share is not None:
             check_number("Downpour(share=...)", self.share, low=0.0, high=1.0, open_low=True)
+        check_choice("Downpour(rates=...)", self.rates, ("own", "pooled"))
 
     @property
     def period(self) -> EveryRows:
@@ -116,6 +124,11 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     def served(self, params: FloatVector, state: DownpourState) -> tuple[FloatVector, int]:
         """Return the model; see `AbstractServerStrategy.served`."""
         return params, 0
+
+    def lag(self, n_ranks: int, power: float) -> float:
+        """Return how many times less far the server gets than one rank; see `AbstractStrategy.lag`."""
+        share = steady_share(n_ranks) if self.share is None else self.share
+        return float(n_ranks**-power / share)
 
     def desk(self, model: Model) -> AbstractDesk:
         """Return what adds changes up."""

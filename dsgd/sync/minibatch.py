@@ -6,7 +6,9 @@ Update: with B rows over all ranks in a batch and B_p of them on rank p, ``g <- 
 the mean gradient of rank p's rows; then every rank takes the same step with ``g``.
 
 The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
-after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step.
+after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step. For linear models
+``rates="pooled"`` finds the factor: what a step of B rows lacks where rates fall more slowly than 1 / t,
+``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length bear it.
 
 Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
 (`dsgd.local.suffix`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves the
@@ -23,7 +25,7 @@ Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
 
@@ -33,7 +35,7 @@ from dsgd.sync.base import AbstractStrategy, Exchange, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
 from dsgd.sync.period import EveryBatch
 from dsgd.types import FloatVector
-from dsgd.validation import check_bool, check_number
+from dsgd.validation import check_bool, check_choice, check_number
 
 __all__ = ["MinibatchSGD"]
 
@@ -62,6 +64,10 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     suffix : float, default 0.5
         Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;
         0 leaves the last one, as in the source. Of linear models.
+    rates : {"own", "pooled"}, default "own"
+        ``"own"``: the rate of a step is that of the schedule, times the factor above. ``"pooled"``: rates of plain
+        steps of linear models are higher by what is missing for an epoch to get as far as one of steps by row; it
+        takes the place of `base_batch`.
 
     Raises
     ------
@@ -69,7 +75,8 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
         The compressor leaves out what never comes, or chooses among entries that are summed in buckets.
     InvalidParameterError
         `batch`, `base_batch` or `bucket_bytes` is not a positive integer, `warmup` is negative or has no factor to grow
-        to, `overlap` has no buckets, or `suffix` is not in [0, 1].
+        to, `overlap` has no buckets, `suffix` is not in [0, 1], there are no such rates, or they are pooled with a
+        `base_batch`.
     """
 
     batch: int = 32
@@ -79,6 +86,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     bucket_bytes: int | None = None
     overlap: bool = False
     suffix: float = 0.5
+    rates: Literal["own", "pooled"] = "own"
     exchanges: ClassVar[Exchange] = "gradient"
 
     def __post_init__(self) -> None:
@@ -108,12 +116,22 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
                 "MinibatchSGD(overlap=True) sums buckets beside the pass that makes gradients: pass bucket_bytes too, "
                 "as 2**20."
             )
+        check_choice("MinibatchSGD(rates=...)", self.rates, ("own", "pooled"))
+        if self.rates == "pooled" and self.base_batch is not None:
+            raise InvalidParameterError(
+                "MinibatchSGD(rates='pooled') finds the factor of the rate that base_batch gives: pass one of them. "
+                f"Got base_batch={self.base_batch!r}."
+            )
         check_compressor(self)
 
     @property
     def period(self) -> EveryBatch:
         """After every batch."""
         return EveryBatch(self.batch)
+
+    def lag(self, n_ranks: int, power: float) -> float:
+        """Return how many times less far steps of batches get than steps by row; see `AbstractStrategy.lag`."""
+        return float(self.batch ** (1.0 - power))
 
     def rate_factor(self, progress: float) -> float:
         """Return the factor of the learning rate of a step that ends `progress` epochs after the first began."""

@@ -9,6 +9,8 @@ A package of its own makes its strategies known by names of their own, with entr
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import fields, is_dataclass
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -51,7 +53,7 @@ __all__ = ["STRATEGIES", "resolve"]
 
 _GROUP = "dsgd.strategies"
 
-#: Every strategy by its short name, which stands for it with its defaults.
+#: Every strategy by its short name, which stands for it with its defaults, and pooled rates where it has any.
 STRATEGIES: MappingProxyType[str, type[AbstractStrategy[Any]]] = MappingProxyType(
     {
         "local": LocalSGD,
@@ -92,8 +94,9 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     ----------
     sync : AbstractStrategy, int, str or None
         An integer n is ``LocalSGD(every=n)``; None is ``LocalSGD(rates="pooled")``, with which several ranks get as
-        far in an epoch as one; a short name in `STRATEGIES`, or of an entry point, is that strategy with its defaults,
-        and so is ``"package.module:Name"``, which is imported. Workers must be able to import it too.
+        far in an epoch as one; a short name in `STRATEGIES` is that strategy with its defaults, and with pooled rates
+        if it has such; one of an entry point is that strategy with its defaults, and so is ``"package.module:Name"``,
+        which is imported. Workers must be able to import it too.
 
     Returns
     -------
@@ -119,7 +122,7 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
     if isinstance(sync, str) and sync in STRATEGIES:
-        return STRATEGIES[sync]()
+        return _with_safe_rates(STRATEGIES[sync])
     if isinstance(sync, str) and (sync in _entry_points() or ":" in sync):
         return _imported(sync)
     names = ", ".join(repr(name) for name in [*STRATEGIES, *_entry_points()])
@@ -128,6 +131,12 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         f"sync must be a positive number of samples, None, one of {names}, 'package.module:Name' of a strategy of your "
         f"own, or a strategy of dsgd.sync ({classes}). Got {sync!r}."
     )
+
+
+def _with_safe_rates(strategy: Callable[..., AbstractStrategy[Any]]) -> AbstractStrategy[Any]:
+    made = strategy()
+    pools = is_dataclass(made) and any(part.name == "rates" for part in fields(made))
+    return strategy(rates="pooled") if pools else made
 
 
 @cache

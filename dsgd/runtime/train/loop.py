@@ -13,9 +13,6 @@ from __future__ import annotations
 import contextlib
 import sys
 
-import numpy as np
-
-from dsgd.local import SGD, Shard
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
 from dsgd.runtime.train.continuing import leave, take_over
@@ -100,27 +97,14 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
     if note is None and run.job.epochs_before:
         take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
-        begin_servers(rank, strategy, at, run.data.shard, run.rows, run.job.epochs_before)
-    _pool_rates(run)
+        begin_servers(rank, strategy, at, run.data.shard, run.rows, run.rates.mean_square, run.job.epochs_before)
+    # Of all steps alike: a run that goes on has the factor that it began with.
+    at.optimizer.rate_factor = run.rates.factor(run.job.optimizer)
     if run.adaptation is not None:
         run.adaptation.begin(at, keeping)
     run.weights.begin(at, resumed=note is not None or run.job.epochs_before > 0)
     rank.ledger.end_round()
     return keeping, note
-
-
-def _pool_rates(run: Run) -> None:
-    """Raise the rates of all ranks by what their mean would fall behind one rank, where the strategy says so."""
-    shard, optimizer, strategy = run.data.shard, run.job.optimizer, run.job.strategy
-    if strategy.rates == "own" or run.rank.size == 1 or not (isinstance(optimizer, SGD) and isinstance(shard, Shard)):
-        return
-    factor, n_ranks = 1.0, int(np.count_nonzero(run.rows))
-    # Where there is nothing to raise, ranks need not ask each other how long rows are.
-    if optimizer.pooled_factor(n_ranks, 0.0) > 1.0:
-        square = np.array([run.weights.share * shard.mean_square()])
-        run.rank.group.allreduce(square)
-        factor = optimizer.pooled_factor(n_ranks, float(square[0]))
-    run.at.optimizer.rate_factor = factor
 
 
 def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool) -> int:

@@ -182,7 +182,8 @@ class Rounds:
         strategy, state, gradient = job.strategy, at.optimizer, self._run.gradient
         if isinstance(strategy, MinibatchSGD):
             # By the step counter, which goes on from one call of partial_fit to the next.
-            state.rate_factor = strategy.rate_factor(state.t / clock.rounds)
+            pooled = self._run.rates.factor(job.optimizer, state.t)
+            state.rate_factor = pooled * strategy.rate_factor(state.t / clock.rounds)
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
         rows = self._run.rows
         spans = (at.cut.span(rank, n, clock.round, clock.round) for rank, n in enumerate(rows))

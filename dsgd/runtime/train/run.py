@@ -17,6 +17,7 @@ from dsgd.runtime.train.adaptation import Adaptation
 from dsgd.runtime.train.deadlines import Deadlines
 from dsgd.runtime.train.fused import FusedRounds, window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
+from dsgd.runtime.train.pooling import PooledRates
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
@@ -59,6 +60,8 @@ class Run:
         How long peers are waited for.
     weights : EpochWeights
         What this rank counts in a mean over ranks.
+    rates : PooledRates
+        By how much rates are higher than those of the schedule.
     """
 
     rank: Rank
@@ -73,6 +76,7 @@ class Run:
     adaptation: Adaptation | None
     deadlines: Deadlines
     weights: EpochWeights
+    rates: PooledRates
 
     def clock_at(self, number: int) -> RoundClock:
         """Return where a round of this epoch is in training."""
@@ -120,7 +124,10 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
         epochs = job.max_iter, job.epochs_before
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
     weights = EpochWeights(rank, strategy, job.optimizer, rows)
-    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights)
+    rank.ledger.begin_round("setup")
+    rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
+    rank.ledger.end_round()
+    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights, rates)
 
 
 def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:

@@ -19,6 +19,7 @@ from dsgd.errors import IncompatiblePartsError
 from dsgd.local import SGD, AbstractRows, Shard, add_to_suffix, begin_suffix, end_suffix, is_in_suffix, make_shard
 from dsgd.runtime.rank import Mail, Rank, Server
 from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.pooling import PooledRates, missing_factor
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.suffix import suffix_share
 from dsgd.sync.base import AbstractStrategy
@@ -75,6 +76,7 @@ def begin_servers(
     at: TrainState,
     shard: AbstractRows,
     rows: Sequence[int],
+    mean_square: float,
     epochs_before: int = 0,
 ) -> None:
     """Hand the model to the servers, and say where training stands; called by rank 0.
@@ -91,6 +93,8 @@ def begin_servers(
         Rows of this rank, which are like those of all.
     rows : sequence of int
         How many each rank has.
+    mean_square : float
+        Mean squared length of the rows of all ranks, where rates are pooled.
     epochs_before : int, default 0
         Epochs of the trainings that this one goes on from.
     """
@@ -100,7 +104,10 @@ def begin_servers(
     epoch = epochs_before + at.epoch
     n_params = params.shape[0]
     n_features, is_sparse = (shard.n_features, shard.is_sparse) if isinstance(shard, Shard) else (0, False)
-    facts = np.array([DTYPE_CODES[params.dtype], n_features, is_sparse, at.cut.rounds, n_params, epoch, version])
+    square = np.float64(mean_square).view(np.int64)
+    facts = np.array(
+        [DTYPE_CODES[params.dtype], n_features, is_sparse, at.cut.rounds, n_params, epoch, version, square]
+    )
     for server in range(rank.size, rank.size + strategy.n_servers):
         mailbox.post(server, facts, OP_POST)
         mailbox.post(server, params, OP_POST)
@@ -112,15 +119,17 @@ def serve_training(server: Server, job: TrainJob) -> None:
     strategy, mailbox = job.strategy, server.mailbox
     assert isinstance(strategy, AbstractServerStrategy)  # no other has servers
     mailbox.ledger.begin_round("setup")
-    facts = np.zeros(7, dtype=np.int64)
+    facts = np.zeros(8, dtype=np.int64)
     mailbox.take(0, facts, OP_POST)
-    code, n_features, is_sparse, rounds, n, epoch, version = facts.tolist()
+    code, n_features, is_sparse, rounds, n, epoch, version, _ = facts.tolist()
     params: FloatVector = np.zeros(n, dtype=_DTYPES[code])
     mailbox.take(0, params, OP_POST)
     rows = np.zeros(server.n_workers, dtype=np.int64)
     mailbox.take(0, rows, OP_POST)
     no_rows = (sparse.csr_matrix if is_sparse else np.zeros)((0, n_features), dtype=params.dtype)
-    model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds)
+    missing = missing_factor(strategy, job.optimizer, int(np.count_nonzero(rows)))
+    rates = PooledRates(missing, float(facts.view(np.float64)[-1]))
+    model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds, rates)
     if strategy.exchanges == "gradient" and rows.any():
         model.idle = frozenset(np.flatnonzero(rows == 0).tolist())
     model.version, model.n_letters = version, epoch * rounds * len(model.working)
@@ -128,7 +137,9 @@ def serve_training(server: Server, job: TrainJob) -> None:
     serve(mailbox, strategy.desk(model), model)
 
 
-def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, rounds: int) -> Model:
+def _model(
+    server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, rounds: int, rates: PooledRates
+) -> Model:
     n_workers, optimizer, share = server.n_workers, job.optimizer, suffix_share(job)
     state = optimizer.init(no_rows)
     if share:
@@ -141,7 +152,7 @@ def _model(server: Server, job: TrainJob, params: FloatVector, no_rows: Shard, r
         state.epoch = 1 + epochs
         # Each update is one step.
         state.t = job.t_start + model.version
-        state.rate_factor = factor
+        state.rate_factor = factor * rates.factor(optimizer, state.t)
         optimizer.step(params, gradient, 1, state)
         if share and is_in_suffix(number, per_epoch, share):
             add_to_suffix(params, state)

@@ -1,0 +1,91 @@
+"""How much higher rates are where the strategy pools them: what its steps lack to get as far in an epoch as one rank's.
+
+What is missing the strategy says (`dsgd.sync.AbstractStrategy.lag`), what rows bear the optimiser
+(`dsgd.local.SGD.pooled_factor`). Ranks that step on their own have one factor for all of training; where all take the
+same step, or a server takes it, each step has its own, since rates that have fallen bear a higher one.
+
+Cost: one pass over the rows and one number from each rank, before the first step, and only where something is missing.
+
+Source: the linear scaling rule, Goyal et al. 2017, section 2.1.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from dsgd.local import SGD, AbstractRows, Shard
+from dsgd.runtime.rank import Rank
+from dsgd.runtime.train.job import TrainJob
+from dsgd.sync import AbstractStrategy
+
+__all__ = ["PooledRates", "missing_factor"]
+
+
+def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: int) -> float:
+    """Return the factor that rates lack, 1 or more; 1 where the strategy does not pool them, or they fall like 1 / t.
+
+    Parameters
+    ----------
+    strategy : AbstractStrategy
+        How ranks talk.
+    optimizer : object
+        Their optimiser.
+    n_ranks : int
+        Ranks that have rows.
+    """
+    # At rates c / t an epoch goes equally far however many steps it is cut into; what a rule makes of a gradient is
+    # not as long as the gradient.
+    pools = strategy.rates == "pooled" and isinstance(optimizer, SGD) and optimizer.rule is None
+    if not pools or n_ranks < 1 or optimizer.rate_power >= 1.0:
+        return 1.0
+    return max(1.0, strategy.lag(n_ranks, optimizer.rate_power))
+
+
+@dataclass(frozen=True)
+class PooledRates:
+    """By how much the rates of a run are higher than those of the schedule.
+
+    Parameters
+    ----------
+    missing : float
+        The factor that rates lack; see `missing_factor`.
+    mean_square : float
+        Mean squared length of the rows of all ranks, where something is missing.
+    """
+
+    missing: float = 1.0
+    mean_square: float = 0.0
+
+    @classmethod
+    def begin(cls, rank: Rank, job: TrainJob, rows: AbstractRows, counts: list[int], share: float) -> PooledRates:
+        """Return those of a run; called by all ranks.
+
+        Parameters
+        ----------
+        rank : Rank
+            This member of the gang.
+        job : TrainJob
+            The job.
+        rows : AbstractRows
+            The rows of this rank.
+        counts : list of int
+            How many each rank has.
+        share : float
+            This rank's share of them.
+        """
+        missing = missing_factor(job.strategy, job.optimizer, int(np.count_nonzero(counts)))
+        if missing == 1.0 or not isinstance(rows, Shard):
+            return cls()
+        square = np.array([share * rows.mean_square()])
+        rank.group.allreduce(square)
+        return cls(missing, float(square[0]))
+
+    def factor(self, optimizer: object, t: float = 1.0) -> float:
+        """Return the factor of the rate of step t, counted as the schedule counts."""
+        if self.missing == 1.0:
+            return 1.0
+        assert isinstance(optimizer, SGD)
+        return optimizer.pooled_factor(self.missing, self.mean_square, t)
