@@ -75,17 +75,18 @@ def drawing(figure: Figure) -> dict[str, Any]:
     document = Document()
     shared: dict[Side, Range1d] = {}
     roots = []
-    for number, panel in enumerate(figure.panels):
-        limits: dict[Side, tuple[float, float]] = {}
-        ranges: dict[Side, Range1d] = {}
-        sides: tuple[tuple[Side, Axis], ...] = (("x", panel.x), ("y", panel.y))
-        for side, axis in sides:
-            low, high = limits[side] = figure.limits(side)[number]
-            own = Range1d(high, low) if axis.reverse else Range1d(low, high)
-            ranges[side] = shared.setdefault(side, own) if side in figure.share else own
-        plot = _plot(panel, figure.height, limits, ranges)
-        document.add_root(plot)
-        roots.append(plot.id)
+    with document.models.freeze():  # else bokeh walks through the whole document at every plot that comes
+        for number, panel in enumerate(figure.panels):
+            limits: dict[Side, tuple[float, float]] = {}
+            ranges: dict[Side, Range1d] = {}
+            sides: tuple[tuple[Side, Axis], ...] = (("x", panel.x), ("y", panel.y))
+            for side, axis in sides:
+                low, high = limits[side] = figure.limits(side)[number]
+                own = Range1d(high, low) if axis.reverse else Range1d(low, high)
+                ranges[side] = shared.setdefault(side, own) if side in figure.share else own
+            plot = _plot(panel, figure.height, limits, ranges)
+            document.add_root(plot)
+            roots.append(plot.id)
     doc: dict[str, Any] = json.loads(serialize_json(document.to_json(deferred=False)))
     return {"doc": doc, "roots": roots}
 

@@ -138,14 +138,11 @@ class Page:
         DsgdError
             bokeh, jinja2 or matplotlib is not installed.
         """
-        path = self.write(Path(out) / "report.html")
-        from dsgd.report.png import draw
+        check_extras()
+        from dsgd.report.png import drawn_beside
 
-        folder = Path(out) / "figures"
-        folder.mkdir(exist_ok=True)
-        for figure in self.figures:
-            (folder / f"{figure.name}.png").write_bytes(draw(figure))
-        return path
+        with drawn_beside(self.figures, Path(out) / "figures"):
+            return self.write(Path(out) / "report.html")
 
     def _colours(self) -> list[Colour]:
         """Return all colours that are on the page."""

@@ -5,26 +5,37 @@ Only this module of the package imports matplotlib.
 
 from __future__ import annotations
 
+import contextlib
 import io
 import math
+import os
+import pickle
+import subprocess
+import sys
+import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any, Final
 
 import matplotlib as mpl
+import numpy as np
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure as Canvas
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter
 from PIL import Image  # comes with matplotlib
 
+from dsgd.errors import DsgdError
 from dsgd.report.figures import Axis, Band, Bars, Figure, Level, Line, Mark, Panel
 from dsgd.report.theme import GRID, GROUND, MUTED, TEXT, Colour
 
-__all__ = ["draw", "log_scale", "picture", "settings", "spread"]
+__all__ = ["draw", "drawn_beside", "log_scale", "picture", "settings", "spread"]
 
 _DPI: Final = 120
 _CROWDED: Final = 7
-_TITLE: Final = 40
+#: Characters that fit beside a panel of the usual size, along its upper edge and along its left one.
+_TITLE: Final = 36
+_LEFT_LABEL: Final = 28
 _MARKERS: Final = {
     "circle": "o", "square": "s", "triangle": "^", "diamond": "D", "inverted_triangle": "v", "x": "X", "plus": "P",
     "dash": "|", "hex": "h",
@@ -48,7 +59,7 @@ def draw(figure: Figure, *, dark: bool = False) -> bytes:
     lines = -(-len(figure.panels) // columns)
     with mpl.rc_context(settings(dark=dark)):
         size = (max(5.2, 3.9 * columns), 0.0102 * figure.height * lines + 0.5)
-        canvas = Canvas(figsize=size, layout="constrained")
+        canvas = Canvas(figsize=size, dpi=_DPI, layout="constrained")
         axes = list(canvas.subplots(lines, columns, squeeze=False).ravel())
         for axis in axes[len(figure.panels) :]:
             axis.set_axis_off()
@@ -63,13 +74,52 @@ def draw(figure: Figure, *, dark: bool = False) -> bytes:
 
 def picture(canvas: Canvas) -> bytes:
     """Return a figure of matplotlib as PNG, with a palette of its own."""
-    FigureCanvasAgg(canvas)
-    drawn, buffer = io.BytesIO(), io.BytesIO()
-    canvas.savefig(drawn, format="png", dpi=_DPI)
+    canvas.set_dpi(_DPI)
+    drawn, buffer = FigureCanvasAgg(canvas), io.BytesIO()
+    drawn.draw()  # once; savefig draws a second time to find out where the labels are
+    image = Image.fromarray(np.asarray(drawn.buffer_rgba())).convert("RGB")
     # A palette holds the few colours of a figure and their blends with the ground in a third of the bytes.
-    with Image.open(drawn) as image:
-        image.convert("RGB").quantize(192, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
+    image.quantize(192, dither=Image.Dither.NONE).save(buffer, format="png", optimize=True)
     return buffer.getvalue()
+
+
+@contextlib.contextmanager
+def drawn_beside(figures: Sequence[Figure], folder: Path) -> Iterator[None]:
+    """Draw figures into ``folder/NAME.png`` in a process beside this one, while the body of the context runs.
+
+    Parameters
+    ----------
+    figures : sequence of Figure
+        What to draw.
+    folder : path
+        Where to; made if it is not there.
+
+    Raises
+    ------
+    DsgdError
+        The process failed; says what it printed.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryFile() as parcel:
+        pickle.dump(list(figures), parcel)
+        parcel.seek(0)
+        # Not multiprocessing, which imports the script of the user once more.
+        process = subprocess.Popen(
+            [sys.executable, "-m", __name__, str(folder)],
+            stdin=parcel,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(path or os.getcwd() for path in sys.path)},
+        )
+    try:
+        yield
+        _, complaint = process.communicate()
+    except BaseException:
+        process.kill()
+        process.communicate()
+        raise
+    if process.returncode:
+        raise DsgdError(f"the figures could not be drawn: {complaint.decode(errors='replace').strip()}")
 
 
 def settings(*, dark: bool = False) -> dict[str, Any]:
@@ -185,9 +235,10 @@ def _mark(axis: Any, mark: Mark, ground: int) -> None:
         else:
             (axis.axhspan if mark.along == "y" else axis.axvspan)(mark.low, mark.high, alpha=0.13, linewidth=0, **style)
     else:
+        size = 6.2 if len(mark.texts) > _CROWDED else 7.5
         for x, y, text in zip(mark.x, mark.y, mark.texts, strict=True):
             axis.annotate(
-                text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=7.5,
+                text, (x, y), xytext=(0, 2), textcoords="offset points", ha="center", fontsize=size,
                 color=MUTED[ground],
             )  # fmt: skip
 
@@ -221,7 +272,7 @@ def _line(axis: Any, mark: Line, colour: Colour | str, ground: int) -> None:
 
 def _side(axis: Any, set_limits: Any, wanted: Axis, limits: tuple[float, float]) -> None:
     set_limits(*(limits[::-1] if wanted.reverse else limits))
-    axis.set_label_text(wanted.label)
+    axis.set_label_text(textwrap.fill(wanted.label, _LEFT_LABEL) if axis.axis_name == "y" else wanted.label)
     if wanted.ticks:
         axis.set_ticks(list(wanted.ticks), list(wanted.ticks.values()))
         if axis.axis_name == "x" and len(wanted.ticks) > _CROWDED:
@@ -249,3 +300,13 @@ def _legend(canvas: Canvas, axes: Sequence[Any]) -> None:
         widest_in = 0.6 + 0.07 * max(map(len, entries))  # a line, blanks and the longest name
         columns = max(1, min(len(entries), int(canvas.get_figwidth() / widest_in)))
         canvas.legend(list(entries.values()), list(entries), loc="outside lower center", ncols=columns)
+
+
+def _draw_all() -> None:
+    """Draw the figures that come in on standard input into the folder that is named."""
+    for figure in pickle.load(sys.stdin.buffer):
+        Path(sys.argv[1], f"{figure.name}.png").write_bytes(draw(figure))
+
+
+if __name__ == "__main__":
+    _draw_all()
