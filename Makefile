@@ -17,8 +17,6 @@ WHEEL_VENV := build/wheel-venv
 WHEEL_BIN := $(CURDIR)/$(WHEEL_VENV)/bin
 SOURCES := $(shell find dsgd svm datasets -name '*.py' -o -name '*.html' -o -name '*.css' -o -name '*.js' -o -name py.typed)
 
-BENCHMARKS := $(filter-out benchmarks/common.py,$(wildcard benchmarks/*.py))
-
 SOAK_RUNS ?= 200
 SOAK_SEED ?= 0
 SOAK_FIRST ?= 0
@@ -67,11 +65,7 @@ docs: $(STAMPS)/docs ## build the documentation, warnings are errors
 	@echo "docs/_build/html/index.html"
 
 bench: $(STAMPS)/bench ## run every benchmark in its quick form; rows go to build/benchmarks/
-	@mkdir -p build/benchmarks
-	@set -e; for script in $(BENCHMARKS); do \
-		echo "$$script"; \
-		$(BIN)/python $$script --quick --out build/benchmarks/$$(basename $$script .py).jsonl; \
-	done
+	$(BIN)/python -m benchmarks quick --out build/benchmarks
 
 report-screenshots: $(STAMPS)/test ## look at all that people see, in build/screenshots/ (PAGES="msf tuning" for some)
 	$(BIN)/python docs/figures/screenshots.py --out build/screenshots $(PAGES)

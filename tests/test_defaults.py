@@ -280,7 +280,7 @@ def score_after_8_epochs(sync: str | None, seed: int) -> float:
     return SGDClassifier(max_iter=8, tol=None, random_state=seed, **options).fit(X, y).score(X_test, y_test)
 
 
-# What "auto" does depends on the clock; `benchmarks/defaults.py` has it.
+# What "auto" does depends on the clock; `benchmarks/training/defaults.py` has it.
 @pytest.mark.parametrize("sync", [name for name in STRATEGIES if name != "auto"])
 def test_no_strategy_ends_far_below_one_rank_by_default(sync: str) -> None:
     """With its defaults and as many epochs no strategy ends more than 1.5 points below one rank, on eight."""

@@ -11,7 +11,8 @@ from pathlib import Path
 
 import pytest
 
-SCRIPT = Path(__file__).parent.parent / "benchmarks" / "hosts.py"
+ROOT = Path(__file__).parent.parent
+HOSTS = [sys.executable, "-m", "benchmarks", "run", "hosts"]
 COMMANDS = ("ip", "tc", "unshare", "nsenter")
 
 pytestmark = [
@@ -40,7 +41,7 @@ def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, worke
     """Ranks on several hosts train over 1 Gbit/s, or past firewalls, to the bits of threads; no card is left."""
     before, out = links(), tmp_path / "rows.jsonl"
     options = ["--quick", "--check", "--hosts", str(hosts), "--workers-per-host", str(workers_per_host), *firewall]
-    subprocess.run([sys.executable, SCRIPT, *options, "--out", out], check=True, timeout=240)
+    subprocess.run([*HOSTS, *options, "--out", out], cwd=ROOT, check=True, timeout=240)
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert [row["every"] for row in rows] == [16, 256]
     assert all(
@@ -53,6 +54,6 @@ def test_ranks_on_several_hosts_give_the_model_of_threads(tmp_path, hosts, worke
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may make network cards")
 def test_without_root_the_reason_is_named():
     """A user who may not make network cards is told what to do."""
-    done = subprocess.run([sys.executable, SCRIPT], capture_output=True, text=True, check=False, timeout=60)
+    done = subprocess.run(HOSTS, cwd=ROOT, capture_output=True, text=True, check=False, timeout=60)
     assert done.returncode != 0
     assert "sudo" in done.stderr

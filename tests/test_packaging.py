@@ -110,15 +110,3 @@ def test_no_registry_address_is_committed() -> None:
     files = [ROOT / name for name in ("pyproject.toml", "Makefile", ".ci/run", ".pre-commit-config.yaml")]
     found = [path.name for path in files if "index-url" in path.read_text(encoding="utf-8")]
     assert not found
-
-
-@pytest.mark.parametrize(
-    "script",
-    sorted(set(ROOT.glob("benchmarks/*.py")) - {ROOT / "benchmarks" / "common.py"}),
-    ids=lambda path: path.stem,
-)
-def test_every_benchmark_has_a_quick_form_and_writes_rows(script: Path) -> None:
-    """``make bench`` calls each with --quick and --out."""
-    text = script.read_text(encoding="utf-8")
-    assert '"--quick"' in text
-    assert '"--out"' in text

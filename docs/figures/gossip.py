@@ -1,4 +1,4 @@
-"""Draw docs/_static/gossip.png from gossip.jsonl, the rows of benchmarks/gossip.py.
+"""Draw docs/_static/gossip.png from gossip.jsonl, the rows of benchmarks/training/gossip.py.
 
 python docs/figures/gossip.py
 """

@@ -1,4 +1,4 @@
-"""Draw docs/_static/leaders.png from leaders.jsonl, the rows of benchmarks/leaders.py.
+"""Draw docs/_static/leaders.png from leaders.jsonl, the rows of benchmarks/training/leaders.py.
 
 Lines are medians over seeds, bands reach from the lower to the upper quartile.
 

@@ -1,4 +1,4 @@
-"""Draw docs/_static/rounds.png from rounds.jsonl, the rows of benchmarks/rounds.py.
+"""Draw docs/_static/rounds.png from rounds.jsonl, the rows of benchmarks/communication/rounds.py.
 
 A bar ends at the median round. In the compiled loop, the few rounds in which a rank had lost its core make the mean
 wait longer than the median round; of the wait only what fits the bar is drawn.

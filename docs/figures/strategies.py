@@ -1,4 +1,4 @@
-"""Write the tables of docs/strategies.rst from strategies.jsonl, the rows of benchmarks/strategies.py.
+"""Write the tables of docs/strategies.rst from strategies.jsonl, the rows of benchmarks/training/strategies.py.
 
 python docs/figures/strategies.py
 """

@@ -1,4 +1,4 @@
-"""Draw docs/_static/svm-choice.png from svm_choice.jsonl, the rows of benchmarks/svm_choice.py.
+"""Draw docs/_static/svm-choice.png from svm_choice.jsonl, the rows of benchmarks/svm/choice.py.
 
 python docs/figures/svm_choice.py
 """

@@ -1,4 +1,4 @@
-"""Draw docs/_static/transports.png from transports.jsonl, the rows of benchmarks/transports.py.
+"""Draw docs/_static/transports.png from transports.jsonl, the rows of benchmarks/communication/transports.py.
 
 python docs/figures/transports.py
 """

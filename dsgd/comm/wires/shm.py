@@ -53,7 +53,7 @@ __all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait",
 
 Wait = Literal["sleep", "spin"]
 
-# A shorter frame is faster through the local socket (benchmarks/transports.py).
+# A shorter frame is faster through the local socket (benchmarks/communication/transports.py).
 RING_FROM_BYTES: Final = 16 * 1024
 # Of each direction: what fits the cache beside the vectors. A pair of ranks shares twice that and a page.
 RING_BYTES: Final = 512 * 1024

@@ -8,7 +8,7 @@ about `CALL_S`, as rank 0 measures it, and all ranks come back after the same ro
 whatever else a rank does between rounds has its place. The last round of an epoch is always an ordinary one. Models,
 bytes and messages are those of ordinary rounds, to the bit.
 
-Cost per round on two cores: see `benchmarks/rounds.py`.
+Cost per round on two cores: see `benchmarks/communication/rounds.py`.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class Network:
             raise InvalidParameterError(f"Network({self.name!r}): latency and seconds per byte must not be negative.")
 
 
-#: TCP between two processes as `dsgd` does it (benchmarks/transports.py), at 10 Gbit/s.
+#: TCP between two processes as `dsgd` does it (benchmarks/communication/transports.py), at 10 Gbit/s.
 TEN_GIGABIT: Final = Network("25 us, 10 Gbit/s", 25e-6, 0.8e-9)
 
 

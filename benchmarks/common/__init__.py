@@ -1,0 +1,1 @@
+"""What the benchmarks share: the suite and its options, rows, tables, timing by turns, worker processes."""

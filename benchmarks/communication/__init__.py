@@ -1,0 +1,1 @@
+"""Wires, rounds, all-reduces and compressors."""

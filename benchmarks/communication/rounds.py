@@ -1,0 +1,117 @@
+"""Where a round of local SGD goes that averages after every row, over each wire of one host.
+
+Two ranks train on ijcnn1 (a generated twin where the set is not at hand) with ``LocalSGD(every=1)``: as two worker
+processes of one `LocalCluster` over TCP and over shared memory, and as two threads of one process; over memory once
+with a core for each rank, where rounds are fused, and once as if there were fewer cores than ranks. All in one run, one
+after the other, several times. Rows go to ``--out`` as JSON lines, a table to the terminal.
+
+    python -m benchmarks run rounds --quick
+    python -m benchmarks run rounds --out docs/figures/rounds.jsonl && python docs/figures/rounds.py
+
+A round is a call of the kernel (or its share of one), the reduction and all bookkeeping: the seconds of an epoch over
+its rounds, median over epochs; of several runs the median one is shown. Phases are means over the rounds that the
+ledger has timed, over both ranks, the longest one in a hundred left out: a rank that loses its core to another program
+for a moment says nothing about the wire. "other" is what they leave of the round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest import mock
+
+import numpy as np
+from distributed import Client
+
+import dsgd.comm.wires.inproc
+import dsgd.runtime.worker.rendezvous
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.workers import workers
+from dsgd import SGDClassifier
+from dsgd.datasets import load_or_generate
+
+PAGE = "performance"
+QUICK_S = 15
+QUICK = "fewer rows and repeats"
+REPEATS = (5, 1)
+
+PHASES = ("compute", "encode", "wire", "wait")
+#: What it is called, and how it is run.
+WIRES = {
+    "processes, tcp": "tcp",
+    "processes, few cores": "auto",
+    "processes": "auto",
+    "threads, few cores": None,
+    "threads": None,
+}
+
+
+def believe(n_cores: int) -> None:
+    """Let a worker process believe that it may use so many cores."""
+    dsgd.runtime.worker.rendezvous.CPU_COUNT = n_cores  # type: ignore[attr-defined]
+
+
+@contextmanager
+def cores_for(name: str, client: Client) -> Iterator[None]:
+    """Let ranks believe that there is one core only, where there are to be few."""
+    if not name.endswith("few cores"):
+        yield
+        return
+    client.run(believe, 1)
+    with mock.patch.object(dsgd.comm.wires.inproc, "_n_cores", return_value=1):
+        yield
+    client.run(believe, 2)
+
+
+def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[str, Any]:
+    """Train once; return the microseconds of a round and of its phases."""
+    transport = WIRES[name]
+    place: dict[str, Any] = {"n_jobs": 2} if transport is None else {"client": client, "transport": transport}
+    model = SGDClassifier(sync=1, max_iter=n_epochs, tol=None, random_state=0, **place)
+    with cores_for(name, client):
+        model.fit(X, y)
+    n_rounds = -(-X.shape[0] // 2)
+    ends = [0.0, *(epoch["seconds"] for epoch in model.fit_report_["epochs"])]
+    totals, records = model.ledger_.totals(), model.ledger_.to_frame()
+    spent = records.loc[records["op"] == "sync", [f"{phase}_s" for phase in PHASES]]
+    spent = spent[spent.sum(axis=1) <= spent.sum(axis=1).quantile(0.99)].mean()
+    return {
+        "round_us": 1e6 * statistics.median(np.diff(ends)) / n_rounds,
+        "mean_round_us": 1e6 * ends[-1] / n_epochs / n_rounds,
+        "rounds": totals["rounds"],
+        "bytes_sent": totals["bytes_sent"],
+        **{f"{phase}_us": 1e6 * float(spent[f"{phase}_s"]) for phase in PHASES},
+        "model": model.coef_.tobytes(),
+    }
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    """Measure and print."""
+    data = load_or_generate("ijcnn1", split="train", dtype=np.float32, dense=True)
+    X, y = data.X, data.y
+    if options.quick:
+        X, y = X[:8000], y[:8000]
+    found: dict[str, list[dict[str, Any]]] = {name: [] for name in WIRES}
+    with workers(2, scheduler_kwargs={"dashboard": False}) as client:
+        # The first run of each compiles.
+        models = {name: measure(name, X[:8000], y[:8000], client, 1)["model"] for name in WIRES}
+        for _ in range(options.repeats):
+            for name in WIRES:
+                found[name].append(measure(name, X, y, client, 20 if name in ("processes", "threads") else 1))
+    for place in ("processes", "threads"):
+        if len({model for name, model in models.items() if name.startswith(place)}) > 1:
+            raise SystemExit(f"{place} give other models over one wire than over another")
+    with table(
+        "microseconds a round", "wire", *(f"{name}:.2f" for name in ("round", "mean", *PHASES, "other"))
+    ) as line:
+        for name, runs in found.items():
+            middle = sorted(runs, key=lambda run: run["round_us"])[len(runs) // 2]
+            middle.pop("model")
+            spent = [middle[f"{phase}_us"] for phase in PHASES]
+            other = max(middle["round_us"] - sum(spent), 0.0)
+            line(name, middle["round_us"], middle["mean_round_us"], *spent, other)
+            rows.add(data=data.name, n_rows=X.shape[0], every=1, wire=name, other_us=other, **middle)

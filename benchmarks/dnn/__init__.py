@@ -1,0 +1,1 @@
+"""Neural networks, beside torch."""

@@ -1,0 +1,1 @@
+"""Fits that are hurt."""

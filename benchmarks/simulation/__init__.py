@@ -1,0 +1,1 @@
+"""What the simulator and the cost model predict, beside what is measured."""

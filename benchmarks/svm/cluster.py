@@ -1,0 +1,203 @@
+"""Kernel SVMs on worker processes: one and two ranks side by side, and what each way of solving says on the wire.
+
+Worker processes of a LocalCluster, one thread each, train `dsgd.svm.SVC` on a generated set, by blocks; one and two
+ranks take turns, and medians are compared. What two processes gain that never speak is measured beside it, as cores
+that are shared with other machines may be worth less than two. Then the published pairwise algorithm and the block
+solver train on a smaller set of the same kind, with two ranks, and their ledgers are compared: seconds that ranks
+compute, move bytes and wait; bytes, messages and rounds.
+
+    python -m benchmarks run svm/cluster --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import statistics
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from distributed import Client
+from sklearn.datasets import make_classification
+
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import timed, waiting_share
+from benchmarks.common.workers import workers
+from dsgd.svm import SVC
+from dsgd.svm.kernels.functions import Kernel, prepare
+from dsgd.svm.kernels.rows import span
+from dsgd.svm.kernels.sums import weighted_sums
+from dsgd.svm.kernels.threads import open_pool
+
+PAGE = "svm"
+QUICK_S = 40
+QUICK = "3000 and 600 rows, one repeat"
+REPEATS = (3, 1)
+CASES = ("ranks", "solvers")
+
+CACHE_MB = 400
+BURST_S = 0.4
+
+
+def generated(n: int) -> tuple[Any, Any]:
+    """Return a noisy problem of n rows and 20 features, that of `benchmarks.svm.peers`."""
+    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
+
+
+@contextlib.contextmanager
+def cluster(n_workers: int) -> Iterator[Client]:
+    """Give worker processes of one thread each, with everything compiled and loaded."""
+    with workers(n_workers) as client:
+        X, y = generated(400)
+        SVC(cache_size=0.1, elimination="aggressive", n_jobs=1, client=client).fit(X, y)
+        SVC(max_iter=20, tol=100.0, solver="pairwise", n_jobs=1, client=client).fit(X, y)
+        yield client
+
+
+def processor_seconds() -> float:
+    """Return the processor time that this process has used."""
+    return time.process_time()
+
+
+def values_per_second() -> float:
+    """Return how many kernel values this process computes and sums per second, as the solver does."""
+    kernel, X = Kernel("rbf", gamma=0.05), np.random.default_rng(0).normal(size=(4096, 20))
+    rows, coefs, sums, count = prepare(kernel, X, np.float64, sparse=False), np.ones((256, 1)), np.zeros((4096, 1)), 0
+    with open_pool(1) as pool:
+        begin = time.perf_counter()
+        while time.perf_counter() < begin + BURST_S:
+            weighted_sums(
+                kernel,
+                lambda start, stop: span(rows, start, stop),
+                coefs,
+                lambda start, stop: span(rows, start, stop),
+                sums,
+                np.float64,
+                pool,
+            )
+            count += len(coefs) * len(sums)
+        return count / (time.perf_counter() - begin)
+
+
+def independent_speedup(client: Client) -> float:
+    """Return how much more all worker processes compute at once than one alone, without a word between them."""
+    together = client.run(values_per_second)
+    alone = [client.run(values_per_second, workers=[worker])[worker] for worker in together]
+    return float(sum(together.values()) / statistics.mean(alone))
+
+
+def fit(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, float, SVC]:
+    """Fit once; return the seconds it took, the processor time of the busiest worker process, and the model."""
+    model = SVC(n_jobs=1, client=client, **options)
+    before = client.run(processor_seconds)
+    seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
+    return seconds, max(after[worker] - before[worker] for worker in after), model
+
+
+def solver_seconds(model: SVC) -> float:
+    """Return the seconds of the solver alone, without placing the rows."""
+    return float(model.elimination_history_[0][-1].seconds)
+
+
+def add(
+    rows: Rows,
+    case: str,
+    seconds: list[float],
+    used: list[float],
+    solver: list[float],
+    model: SVC,
+    n: int,
+    **more: Any,
+) -> None:
+    """Write one row."""
+    totals = model.ledger_.totals()
+    rows.add(
+        case=case,
+        ranks=model.fit_report_["ranks"],
+        n=n,
+        d=20,
+        solver=model.solver,
+        seconds=statistics.median(seconds),
+        all_seconds=seconds,
+        solver_seconds=statistics.median(solver),
+        busiest_processor_seconds=statistics.median(used),
+        objective=model.dual_objective_,
+        gap=model.gap_,
+        n_iter=int(np.sum(model.n_iter_)),
+        kernel_evaluations=model.n_kernel_evaluations_,
+        **totals,
+        **more,
+    )
+
+
+def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
+    """Train by blocks on one and on two ranks, interleaved."""
+    X, y = generated(n)
+    seconds: dict[int, list[float]] = {1: [], 2: []}
+    solver: dict[int, list[float]] = {1: [], 2: []}
+    busy: dict[int, list[float]] = {1: [], 2: []}
+    models: dict[int, SVC] = {}
+    most: list[float] = []
+    # One cluster at a time: an idle worker takes some hundredths of a core, which two ranks on two cores do not have.
+    for _ in range(repeats):
+        for n_ranks in (1, 2):
+            with cluster(n_ranks) as client:
+                took, used, models[n_ranks] = fit(client, X, y, cache_size=cache_mb / n_ranks)
+                seconds[n_ranks].append(took)
+                busy[n_ranks].append(used)
+                solver[n_ranks].append(solver_seconds(models[n_ranks]))
+                if n_ranks == 2:
+                    most.append(independent_speedup(client))
+    for n_ranks, model in models.items():
+        add(rows, "ranks", seconds[n_ranks], busy[n_ranks], solver[n_ranks], model, n, independent_speedup=most)
+    whole = {k: statistics.median(v) for k, v in seconds.items()}
+    alone = {k: statistics.median(v) for k, v in solver.items()}
+    used_s = {k: statistics.median(v) for k, v in busy.items()}
+    apart = abs(models[1].dual_objective_ / models[2].dual_objective_ - 1)
+    totals = models[2].ledger_.totals()
+    title = (
+        f"block, n={n}: {totals['rounds']:.0f} rounds, {totals['bytes_sent'] / 1e6:.1f} MB in "
+        f"{totals['messages']:.0f} messages; objectives {apart:.0e} apart"
+    )
+    with table(title, "median seconds of", "1 rank:.2f", "2 ranks:.2f", "times faster:.2f") as line:
+        for name, taken in (("a fit", whole), ("the solver alone", alone), ("the busiest processor", used_s)):
+            line(name, taken[1], taken[2], taken[1] / taken[2])
+        line("two processes that never speak", None, None, statistics.median(most))
+
+
+def compare_solvers(n: int, rows: Rows) -> None:
+    """Train by blocks and by pairs on two ranks, and print where the time went."""
+    X, y = generated(n)
+    kept = ("rounds:.0f", "messages:.0f", "MB:.2f", "1e6 kernel values:.0f", "objective:.6f")
+    heads = ("solver", "elimination", "seconds:.2f", "communication:.0%", "wire s:.2f", "wait s:.2f", "compute s:.2f")
+    with cluster(2) as client, table(f"two ranks, n={n}", *heads, *kept) as line:
+        for name, elimination in (("block", "auto"), ("pairwise", "none"), ("pairwise", "average")):
+            took, used, model = fit(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
+            add(rows, f"{name} {elimination}", [took], [used], [solver_seconds(model)], model, n)
+            totals = model.ledger_.totals()
+            busy = totals["compute_s"] + totals["encode_s"]
+            times = took, waiting_share(totals), totals["wire_s"], totals["wait_s"], busy
+            counts = totals["rounds"], totals["messages"], totals["bytes_sent"] / 1e6
+            line(name, elimination, *times, *counts, model.n_kernel_evaluations_ / 1e6, model.dual_objective_)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Add numbers of rows."""
+    parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
+    parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    """Run both comparisons."""
+    if (os.cpu_count() or 1) < 2:
+        print("one core only: two ranks cannot be faster here")
+    if options.quick:
+        options.rows, options.pairwise_rows = 3000, 600
+    if "ranks" in options.only:
+        compare_ranks(options.rows, options.repeats, CACHE_MB, rows)
+    if "solvers" in options.only:
+        compare_solvers(options.pairwise_rows, rows)

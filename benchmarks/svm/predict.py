@@ -1,0 +1,105 @@
+"""Prediction of kernel SVMs: `dsgd.svm.SVC` beside scikit-learn's SVC, with the same support vectors in the same run.
+
+Machines are trained with `dsgd.svm.SVC`; their support vectors, coefficients and intercepts go into scikit-learn's, so
+both compute the same sums and decision values must agree. Prints one line per set: rows, support vectors, median
+seconds of both, interleaved, the ratio, the largest difference of decision values, and the peak of memory allocated
+meanwhile beside the size of a matrix of rows by support vectors, which is never held.
+
+    DSGD_DATA=... python -m benchmarks run svm/predict --out rows.jsonl
+"""
+
+from __future__ import annotations
+
+import argparse
+import tracemalloc
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn import svm as plain
+
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import in_turns, median_s
+from dsgd.datasets import load
+from dsgd.errors import DatasetError
+from dsgd.svm import SVC
+
+PAGE = "svm"
+QUICK_S = 30
+QUICK = "one repeat on 1000 rows"
+REPEATS = (3, 1)
+
+
+def a9a(*, sparse: bool, n_test: int) -> tuple[Any, Any, Any]:
+    """Return rows to train on, labels, and rows to predict for."""
+    data = load("a9a")
+    X = sp.csr_matrix(data.X)
+    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
+    X = X if sparse else X.toarray()
+    return X, data.y, X[:n_test]
+
+
+def digits(*, n_test: int) -> tuple[Any, Any, Any]:
+    """Return 5000 digits of ten classes in [0, 1], dense, labels, and others to predict for."""
+    data = load("mnist")
+    X = data.X[: 5000 + n_test]
+    X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
+    X /= X.max()
+    return X[:5000], data.y[:5000], X[5000:]
+
+
+CASES = {
+    "a9a csr": lambda n: a9a(sparse=True, n_test=n),
+    "a9a dense": lambda n: a9a(sparse=False, n_test=n),
+    "mnist-5k, 10 classes": lambda n: digits(n_test=n),
+}
+
+
+def twin(model: SVC, X: Any, y: Any) -> Any:
+    """Return scikit-learn's machine with the support vectors of `model`: fitted on a few rows, then filled in."""
+    few = np.concatenate([np.flatnonzero(y == label)[:2] for label in model.classes_])
+    other = plain.SVC(gamma=model._gamma).fit(X[few], y[few])
+    sign = -1.0 if len(model.classes_) == 2 else 1.0
+    other.support_, other._n_support = model.support_, model.n_support_
+    other.support_vectors_ = model.support_vectors_
+    other.dual_coef_, other.intercept_ = model.dual_coef_, model.intercept_
+    other._dual_coef_, other._intercept_ = sign * model.dual_coef_, sign * model.intercept_
+    other._probA, other._probB = np.empty(0), np.empty(0)
+    return other
+
+
+def compare(name: str, n_test: int, repeats: int, rows: Rows, line: Callable[..., None]) -> None:
+    """Time both on one set and print its line."""
+    try:
+        X, y, T = CASES[name](n_test)
+    except DatasetError as error:
+        print(f"{name} skipped: {error}")
+        return
+    model = SVC(cache_size=400).fit(X, y)
+    machines = {"dsgd": model, "scikit-learn": twin(model, X, y)}
+    for machine in machines.values():
+        machine.decision_function(T[:200])
+    found = in_turns({key: partial(machine.decision_function, T) for key, machine in machines.items()}, repeats)
+    tracemalloc.start()
+    model.decision_function(T)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    n, n_support = T.shape[0], len(model.support_)
+    ours, theirs = (median_s(found[key]) for key in machines)
+    differ = float(np.abs(found["dsgd"][0].value - found["scikit-learn"][0].value).max())
+    line(name, n, n_support, ours, theirs, theirs / ours, differ, peak / 2**20, 8 * n * n_support / 2**20)
+    for key, turns in found.items():
+        seconds = [turn.seconds for turn in turns]
+        rows.add(case=name, solver=key, n=n, n_support=n_support, seconds=seconds, difference=differ, peak_bytes=peak)
+
+
+def run(options: argparse.Namespace, rows: Rows) -> None:
+    """Run all sets and print the table."""
+    times = ("dsgd, s:.3f", "scikit-learn, s:.3f", "times faster:.1f", "differ by:.0e")
+    memory = ("peak MB:.0f", "MB of the matrix:.0f")
+    with table("decision values", "set", "rows", "support vectors", *times, *memory) as line:
+        for name in options.only:
+            compare(name, 1000 if options.quick else 10_000, options.repeats, rows, line)

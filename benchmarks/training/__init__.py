@@ -1,0 +1,1 @@
+"""Estimators and kernels: speed, accuracy, and what each way of talking brings to a training."""

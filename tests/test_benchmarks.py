@@ -1,0 +1,127 @@
+"""The suite of benchmarks: all are found and say what they are, and the small ones run."""
+
+from __future__ import annotations
+
+import importlib
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks.common import suite, timing
+from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+
+ROOT = Path(__file__).parents[1]
+ALL = suite.benchmarks()
+
+
+def names(args):
+    """Return the name of a benchmark, for the ids of tests."""
+    return args.name
+
+
+def test_every_module_is_a_benchmark_and_no_other_file_is_there():
+    """What lies in a folder of the suite is in the list, but for what the benchmarks share."""
+    files = {path.relative_to(ROOT / "benchmarks") for path in (ROOT / "benchmarks").rglob("*.py")}
+    modules = {str(path.with_suffix("")) for path in files if path.stem not in ("__init__", "__main__")}
+    assert {benchmark.name for benchmark in ALL} == {name for name in modules if not name.startswith("common/")}
+
+
+@pytest.mark.parametrize("benchmark", ALL, ids=names)
+def test_a_benchmark_says_what_it_compares_and_feeds_a_page_that_names_it(benchmark):
+    """Each has a summary of one sentence, a quick form, and a page of the documentation that says how to run it."""
+    assert benchmark.summary.endswith((".", ":")) or len(benchmark.summary) > 60
+    assert benchmark.quick
+    assert 0 < benchmark.quick_s <= 300
+    assert (ROOT / "docs" / f"{benchmark.page}.rst").is_file()
+
+
+@pytest.mark.parametrize("benchmark", ALL, ids=names)
+def test_the_help_of_a_benchmark_is_its_docstring(benchmark, capsys):
+    """--help shows what a benchmark compares, and the options that all share."""
+    missing = {"communication/compressors": "torch", "dnn/ddp": "torch", "dnn/link": "torch", "dnn/scaling": "torch"}
+    if benchmark.name in missing:
+        pytest.importorskip(missing[benchmark.name])
+    with pytest.raises(SystemExit) as stopped:
+        suite.main(["run", benchmark.name, "--help"])
+    shown = capsys.readouterr().out
+    assert stopped.value.code == 0
+    assert importlib.import_module(benchmark.module).__doc__.strip() in shown
+    assert "--quick" in shown
+    assert "--out" in shown
+
+
+@pytest.mark.parametrize("name", ["ledger", "svmlight", "leaders"])
+def test_small_benchmarks_run_and_write_rows(name, tmp_path, capsys):
+    """The quick form of a small benchmark prints a table, and its rows say where they were measured."""
+    out = tmp_path / "folder" / "rows.jsonl"
+    assert suite.main(["run", name, "--quick", "--out", str(out)]) == 0
+    rows = [json.loads(line) for line in out.read_text(encoding="utf-8").splitlines()]
+    assert rows
+    assert all(row["benchmark"] == suite.find(name).name and row["cores"] and row["commit"] for row in rows)
+    assert "──" in capsys.readouterr().out
+
+
+def test_the_quick_runs_leave_none_out_and_tell_failures(monkeypatch, tmp_path, capsys):
+    """`quick`, which make bench calls, runs each with --quick and --out, goes on after a failure, and then fails."""
+    called = []
+
+    class Done:
+        def __init__(self, command, **options):
+            called.append(command)
+            self.returncode = {"dnn/ddp": 1, "dnn/link": suite.SKIPPED}.get(command[4], 0)
+
+    monkeypatch.setattr(suite.subprocess, "run", Done)
+    assert suite.main(["quick", "--out", str(tmp_path)]) == 1
+    assert [command[4] for command in called] == [benchmark.name for benchmark in ALL]
+    assert all(command[5:7] == ["--quick", "--out"] and command[7].endswith(".jsonl") for command in called)
+    shown = capsys.readouterr().out
+    assert shown.count("FAILED") == 1
+    assert shown.count("cannot run here") == 1
+    assert "-m benchmarks quick" in (ROOT / "Makefile").read_text(encoding="utf-8")
+
+
+def test_a_benchmark_that_cannot_run_says_why(monkeypatch, capsys):
+    """What is missing on a machine is named, and the exit status is that of a skipped test."""
+    hosts = importlib.import_module("benchmarks.communication.hosts")
+    monkeypatch.setattr(hosts.shutil, "which", lambda command: None)
+    assert suite.main(["run", "hosts"]) == suite.SKIPPED
+    assert "communication/hosts: needs the commands ip, tc" in capsys.readouterr().err
+
+
+def test_a_name_without_its_folder_is_enough_where_no_other_has_it():
+    """A benchmark is found by its file alone, and the names are listed where none has the name."""
+    assert suite.find("peers").name == suite.find("svm/peers").name == "svm/peers"
+    with pytest.raises(SystemExit, match=r"no benchmark is called 'nothing': .*training/ledger"):
+        suite.find("nothing")
+
+
+def test_turns_go_round_and_warm_up_does_not_count():
+    """Methods are called in turn, every other turn the other way round if so asked; the first turns are left out."""
+    calls = []
+    methods = {name: lambda name=name: calls.append(name) or len(calls) for name in "ab"}
+    found = timing.in_turns(methods, 3, warm_up=1, alternate=True)
+    assert "".join(calls) == "ba" + "ab" + "ba" + "ab"
+    assert [turn.value for turn in found["a"]] == [3, 6, 7]
+    assert all(turn.seconds >= 0 and turn.cpu_s >= 0 for turns in found.values() for turn in turns)
+    assert timing.ratio([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == 2.0
+    assert timing.spread([1.0, 4.0, 9.0], [1.0, 2.0, 3.0]) == "2.00 (1.00 to 3.00)"
+
+
+def test_a_table_formats_numbers_and_keeps_text(capsys):
+    """What follows the colon of a head formats numbers; text stays, and None leaves a cell empty."""
+    with table("title", "name", "ms:.2f", "share:.0%") as line:
+        line("one", 1.234, 0.5)
+        line("two", "none", None)
+    shown = [line.split() for line in capsys.readouterr().out.splitlines() if line.strip()]
+    assert shown[0] == ["title"]
+    assert shown[1] == ["name", "ms", "share"]
+    assert shown[3:] == [["one", "1.23", "50%"], ["two", "none"]]
+
+
+def test_without_a_file_no_rows_are_written(tmp_path, monkeypatch):
+    """Rows go nowhere unless a file is named."""
+    monkeypatch.chdir(tmp_path)
+    Rows("any", None).add(seconds=1.0)
+    assert list(tmp_path.iterdir()) == []
