@@ -1,4 +1,4 @@
-"""Small trainings of methods in which nobody waits for everybody, and the letters that servers get."""
+"""Small trainings of methods in which nobody waits for everybody, and the messages that servers get."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sync import ASGD, BackupWorkers, DelayCompensatedASGD, StalenessAware, StaleSynchronous
-from dsgd.sync.server import Letter
+from dsgd.sync.server import ServerMessage
 
 PUSHING = (
     ASGD(),
@@ -41,8 +41,8 @@ def fit(strategy: Any, n_ranks: int, epochs: int = 2, n_rows: int = 96, **option
     return run_on_threads(train, make_data(n_ranks, n_rows), (job,), timeout_s=30.0, mail=mail_for(job))
 
 
-def letter_of(vector: np.ndarray, version: int, share: float = 1.0) -> Letter:
-    letter = Letter(vector.shape[0], vector.dtype)
-    letter.body[:] = vector
-    letter.version, letter.score = version, share
-    return letter
+def message_of(vector: np.ndarray, version: int, share: float = 1.0) -> ServerMessage:
+    message = ServerMessage(vector.shape[0], vector.dtype)
+    message.body[:] = vector
+    message.version, message.score = version, share
+    return message

@@ -38,7 +38,7 @@ from dsgd.sync import (
     StaleSynchronous,
 )
 from dsgd.sync.base import LocalSteps
-from dsgd.sync.server import Model, finish, letter_bytes, serve
+from dsgd.sync.server import Model, finish, message_bytes, serve
 
 
 @pytest.mark.parametrize("strategy", [ASGD(8), DelayCompensatedASGD(8), StaleSynchronous(8), BackupWorkers(8)])
@@ -80,23 +80,23 @@ def test_without_backups_a_round_is_a_minibatch(n_ranks: int) -> None:
 
 @pytest.mark.parametrize("strategy", PUSHING, ids=lambda s: type(s).__name__)
 @pytest.mark.parametrize("n_ranks", [1, 2, 3])
-def test_servers_converge_and_count_their_letters(strategy: Any, n_ranks: int) -> None:
-    """Every method learns, and what is sent is a letter per batch, one per worker and epoch, and as many back."""
+def test_servers_converge_and_count_their_messages(strategy: Any, n_ranks: int) -> None:
+    """Every method learns, and what is sent is a message per batch, one per worker and epoch, and as many back."""
     epochs = 6
     result = fit(strategy, n_ranks, epochs)
     history = result.value.history
     assert history[-1].train_loss < 0.9 * history[0].train_loss
     rounds = strategy.period.rounds_per_epoch([data.n_rows for data in make_data(n_ranks)])
     server = result.ledger.per_rank()[n_ranks]
-    letter, n_letters = letter_bytes(6, 8), n_ranks * epochs * (rounds + 1)
-    assert server["messages"] == n_letters
-    assert server["bytes_sent"] == n_letters * letter
+    message, n_messages = message_bytes(6, 8), n_ranks * epochs * (rounds + 1)
+    assert server["messages"] == n_messages
+    assert server["bytes_sent"] == n_messages * message
     assert server["rounds"] == 0
     if n_ranks == 1:
         # All else that a worker sends is the model to start from, eight numbers about the rows and the start, how many
         # rows each worker has, and that there is no more.
-        begun = 3 * HEADER_BYTES + 8 * 8 + 6 * 8 + 8 + letter
-        assert result.ledger.per_rank()[0]["bytes_sent"] == n_letters * letter + begun
+        begun = 3 * HEADER_BYTES + 8 * 8 + 6 * 8 + 8 + message
+        assert result.ledger.per_rank()[0]["bytes_sent"] == n_messages * message + begun
     assert len(result.stats) == n_ranks
 
 
@@ -141,7 +141,7 @@ def test_a_leader_is_not_held_back_by_itself() -> None:
 
     def serve_leaders(server: Any) -> None:
         model = Model(np.zeros(3), lambda g, factor: None, lambda: None, server.n_workers, rounds=10**6)
-        serve(server.mailbox, strategy.desk(model), model)
+        serve(server.mailbox, strategy.handler(model), model)
 
     def program(rank: Any, step: np.ndarray) -> np.ndarray:
         params = np.zeros(3)

@@ -45,7 +45,7 @@ def test_every_rank_of_every_worker_talks_by_post(client: Client, strategy: Any)
 
 
 @pytest.mark.parametrize(("transport", "n_jobs"), [("rpc", 2), ("tcp", 3)])
-def test_letters_take_the_way_that_there_is(client: Client, transport: Any, n_jobs: int) -> None:
+def test_messages_take_the_way_that_there_is(client: Client, transport: Any, n_jobs: int) -> None:
     """Mailboxes go through the ports of the workers where nothing else may be used; workers may run unequal numbers."""
     clf = fit(client, ASGD(64), transport=transport, n_jobs=n_jobs)
     assert transport in clf.fit_report_["transport"]

@@ -27,7 +27,7 @@ from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
 from dsgd.runtime.checkpoints.checkpoint import SavedState, describe, read_newest, read_own, write
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, keeping, train
+from dsgd.runtime.train import TrainData, TrainJob, TrainResult, snapshots, train
 from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
 
@@ -70,7 +70,7 @@ def stop_after(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
                 raise _Killed
             return written[-1]
 
-        monkeypatch.setattr(keeping, "write", write_and_die)
+        monkeypatch.setattr(snapshots, "write", write_and_die)
 
     return arrange
 
@@ -151,7 +151,7 @@ def test_public_copies_are_followed_by_another_number_of_ranks(size: int, rows: 
     uneven = [TrainData(whole.shard.rows(start, stop)) for start, stop in ((0, 50), (50, 150), (150, 400), (400, 500))]
     run_on_threads(train, uneven, (job,))
     run_on_threads(train, shares(rows, size), (dataclasses.replace(job, max_iter=4, resume_from=str(tmp_path)),))
-    saved = read_newest(tmp_path, keeping._configuration(job)).arrays
+    saved = read_newest(tmp_path, snapshots._configuration(job)).arrays
     public, mixed = saved["strategy.public"], saved["strategy.mixed"]
     assert public.shape == (size, 7)
     assert np.ptp(public, axis=0).max() > 1e-6

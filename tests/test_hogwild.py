@@ -16,7 +16,7 @@ from dsgd.local import SGD, Objective, make_shard
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.threads import run_on_threads
-from dsgd.runtime.train import TrainData, TrainJob, keeping, train
+from dsgd.runtime.train import TrainData, TrainJob, snapshots, train
 from dsgd.sync import Hogwild, LocalSGD
 from gangs import run_gang
 from reference import asynchronous as reference
@@ -72,7 +72,7 @@ def test_threads_on_one_model_count_the_steps_of_all(n_ranks: int) -> None:
 
 def test_threads_on_one_model_go_on_from_a_copy_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A gang that is formed anew takes up a copy of the model as it is, though every thread has left one."""
-    monkeypatch.setattr(keeping, "_COPY_S", 0.0)
+    monkeypatch.setattr(snapshots, "_COPY_S", 0.0)
     keepers, data = [SnapshotKeeper() for _ in range(3)], make_data(3)
 
     def program(group: Group, epochs: int) -> np.ndarray:

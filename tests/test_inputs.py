@@ -11,7 +11,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
-from dsgd.inputs.dealing import deal_rows, pack_for_threads
+from dsgd.inputs.partition import pack_for_threads, partition_rows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local import concat_blocks
 from dsgd.sim import SimulatedCluster
@@ -58,7 +58,7 @@ def test_dealt_rows_are_all_rows_once(n_rows, n_ranks, pieces, seed):
     """Ranks get every row once, as many as one another but for one, and the same ones in any number of blocks."""
     rows = np.arange(n_rows)
     X = np.random.default_rng(0).standard_normal((n_rows, 2))
-    dealt, whole = (deal_rows(X, None, n_ranks, pieces=n, seed=seed) for n in (pieces, 1))
+    dealt, whole = (partition_rows(X, None, n_ranks, pieces=n, seed=seed) for n in (pieces, 1))
     blocks = [rows[dealt.rows(k)] for k in range(dealt.n_blocks)]
     assert np.array_equal(np.sort(np.concatenate(blocks)), rows)
     assert sorted(dealt.reading_order()) == list(range(dealt.n_blocks))
@@ -78,7 +78,7 @@ def test_the_same_rows_are_dealt_whatever_their_order(as_matrix):
     X = rng.integers(0, 3, (400, 4)).astype(np.float64)
     shuffled = rng.permutation(400)
     X[:100] = 1.0  # more copies than can stay together
-    one, other = (deal_rows(as_matrix(rows), None, 3, seed=5) for rows in (X, X[shuffled]))
+    one, other = (partition_rows(as_matrix(rows), None, 3, seed=5) for rows in (X, X[shuffled]))
 
     def held(deal, rows, k):
         return np.unique(rows[deal.rows(k)], axis=0, return_counts=True)
@@ -101,7 +101,7 @@ def test_weights_are_dealt_as_copies(shuffle):
     y = (X[:, 0] > 0).astype(int)
     weights = rng.integers(0, 4, 300)
     copies = np.repeat(np.arange(300), weights)
-    deal = deal_rows(X, weights, 4, seed=7 if shuffle else None)
+    deal = partition_rows(X, weights, 4, seed=7 if shuffle else None)
     visits = [int(weights[deal.rows(k)].sum()) for k in range(4)]
     assert max(visits) - min(visits) <= 4
     if shuffle:

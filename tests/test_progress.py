@@ -18,7 +18,7 @@ from dsgd import SGDClassifier, SGDRegressor
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import COMPUTE, WAIT, RankLedger
 from dsgd.progress import Callback, Notice, ProgressEvent, ProgressLine, StopTraining, read_event
-from dsgd.runtime.scheduler.diary import JobDiary
+from dsgd.runtime.scheduler.job_history import JobHistory
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
 from dsgd.sim import SimulatedCluster
@@ -338,15 +338,15 @@ def test_events_are_read_back() -> None:
     assert notice.values["position"] == 1
 
 
-def test_a_diary_stays_small() -> None:
+def test_a_history_stays_small() -> None:
     """A curve of a long job is thinned out, and ends with the last event."""
-    diary = JobDiary("fit", 0.0)
+    history = JobHistory("fit", 0.0)
     for k in range(5000):
-        diary.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1, "comm_share": 0.0})
-    points = diary.points()
+        history.note_event({"train_loss": 1.0 / (k + 1), "seconds": 0.2 * k, "epoch": k + 1, "comm_share": 0.0})
+    points = history.points()
     assert 100 < len(points) <= 402
     assert points[-1] == (0.2 * 4999, 1.0 / 5000)
     assert np.all(np.diff([seconds for seconds, _ in points]) > 0)
-    diary.note_event({"phase": "straggler", "text": "rank 1 is slow"})
-    assert diary.note == "rank 1 is slow"
-    assert diary.latest["epoch"] == 5000
+    history.note_event({"phase": "straggler", "text": "rank 1 is slow"})
+    assert history.note == "rank 1 is slow"
+    assert history.latest["epoch"] == 5000

@@ -220,7 +220,7 @@ def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
     newest, oldest = world.registry.overview()
     assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
     assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)
-    assert oldest.diary.points() == [(1.0, 0.5)]
+    assert oldest.history.points() == [(1.0, 0.5)]
     world.registry.abort("a", "enough")
     assert world.registry.overview()[1].state == "stopping"
     world.registry.close("a")

@@ -39,7 +39,7 @@ _ON_A_WORKER = [
 ]
 
 _FIT = [
-    Hop("dsgd/inputs/announcing.py", "announced.<locals>.announcing", "tells the callbacks of begin and end"),
+    Hop("dsgd/inputs/callbacks.py", "notifies_callbacks.<locals>.notifying", "tells the callbacks of begin and end"),
     Hop("dsgd/estimators/classifier.py", "SGDClassifier.fit", "says where training starts"),
     Hop("dsgd/estimators/base.py", "AbstractSGD._train", "checks parameters; in process or on a cluster?"),
 ]
@@ -141,13 +141,14 @@ class Box(NamedTuple):
 
 _BLUE, _GREEN, _AMBER, _ROSE, _VIOLET = "#dbe8f7", "#dcefdf", "#faecc8", "#f5dcdc", "#e8e3f3"
 _TRAIN, _GANG, _MEMBER = "dsgd/runtime/train", "dsgd/runtime/gang/job.py", "dsgd/runtime/worker/member.py"
+_ROWS = "dsgd/inputs/partition.py"
 _INPUTS, _WIRES = "dsgd/inputs/estimator.py", "wire: queues of threads, shared memory, TCP, RPC, ..."
 
 BOXES = {
     "sgd": Box(20, 20, 240, 62, "SGDClassifier", "dsgd/estimators/base.py", "AbstractSGD._train", _BLUE),
     "torch": Box(290, 20, 240, 62, "TorchClassifier", "dsgd/torch/estimator.py", "AbstractTorchEstimator._run", _BLUE),
     "svc": Box(560, 20, 240, 62, "SVC", "svm/estimators/one_vs_one.py", "AbstractKernelClassifier.fit", _BLUE),
-    "rows": Box(20, 120, 240, 62, "inputs: rows in this process", "dsgd/inputs/dealing.py", "pack_for_threads", _GREEN),
+    "rows": Box(20, 120, 240, 62, "inputs: rows in this process", _ROWS, "pack_for_threads", _GREEN),
     "blocks": Box(290, 120, 510, 62, "inputs: blocks of rows on workers", _INPUTS, "ClusterBlocks.run", _GREEN),
     "threads": Box(20, 220, 240, 62, "job: threads", "dsgd/runtime/threads.py", "run_on_threads", _AMBER),
     "gang": Box(290, 220, 240, 62, "job: client of Dask", _GANG, "run_on_cluster", _AMBER),

@@ -174,18 +174,18 @@ class Group:
         IncompatiblePartsError
             Ranks are not all threads of one process.
         """
-        commons = self.transport.commons
+        shared_array = self.transport.shared_array
         if self.size == 1:
             return array
-        if commons is None:
+        if shared_array is None:
             raise IncompatiblePartsError(
                 f"the {self.size} ranks of this gang are not all threads of one process, and cannot share a model. "
                 "Train on the threads of one process (n_jobs=...) or of one worker, or exchange models instead."
             )
         if self.rank == 0:
-            commons.array = array
+            shared_array.array = array
         self.barrier()
-        shared = commons.array
+        shared = shared_array.array
         assert shared is not None  # rank 0 has left it before the barrier
         self.barrier()
         return shared

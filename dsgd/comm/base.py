@@ -14,7 +14,7 @@ from dsgd.types import AnyArray
 
 if TYPE_CHECKING:
     from dsgd.comm.mailbox import AbstractMailbox
-    from dsgd.comm.memory.commons import Commons
+    from dsgd.comm.memory.shared_array import SharedArray
     from dsgd.comm.memory.window import Window
 
 __all__ = ["AbstractTransport", "TransportName"]
@@ -51,7 +51,7 @@ class AbstractTransport(ABC):
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     is_virtual : bool
         Whether the clock of the ledger only moves when `exchange` and `worked` are called.
-    commons : Commons or None
+    shared_array : SharedArray or None
         Where ranks that are threads of one process, all of them, leave an array that they share.
     mailbox : AbstractMailbox or None
         Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
@@ -70,7 +70,7 @@ class AbstractTransport(ABC):
     wire: str
     deadline_s: float
     is_virtual: bool = False
-    commons: Commons | None = None
+    shared_array: SharedArray | None = None
     mailbox: AbstractMailbox | None = None
     window: Window | None = None
     adder: Callable[[int, AnyArray, int, AnyArray, int], bool] | None = None

@@ -27,16 +27,16 @@ from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.inputs.dealing import pack_for_threads
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
+from dsgd.inputs.partition import pack_for_threads
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
-from dsgd.runtime.train.continuing import goes_on
+from dsgd.runtime.train.partial_fit import goes_on
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sync import resolve
 from dsgd.types import AnyArray, FloatVector

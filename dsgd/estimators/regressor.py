@@ -13,7 +13,7 @@ from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
-from dsgd.inputs import BlockSummary, announced, lazy
+from dsgd.inputs import BlockSummary, lazy, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
@@ -137,7 +137,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self.elastic = elastic
         self.out_of_core = out_of_core
 
-    @announced
+    @notifies_callbacks
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
     ) -> Self:
@@ -171,7 +171,7 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
         self._warn_if_not_converged()
         return self
 
-    @announced
+    @notifies_callbacks
     def partial_fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train for one epoch on these rows, going on from where the last call ended.
 

@@ -1,7 +1,7 @@
 """From what a user passes to row blocks on a cluster, and from a model back to lazy predictions."""
 
-from dsgd.inputs.announcing import announced
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
+from dsgd.inputs.callbacks import notifies_callbacks
 from dsgd.inputs.estimator import AbstractClusterEstimator, ClusterBlocks, count_threads
 from dsgd.inputs.frames import validated
 from dsgd.inputs.linear import AbstractLinearEstimator
@@ -13,11 +13,11 @@ __all__ = [
     "Block",
     "BlockSummary",
     "ClusterBlocks",
-    "announced",
     "count_threads",
     "is_collection",
     "is_distributed",
     "make_block",
+    "notifies_callbacks",
     "validated",
     "widen",
 ]

@@ -48,7 +48,7 @@ class Spread:
     on_disk : bool, default False
         Whether blocks lie on the disks of the workers, and not in their memory.
     seed : int or None, default None
-        Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.dealing`; None leaves neighbours
+        Deals the rows of arrays of this process to ranks at random, see `dsgd.inputs.partition`; None leaves neighbours
         together, as they are in blocks that were made on the cluster.
     """
 

@@ -18,9 +18,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
 from dsgd.inputs import lazy
-from dsgd.inputs.announcing import wrap_callbacks
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
+from dsgd.inputs.callbacks import wrap_callbacks
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
     check_room,
@@ -422,11 +422,11 @@ def _scattered(
     client: Client, rows: Block, spread: Spread, held: list[Future]
 ) -> tuple[list[Future], Callable[[int], Future]]:
     """Send arrays of this process; return the blocks, and what sends one of them again. `held` gets all of them."""
-    futures, deal = scatter_rows(client, *rows, spread)
+    futures, partition = scatter_rows(client, *rows, spread)
     held += futures
 
     def send_again(k: int) -> Future:
-        held.append(scatter_block(client, *rows, deal, k, on_disk=spread.on_disk))
+        held.append(scatter_block(client, *rows, partition, k, on_disk=spread.on_disk))
         return held[-1]
 
     return futures, send_again

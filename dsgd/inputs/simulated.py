@@ -9,7 +9,7 @@ from typing import Any
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary
-from dsgd.inputs.dealing import deal_rows
+from dsgd.inputs.partition import partition_rows
 from dsgd.inputs.spool import look
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
@@ -91,6 +91,6 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     if spread.on_disk:
         raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
     X, _, weights = rows
-    deal = deal_rows(X, weights, cluster.ranks, seed=spread.seed)
-    blocks = [deal.block(rows, k) for k in range(cluster.ranks)]
+    partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed)
+    blocks = [partition.block(rows, k) for k in range(cluster.ranks)]
     return SimulatedBlocks(cluster, blocks, [look(block, expected) for block in blocks])

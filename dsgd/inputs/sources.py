@@ -18,8 +18,8 @@ import numpy as np
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import make_block
-from dsgd.inputs.dealing import Deal, deal_rows
 from dsgd.inputs.frames import column_values
+from dsgd.inputs.partition import Partition, partition_rows
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
 
@@ -181,7 +181,7 @@ def check_room(client: Client, X: Any, advice: str) -> None:
             time.sleep(1.0)
 
 
-def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Deal]:
+def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spread) -> tuple[list[Any], Partition]:
     """Cut arrays of this process into row blocks and send each to a worker, not through the scheduler.
 
     There is one block per rank, or several pieces, and those of the ranks of a worker are neighbours.
@@ -202,7 +202,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     -------
     list of Future
         The blocks.
-    Deal
+    Partition
         Which rows are in which.
     """
     threads = sorted(client.nthreads().items())
@@ -210,17 +210,17 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
         pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
-    deal = deal_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
-    futures: list[Any] = [None] * deal.n_blocks
+    partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
+    futures: list[Any] = [None] * partition.n_blocks
     last: list[Any] = []
-    for k in deal.reading_order():
-        workers = [places[k * len(places) // deal.n_blocks]]
-        futures[k] = scatter_block(client, X, y, sample_weight, deal, k, workers, on_disk=spread.on_disk)
+    for k in partition.reading_order():
+        workers = [places[k * len(places) // partition.n_blocks]]
+        futures[k] = scatter_block(client, X, y, sample_weight, partition, k, workers, on_disk=spread.on_disk)
         if spread.on_disk:
             # A block that is not on disk yet is in memory, here and there.
             settle(client, last)
             last = [futures[k]]
-    return futures, deal
+    return futures, partition
 
 
 def scatter_block(
@@ -228,20 +228,20 @@ def scatter_block(
     X: Any,
     y: Any,
     sample_weight: Any,
-    deal: Deal,
+    partition: Partition,
     k: int,
     workers: list[str] | None = None,
     *,
     on_disk: bool = False,
 ) -> Any:
-    """Send block k of a deal to one of `workers` (any by default); see `scatter_rows`.
+    """Send block k of a partition to one of `workers` (any by default); see `scatter_rows`.
 
     Returns
     -------
     Future
         The block.
     """
-    block = deal.block((X, y, sample_weight), k)
+    block = partition.block((X, y, sample_weight), k)
     # Keys by content would cost a pass over all rows, and blocks that are equal would share one.
     [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future

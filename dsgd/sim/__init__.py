@@ -9,7 +9,7 @@ from dsgd.sim.cost import CostModel, EpochCost, RowCost, Workload
 from dsgd.sim.measure import measure_costs
 from dsgd.sim.network import NETWORKS, Link, Network
 from dsgd.sim.predict import Prediction, predict
-from dsgd.sim.saved import SavedCosts, known_costs, open_costs
+from dsgd.sim.saved_costs import SavedCosts, known_costs, open_costs
 
 __all__ = [
     "NETWORKS",

@@ -28,8 +28,8 @@ from dsgd.runtime.rank import GangResult, Rank, RankProgram
 from dsgd.runtime.threads import run_on_threads
 from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute
-from dsgd.sim.made import MadeRounds, RoundKind, are_fused
 from dsgd.sim.network import Link, Network
+from dsgd.sim.synthetic import RoundKind, SyntheticRounds, are_fused
 from dsgd.sync import AbstractStrategy, LocalSGD, resolve
 
 __all__ = ["Calibration", "calibrate", "calibration_of", "measure_rounds", "run_measurement"]
@@ -234,7 +234,7 @@ class _MadeKinds:
             most = _MOST_FUSED if are_fused(rank, strategy, width + 1) else _MOST_ROUNDS
             kinds.append(RoundKind(width, every, max(_LEAST_ROUNDS, min(most, _N_ENTRIES // (width * every)))))
         self._n_rounds = [kind.rounds for kind in kinds]
-        self._made = [MadeRounds(rank, strategy, kind, _N_EPOCHS) for kind in kinds]
+        self._made = [SyntheticRounds(rank, strategy, kind, _N_EPOCHS) for kind in kinds]
 
     def epochs_s(self) -> list[float]:
         """Return the seconds of an epoch of each."""

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dsgd.collectives import Algorithm, Group
-from dsgd.comm.memory.commons import Commons
+from dsgd.comm.memory.shared_array import SharedArray
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
@@ -177,9 +177,9 @@ class SimulatedCluster:
         # That of a server only charges it for work: it takes part in no collective.
         transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]
         mailboxes = [] if gang.mail.in_pairs else connect(fabric, ledgers, gang.abort)
-        commons = Commons()
+        shared_array = SharedArray()
         for transport in transports:
-            transport.commons = commons
+            transport.shared_array = shared_array
         for transport, mailbox in zip(transports, mailboxes, strict=False):
             transport.mailbox = mailbox
         return transports

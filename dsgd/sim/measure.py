@@ -35,7 +35,7 @@ from dsgd.kernels.rounds import SLOT_BYTES
 from dsgd.runtime.rank import Rank
 from dsgd.sim.calibration import calibration_of, measure_rounds, run_measurement
 from dsgd.sim.cost import CostModel, Layout, RowCost, interpolate, kind_of
-from dsgd.sim.made import MadeRounds, RoundKind, are_fused
+from dsgd.sim.synthetic import RoundKind, SyntheticRounds, are_fused
 from dsgd.sync import AbstractStrategy, EpochAveraging, LocalSGD, MinibatchSGD, resolve
 
 __all__ = ["measure_costs"]
@@ -192,7 +192,7 @@ def _measure(
         return float(taken[0])
 
     link = calibrate_link(rank.group)
-    made: dict[Key, MadeRounds] = {}
+    made: dict[Key, SyntheticRounds] = {}
     plan = {key: (strategy, _lengthened(rank, strategy, kind)) for key, (strategy, kind) in plan.items()}
     turns: list[dict[Key, float]] = []
     rounds_s: list[list[float]] = []
@@ -203,7 +203,7 @@ def _measure(
             if not turns and elapsed_s() > deadline_s:
                 return None
             if key not in made:
-                made[key] = MadeRounds(
+                made[key] = SyntheticRounds(
                     rank, strategy, kind, _FEW_EPOCHS if kind.rounds > _LEAST_ROUNDS else _MANY_EPOCHS
                 )
             turn[key] = made[key].epoch_s()

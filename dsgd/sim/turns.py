@@ -47,7 +47,7 @@ class VirtualClock:
         return self.now
 
 
-#: What a rank waits for: a frame of a collective, a letter in its mailbox, or room in that of somebody else.
+#: What a rank waits for: a frame of a collective, a message in its mailbox, or room in that of somebody else.
 Channel = Literal["exchange", "mail", "room"]
 
 

@@ -7,7 +7,7 @@ v, ``x <- x - eta g_p(x_{v - d})``, and the worker is given the new model. The s
 others have taken meanwhile: P - 1 where all workers are equally fast. Steps are stable while ``eta h <= 2 sin(pi /
 (2 (2 d + 1)))`` for a curvature h, so rates must fall about as 1 / P.
 
-Cost per round and worker: a letter to the server and one back, `letter_bytes` each; two messages of the gradient's
+Cost per round and worker: a message to the server and one back, `message_bytes` each; two messages of the gradient's
 length. The server's port carries 2 P of them.
 
 Source: Dean et al. 2012; Recht et al. 2011 for the analysis; Tsitsiklis, Bertsekas and Athans 1986.
@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from dsgd.sync.pushed import AbstractPushStrategy, SteppingDesk
+from dsgd.sync.push import AbstractPushStrategy, SteppingHandler
 from dsgd.sync.server import Model
 from dsgd.validation import check_number
 
@@ -50,6 +50,6 @@ class ASGD(AbstractPushStrategy):
         check_number("ASGD(batch=...)", self.batch, low=1, integer=True)
         check_number("ASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
 
-    def desk(self, model: Model) -> SteppingDesk:
+    def handler(self, model: Model) -> SteppingHandler:
         """Return what takes a step with each gradient."""
-        return SteppingDesk(model)
+        return SteppingHandler(model)

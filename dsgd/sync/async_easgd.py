@@ -6,7 +6,7 @@ Update: after `every` rows of its own steps a worker sends its model x_p. The se
 ``a = beta / P``, adds it to the centre, ``c <- c + d``, and sends it back: ``x_p <- x_p - d``. What the one gains the
 other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
 
-Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The worker keeps one more vector,
+Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps one more vector,
 the centre at the end of the last epoch, from which training goes on after a failure.
 
 Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
@@ -23,7 +23,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
@@ -102,21 +102,21 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
         """Return the centre; see `AbstractServerStrategy.served`."""
         return state.centre, int(state.version[0])
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what keeps the centre."""
         return _Desk(model, self.beta)
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, beta: float) -> None:
         self._model = model
         self._share = model.params.dtype.type(beta / model.n_workers)
         self._moved = np.zeros_like(model.params)
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
         model = self._model
-        np.subtract(letter.body, model.params, out=self._moved)
+        np.subtract(message.body, model.params, out=self._moved)
         self._moved *= self._share
         model.params += self._moved
         model.version += 1

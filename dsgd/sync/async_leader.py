@@ -3,7 +3,7 @@
 Problem: in `LeaderSGD` all ranks meet to find out who leads.
 
 Update: after `every` rows of its own steps a worker sends its model and its score, the mean training loss of these
-rows. The server counts the letters of all. Once there are as many as workers, whoever sent them, the model with the
+rows. The server counts the messages of all. Once there are as many as workers, whoever sent them, the model with the
 lowest score among them is the new leader z. Each worker that hears of a new one is pulled to it once,
 ``x_p <- x_p + pull (z - x_p)``, but for the one whose model it is: in the source a leader's distance to itself is zero,
 and by post z is its own model of some steps ago, which would only hold it back. The fast ones send more and so lead
@@ -11,7 +11,7 @@ more. What training returns is the mean of all models, weighted by rows.
 
 What it returns: as for `LeaderSGD` the minimum of no common objective where the rows of ranks are of different kinds.
 
-Cost per round and worker: a letter to the server and one back, `letter_bytes` each. The server keeps two models.
+Cost per round and worker: a message to the server and one back, `message_bytes` each. The server keeps two models.
 
 Source: Teng et al. 2019, whose counter of the steps of all workers is this one; there a server does not keep the
 models, and all workers meet when it is full.
@@ -28,7 +28,7 @@ from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractLocalTerm, Exchange, LocalSteps
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, push
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
 
@@ -44,7 +44,7 @@ class FollowerState:
     version : array of int64, shape (1,)
         Number of the leader that it was last pulled to.
     losses : array of float64, shape (2,)
-        Sum of the losses since the last letter, and their number.
+        Sum of the losses since the last message, and their number.
     """
 
     version: AnyArray
@@ -58,7 +58,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     Parameters
     ----------
     every : int, default 256
-        Rows of the rank with the most rows between two letters. With few a worker leads whose rows happened to fit.
+        Rows of the rank with the most rows between two messages. With few a worker leads whose rows happened to fit.
     pull : float, default 0.05
         Share of its distance to a new leader that a worker moves, in [0, 1]. The source takes 0.1.
     stretch : int or None, default None
@@ -108,7 +108,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
             vector += leader
 
     def settle(self, group: Group, params: FloatVector, state: FollowerState) -> None:
-        """Do nothing: a worker has all of its model, and hears of leaders by its next letter."""
+        """Do nothing: a worker has all of its model, and hears of leaders by its next message."""
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: FollowerState) -> None:
         """Return the weighted mean of all models, the same on every rank."""
@@ -118,13 +118,13 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         """Return the model as the leader; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what knows the leader."""
         return _Desk(model)
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model) -> None:
         self._model = model
         self._candidate = model.params.copy()
@@ -132,11 +132,11 @@ class _Desk(AbstractDesk):
         self._lowest = np.inf
         self._n = 0
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
         model = self._model
-        if letter.score < self._lowest:
-            self._lowest = letter.score
-            self._candidate[:] = letter.body
+        if message.score < self._lowest:
+            self._lowest = message.score
+            self._candidate[:] = message.body
             self._author = worker
         self._n += 1
         if self._n >= model.n_workers:

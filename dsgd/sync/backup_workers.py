@@ -25,8 +25,8 @@ from typing import Literal, final
 
 import numpy as np
 
-from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Letter, Model
+from dsgd.sync.push import AbstractPushStrategy
+from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
 from dsgd.types import FloatVector
 from dsgd.validation import check_choice, check_number
 
@@ -74,13 +74,13 @@ class BackupWorkers(AbstractPushStrategy):
         n_taken = max(1, n_ranks - self.backups)
         return float(n_taken**power * (self.batch * n_ranks) ** (1.0 - power))
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what steps with the first gradients of a round."""
         return _Desk(model, self.backups)
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, backups: int) -> None:
         self._model = model
         self._wanted = max(1, len(model.working) - backups)
@@ -88,12 +88,12 @@ class _Desk(AbstractDesk):
         self._waiting: list[int] = []
         self._sum = np.zeros_like(model.params)
 
-    def accept(self, worker: int, letter: Letter) -> list[int]:
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
         model = self._model
         self._sent[worker] += 1
         answered = []
-        if letter.version == model.version:
-            self._sum += letter.body
+        if message.version == model.version:
+            self._sum += message.body
             self._waiting.append(worker)
         else:
             answered.append(worker)

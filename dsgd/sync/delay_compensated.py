@@ -24,8 +24,8 @@ from typing import Final, final
 
 import numpy as np
 
-from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Letter, Model
+from dsgd.sync.push import AbstractPushStrategy
+from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -74,20 +74,20 @@ class DelayCompensatedASGD(AbstractPushStrategy):
         check_number("DelayCompensatedASGD(limit=...)", self.limit, low=0.0, high=math.inf)
         check_number("DelayCompensatedASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what compensates delays."""
         return _Desk(model, self.compensation, self.decay, self.limit)
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, compensation: float, decay: float | None, limit: float) -> None:
         self._model, self._compensation, self._decay, self._limit = model, compensation, decay, limit
         self._given = np.repeat(model.params[None], model.n_workers, axis=0)
         self._mean_square = np.zeros_like(model.params)
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        model, vector, strength, share = self._model, letter.body, self._compensation, letter.score
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        model, vector, strength, share = self._model, message.body, self._compensation, message.score
         if strength and share:
             # What has come is the share of the worker times its gradient; for one without rows it is nothing.
             if share != 1.0:

@@ -1,6 +1,6 @@
 """Downpour SGD: workers step on their own and pour what has changed into the model of a server.
 
-Problem: a letter for every gradient is too many; a worker can take many steps between two of them.
+Problem: a message for every gradient is too many; a worker can take many steps between two of them.
 
 Update: a worker takes SGD steps on its rows. After `every` of them it sends what they have changed since it last sent
 or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at
@@ -8,14 +8,14 @@ the end of an epoch, it waits for the answer, the model of the server, and goes 
 plain SGD steps.
 
 With ``s = 1``, as in the source, the server adds up what P workers do, so their rates add up too, and must be P times
-smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 letters old when it
+smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 messages old when it
 comes, and where the steps of a round go all the way to what the worker takes for the minimum, the server follows
 ``x <- x - s x_old``, which swings, and makes noise louder, for s above ``(1 - 1 / P)^(P - 1) / P``. That is the
 default, which needs no other rates than one rank: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. Where
 rates fall like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
 ``rates="pooled"`` makes up for it.
 
-Cost per round and worker: a letter to the server and, every `fetch_every` rounds, one back, `letter_bytes` each. The
+Cost per round and worker: a message to the server and, every `fetch_every` rounds, one back, `message_bytes` each. The
 worker keeps one more vector.
 
 Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adagrad for the rates).
@@ -32,7 +32,7 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_number
@@ -63,9 +63,9 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     Parameters
     ----------
     every : int, default 64
-        Rows of the rank with the most rows between two letters.
+        Rows of the rank with the most rows between two messages.
     fetch_every : int, default 1
-        Letters after which a worker gets the model of the server.
+        Messages after which a worker gets the model of the server.
     share : float or None, default None
         s, in (0, 1]; None is `steady_share` of the number of workers.
     rates : {"own", "pooled"}, default "own"
@@ -130,7 +130,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         share = steady_share(n_ranks) if self.share is None else self.share
         return float(n_ranks**-power / share)
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what adds changes up."""
         return _Desk(model, steady_share(model.n_workers) if self.share is None else self.share)
 
@@ -150,16 +150,16 @@ def steady_share(n_workers: int) -> float:
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, share: float) -> None:
         self._model = model
         self._share = model.params.dtype.type(share)
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        letter.body *= self._share
-        self._model.params += letter.body
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        message.body *= self._share
+        self._model.params += message.body
         self._model.version += 1
-        return (worker,) if letter.wants_answer else ()
+        return (worker,) if message.wants_answer else ()
 
     def answer(self, worker: int, out: FloatVector) -> None:
         out[:] = self._model.params

@@ -3,18 +3,18 @@
 Problem: where everybody waits for everybody, the slowest rank and the slowest link set the pace. Ranks that only talk
 to a server wait for nobody else.
 
-A worker posts a letter, a vector with the version of the model that it was made with, and waits for the answer. The
-server takes letters as they come, hands each to its desk, the small part that differs from method to method, and
-answers those workers that the desk names: at once, later (a worker that is ahead is held back by not answering it) or
-never.
+A worker posts a message, a vector with the version of the model that it was made with, and waits for the answer. The
+server takes messages as they come, hands each to its handler, the small part that differs from method to method, and
+answers those workers that the handler names: at once, later (a worker that is ahead is held back by not answering it)
+or never.
 
 At the end of an epoch, where workers wait for the slowest of them anyway (for the control message: losses, the stopping
 rule), all meet: the server takes in what is left, and when the last worker has come each gets the model, the same bits.
 So it is the model of the server that is scored, kept and returned, and none of the older ones that workers have.
 Inside an epoch nothing synchronises, and no state is kept.
 
-Cost per round and worker: one letter to the server and one back, each of the vector and 24 bytes, and as much at the
-end of an epoch. The server's port carries the letters of all: P times as much. `letter_bytes` is the closed form.
+Cost per round and worker: one message to the server and one back, each of the vector and 24 bytes, and as much at the
+end of an epoch. The server's port carries the messages of all: P times as much. `message_bytes` is the closed form.
 
 Source: Li et al. 2014 (parameter server); Dean et al. 2012 (Downpour).
 """
@@ -36,14 +36,14 @@ from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = [
-    "AbstractDesk",
+    "AbstractServerHandler",
     "AbstractServerStrategy",
-    "Letter",
     "Model",
     "PushState",
+    "ServerMessage",
     "finish",
-    "letter_bytes",
     "meet",
+    "message_bytes",
     "push",
     "serve",
 ]
@@ -58,7 +58,7 @@ _MEETING: Final = 3
 
 
 @final
-class Letter:
+class ServerMessage:
     """A vector, what it is and which version of the model it belongs to, in one piece of memory.
 
     Parameters
@@ -122,8 +122,8 @@ class Letter:
         self._head[1] = value
 
 
-def letter_bytes(n: int, itemsize: int) -> int:
-    """Return the bytes that a letter with a vector of n elements takes on the wire, header included."""
+def message_bytes(n: int, itemsize: int) -> int:
+    """Return the bytes that a message with a vector of n elements takes on the wire, header included."""
     return HEADER_BYTES + _HEAD_BYTES + n * itemsize
 
 
@@ -170,7 +170,7 @@ class Model:
         In how many rounds each of them walks an epoch.
     version : int
         Number of updates that it has received; of gradients, each counts.
-    n_letters : int
+    n_messages : int
         Number of vectors that have come.
     author : int
         The worker whose vector the model is, or a negative number: every answer says it.
@@ -186,7 +186,7 @@ class Model:
     n_workers: int
     rounds: int
     version: int = 0
-    n_letters: int = 0
+    n_messages: int = 0
     author: int = -1
     settle: Callable[[], None] = _nothing
     idle: frozenset[int] = frozenset()
@@ -197,24 +197,24 @@ class Model:
         return [worker for worker in range(self.n_workers) if worker not in self.idle]
 
 
-class AbstractDesk(ABC):
-    """What a server does with a letter."""
+class AbstractServerHandler(ABC):
+    """What a server does with a message."""
 
     @abstractmethod
-    def accept(self, worker: int, letter: Letter) -> Iterable[int]:
-        """Take in a letter.
+    def accept(self, worker: int, message: ServerMessage) -> Iterable[int]:
+        """Take in a message.
 
         Parameters
         ----------
         worker : int
             Who sent it.
-        letter : Letter
-            The desk's own until it returns, to be overwritten if it likes.
+        message : ServerMessage
+            The handler's own until it returns, to be overwritten if it likes.
 
         Returns
         -------
         iterable of int
-            The workers that are answered now; each has sent a letter and had no answer yet. Who wants none gets none.
+            The workers that are answered now; each has sent a message and had no answer yet. Who wants none gets none.
         """
 
     @abstractmethod
@@ -223,7 +223,7 @@ class AbstractDesk(ABC):
 
     @abstractmethod
     def settle(self) -> None:
-        """Take in what is left, when every worker is at the end of an epoch; a desk that steps ends `Model.settle`."""
+        """Take in what is left, when every worker is at the end of an epoch; one that steps ends `Model.settle`."""
 
 
 class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):
@@ -239,8 +239,8 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
         finish(group, params)
 
     @abstractmethod
-    def desk(self, model: Model) -> AbstractDesk:
-        """Return what a server does with the letters of its workers."""
+    def handler(self, model: Model) -> AbstractServerHandler:
+        """Return what a server does with the messages of its workers."""
 
     @abstractmethod
     def served(self, params: FloatVector, state: StateT) -> tuple[FloatVector, int]:
@@ -263,7 +263,7 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
     group : Group
         The workers.
     vector : array, shape (n_params,)
-        What the desk of the server takes; afterwards what it gives.
+        What the handler of the server takes; afterwards what it gives.
     state : PushState
         The version of the model; updated.
     score : float, default 0
@@ -276,17 +276,17 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
     int
         `Model.author`, by the answer.
     """
-    letter = Letter(vector.shape[0], vector.dtype)
-    letter.body[:] = vector
-    letter.version, letter.score = int(state.version[0]), score
-    letter.say(wants_answer=wants_answer)
-    group.mailbox.post(group.size, letter.frame, OP_POST)
+    message = ServerMessage(vector.shape[0], vector.dtype)
+    message.body[:] = vector
+    message.version, message.score = int(state.version[0]), score
+    message.say(wants_answer=wants_answer)
+    group.mailbox.post(group.size, message.frame, OP_POST)
     if not wants_answer:
         return -1
-    group.mailbox.take(group.size, letter.frame, OP_POST)
-    vector[:] = letter.body
-    state.version[0] = letter.version
-    return int(letter.score)
+    group.mailbox.take(group.size, message.frame, OP_POST)
+    vector[:] = message.body
+    state.version[0] = message.version
+    return int(message.score)
 
 
 def meet(group: Group, params: FloatVector) -> int:
@@ -299,32 +299,32 @@ def meet(group: Group, params: FloatVector) -> int:
     params : array, shape (n_params,)
         Overwritten by the model.
     """
-    letter = Letter(params.shape[0], params.dtype)
-    letter.say(at_meeting=True)
-    group.mailbox.post(group.size, letter.frame, OP_POST)
-    group.mailbox.take(group.size, letter.frame, OP_POST)
-    params[:] = letter.body
-    return letter.version
+    message = ServerMessage(params.shape[0], params.dtype)
+    message.say(at_meeting=True)
+    group.mailbox.post(group.size, message.frame, OP_POST)
+    group.mailbox.take(group.size, message.frame, OP_POST)
+    params[:] = message.body
+    return message.version
 
 
 def finish(group: Group, params: FloatVector) -> None:
     """Tell the server that this worker is done; there is no answer."""
-    letter = Letter(params.shape[0], params.dtype)
-    letter.say(last=True)
-    group.mailbox.post(group.size, letter.frame, OP_POST)
+    message = ServerMessage(params.shape[0], params.dtype)
+    message.say(last=True)
+    group.mailbox.post(group.size, message.frame, OP_POST)
 
 
-def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
-    """Answer letters until every worker is done; the loop of a server.
+def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model) -> None:
+    """Answer messages until every worker is done; the loop of a server.
 
     Parameters
     ----------
     mailbox : AbstractMailbox
         Joins the server with its workers, whose numbers are 0 .. n_workers - 1.
-    desk : AbstractDesk
-        What is done with a letter.
+    handler : AbstractServerHandler
+        What is done with a message.
     model : Model
-        What the desk works on.
+        What the handler works on.
 
     Raises
     ------
@@ -333,39 +333,39 @@ def serve(mailbox: AbstractMailbox, desk: AbstractDesk, model: Model) -> None:
         compute for long may do so as long as others talk.
     """
     ledger = mailbox.ledger
-    letter = Letter(model.params.shape[0], model.params.dtype)
+    message = ServerMessage(model.params.shape[0], model.params.dtype)
     working, n_there = list(range(model.n_workers)), 0
     while working:
         ledger.begin_round("serve")
         worker = mailbox.wait_any(working)
-        mailbox.take(worker, letter.frame, OP_POST)
-        if letter.is_last:
+        mailbox.take(worker, message.frame, OP_POST)
+        if message.is_last:
             working.remove(worker)
-        elif letter.is_at_meeting:
+        elif message.is_at_meeting:
             n_there += 1
             if n_there == len(working):
-                desk.settle()
-                _hand_out(mailbox, model, letter)
+                handler.settle()
+                _hand_out(mailbox, model, message)
                 n_there = 0
         else:
             begin = ledger.clock() if ledger.timing else 0.0
             answered: Iterable[int] = (worker,)
             if worker not in model.idle:
-                model.n_letters += 1
-                answered = desk.accept(worker, letter)
+                model.n_messages += 1
+                answered = handler.accept(worker, message)
                 model.worked()
             if ledger.timing:
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             for other in answered:
-                desk.answer(other, letter.body)
-                letter.version, letter.score = model.version, model.author
-                mailbox.post(other, letter.frame, OP_POST)
+                handler.answer(other, message.body)
+                message.version, message.score = model.version, model.author
+                mailbox.post(other, message.frame, OP_POST)
         ledger.end_round()
 
 
-def _hand_out(mailbox: AbstractMailbox, model: Model, letter: Letter) -> None:
+def _hand_out(mailbox: AbstractMailbox, model: Model, message: ServerMessage) -> None:
     """Give every worker the model."""
-    letter.body[:] = model.params
-    letter.version, letter.score = model.version, model.author
+    message.body[:] = model.params
+    message.version, message.score = model.version, model.author
     for worker in range(model.n_workers):
-        mailbox.post(worker, letter.frame, OP_POST)
+        mailbox.post(worker, message.frame, OP_POST)

@@ -18,8 +18,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import final
 
-from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Letter, Model
+from dsgd.sync.push import AbstractPushStrategy
+from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -56,20 +56,20 @@ class StaleSynchronous(AbstractPushStrategy):
         check_number("StaleSynchronous(slack=...)", self.slack, low=0, integer=True)
         check_number("StaleSynchronous(suffix=...)", self.suffix, low=0.0, high=1.0)
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what holds workers back."""
         return _Desk(model, self.slack)
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, slack: int) -> None:
         self._model, self._slack = model, slack
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
 
-    def accept(self, worker: int, letter: Letter) -> list[int]:
-        self._model.step(letter.body, 1.0)
+    def accept(self, worker: int, message: ServerMessage) -> list[int]:
+        self._model.step(message.body, 1.0)
         self._model.version += 1
         self._sent[worker] += 1
         self._waiting.append(worker)

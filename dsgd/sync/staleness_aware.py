@@ -32,8 +32,8 @@ from typing import final
 
 import numpy as np
 
-from dsgd.sync.pushed import AbstractPushStrategy
-from dsgd.sync.server import AbstractDesk, Letter, Model
+from dsgd.sync.push import AbstractPushStrategy
+from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
 from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
@@ -75,25 +75,25 @@ class StalenessAware(AbstractPushStrategy):
             check_number("StalenessAware(usual=...)", self.usual, low=1.0)
         check_number("StalenessAware(suffix=...)", self.suffix, low=0.0, high=1.0)
 
-    def desk(self, model: Model) -> AbstractDesk:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what divides gradients by their staleness."""
         usual = len(model.working) / self.arrivals if self.usual is None else self.usual
         return _Desk(model, self.arrivals, max(1.0, usual))
 
 
 @final
-class _Desk(AbstractDesk):
+class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, arrivals: int, usual: float) -> None:
         self._model, self._arrivals, self._usual = model, arrivals, usual
         self._sum = np.zeros_like(model.params)
         self._n = 0
         self._shares = 0.0
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        share = min(1.0, self._usual / max(1, self._model.version - letter.version))
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        share = min(1.0, self._usual / max(1, self._model.version - message.version))
         if share != 1.0:
-            letter.body *= letter.body.dtype.type(share)
-        self._sum += letter.body
+            message.body *= message.body.dtype.type(share)
+        self._sum += message.body
         self._shares += share
         self._n += 1
         if self._n == self._arrivals:

@@ -18,12 +18,12 @@ from torch import nn
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, BlockSummary, announced, count_threads
+from dsgd.inputs import AbstractClusterEstimator, BlockSummary, count_threads, notifies_callbacks
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, summarise
-from dsgd.inputs.dealing import pack_for_threads
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import validated
+from dsgd.inputs.partition import pack_for_threads
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
@@ -104,7 +104,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any = None, y: Any = None) -> Self:
         """Train the module from the start.
 

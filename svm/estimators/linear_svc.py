@@ -12,7 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
@@ -141,7 +141,7 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         self.client = client
         self.transport = transport
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

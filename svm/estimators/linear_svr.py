@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import Block, BlockSummary, announced, lazy, validated
+from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
@@ -118,7 +118,7 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         self.client = client
         self.transport = transport
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

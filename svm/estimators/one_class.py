@@ -8,7 +8,7 @@ import numpy as np
 from sklearn.base import OutlierMixin
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import announced, is_collection
+from dsgd.inputs import is_collection, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.estimators.kernel_base import fill
 from dsgd.svm.estimators.single import AbstractSingleSVM
@@ -76,7 +76,7 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
         self.client = client
         self.transport = transport
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

@@ -28,7 +28,7 @@ from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import announced, lazy
+from dsgd.inputs import lazy, notifies_callbacks
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.platt import couple, draw_folds, fit_sigmoid
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
@@ -153,7 +153,7 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

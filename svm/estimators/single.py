@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from sklearn.base import RegressorMixin
 
-from dsgd.inputs import announced, lazy
+from dsgd.inputs import lazy, notifies_callbacks
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import deal_out
 from dsgd.svm.kernel_solver.problem import Dual
@@ -91,7 +91,7 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
         Intercept.
     """
 
-    @announced
+    @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
         """Train.
 

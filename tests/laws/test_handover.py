@@ -20,7 +20,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
-from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
 from dsgd.sync.base import state_arrays
@@ -86,9 +86,9 @@ def go_on(
         keeper = SnapshotKeeper() if lost else None
         rank = Rank(group, AbortFlag(), keeper=keeper)
         kept = replace(job, checkpoint=None if lost else Checkpoint(folder, every_s=0))
-        keeping = StateKeeping(rank, kept, shards[group.rank], BEFORE)
+        snapshots = SnapshotSchedule(rank, kept, shards[group.rank], BEFORE)
         wishes = np.array([1.0, 1.0, 1.0, 0.0])
-        keeping.end_epoch(at, wishes, is_last=False, same_model=strategy.ends_equal)
+        snapshots.end_epoch(at, wishes, is_last=False, same_model=strategy.ends_equal)
         copy = keeper and keeper.latest
         return {name: array.copy() for name, array in state_arrays(at.strategy).items()}, copy
 
@@ -102,7 +102,7 @@ def go_on(
         rank = Rank(group, AbortFlag(), keeper=keeper)
         shard = shards_of(now)[group.rank]
         at = state_of(group, later, shard, now)
-        assert StateKeeping(rank, later, shard, list(now)).recall(at) is not None
+        assert SnapshotSchedule(rank, later, shard, list(now)).recall(at) is not None
         look(group, at, now)
         return {name: array.copy() for name, array in state_arrays(at.strategy).items()}
 

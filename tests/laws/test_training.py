@@ -15,7 +15,7 @@ from dsgd.local import SGD, Momentum, Objective, make_shard
 from dsgd.runtime.checkpoints.snapshot import Snapshot, SnapshotKeeper
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train.job import TrainJob
-from dsgd.runtime.train.keeping import StateKeeping
+from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sim import SimulatedCluster
 from dsgd.sync import EASGD, SCAFFOLD, AutoSync, Cut, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, SlowMo
@@ -193,7 +193,7 @@ def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
 
     def recall(rank: Rank) -> TrainState:
         at = state(rank, shards[rank.number])
-        assert StateKeeping(rank, job, shards[rank.number], [30, 30, 0]).recall(at) == ""
+        assert SnapshotSchedule(rank, job, shards[rank.number], [30, 30, 0]).recall(at) == ""
         return at
 
     found = raise_first(run_ranks([lambda rank=rank: recall(rank) for rank in ranks]))

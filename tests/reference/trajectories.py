@@ -340,8 +340,8 @@ class AsyncLeader(Posted):
         super().__init__()
 
     def begin(self):
-        """Begin with letters of nobody."""
-        self.letters = []
+        """Begin with messages of nobody."""
+        self.messages = []
         if self.heard is None:
             self.heard = [0] * self.size
         else:
@@ -352,10 +352,10 @@ class AsyncLeader(Posted):
 
     def meet(self, worker, loss):
         """Send model and loss, and follow."""
-        self.letters.append((loss, worker, self.models[worker].copy()))
-        if len(self.letters) == self.size:
-            _, self.author, self.z = min(self.letters, key=lambda letter: letter[0])
-            self.version, self.letters = self.version + 1, []
+        self.messages.append((loss, worker, self.models[worker].copy()))
+        if len(self.messages) == self.size:
+            _, self.author, self.z = min(self.messages, key=lambda message: message[0])
+            self.version, self.messages = self.version + 1, []
         if self.heard[worker] != self.version:
             self.heard[worker] = self.version
             if worker != self.author:

@@ -2,7 +2,8 @@
 
 Between processes of one host: `neighbours` finds them, `segment` is the memory, `ring` a stream of bytes through it
 (`streams` is its compiled part), `pulling` reads a peer's own memory where the kernel allows it, `passage` moves two
-frames at once. Between threads of one process: `commons` and `window`. Called by `dsgd.comm.wires`. Begin with `ring`.
+frames at once. Between threads of one process: `shared_array` and `window`. Called by `dsgd.comm.wires`. Begin with
+`ring`.
 """
 
 __all__: list[str] = []

@@ -25,7 +25,7 @@ import numpy as np
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
-from dsgd.comm.memory.commons import Commons
+from dsgd.comm.memory.shared_array import SharedArray
 from dsgd.comm.memory.window import Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
@@ -259,9 +259,9 @@ def connect(
     transports = [
         InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)
     ]
-    commons = Commons()
+    shared_array = SharedArray()
     for transport in transports:
-        transport.commons = commons
+        transport.shared_array = shared_array
     return transports
 
 

@@ -40,7 +40,7 @@ class _Box:
 
     def __init__(self, size: int) -> None:
         self.changed = threading.Condition()
-        self.letters: list[deque[_Letter]] = [deque() for _ in range(size)]
+        self.messages: list[deque[_Letter]] = [deque() for _ in range(size)]
         self.gone: set[int] = set()
         self.is_closed = False
 
@@ -84,13 +84,13 @@ class InprocMailbox(AbstractMailbox):
         ledger = self.ledger
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
-        letter = _Letter(array.copy(), dtype, op)
+        message = _Letter(array.copy(), dtype, op)
         copied_at = clock() if clock else 0.0
         box = self._boxes[to]
-        letters = box.letters[self.rank]
+        messages = box.messages[self.rank]
         deadline = time.monotonic() + self.deadline_s
         with box.changed:
-            while len(letters) >= MAX_OUTSTANDING and not box.is_closed and not self._abort.is_set:
+            while len(messages) >= MAX_OUTSTANDING and not box.is_closed and not self._abort.is_set:
                 if not box.changed.wait(min(deadline - time.monotonic(), _SLICE_S)) and time.monotonic() >= deadline:
                     raise no_room(self.rank, to, self.deadline_s)
             self._abort.check()
@@ -98,7 +98,7 @@ class InprocMailbox(AbstractMailbox):
                 raise AbortedError(
                     f"rank {to} (a thread of this process) went away while rank {self.rank} wrote to it."
                 )
-            letters.append(letter)
+            messages.append(message)
             box.changed.notify_all()
         ledger.count(HEADER_BYTES + array.nbytes)
         if clock:
@@ -112,7 +112,7 @@ class InprocMailbox(AbstractMailbox):
         with box.changed:
             while True:
                 self._abort.check()
-                found = next_after(self._last, [s for s in sources if box.letters[s] or s in box.gone], self.size)
+                found = next_after(self._last, [s for s in sources if box.messages[s] or s in box.gone], self.size)
                 left_s = deadline - time.monotonic()
                 if found is not None or left_s <= 0.0:
                     break
@@ -121,17 +121,17 @@ class InprocMailbox(AbstractMailbox):
         return found
 
     def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
-        """Copy the oldest letter of a rank; see `AbstractMailbox.take`."""
+        """Copy the oldest message of a rank; see `AbstractMailbox.take`."""
         self._abort.check()
         self._check_peer(source)
         dtype = check_array(out)
         ledger, box = self.ledger, self._box
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
-        letters = box.letters[source]
+        messages = box.messages[source]
         deadline = time.monotonic() + self.deadline_s
         with box.changed:
-            while not letters:
+            while not messages:
                 self._abort.check()
                 if source in box.gone:
                     raise AbortedError(
@@ -144,18 +144,18 @@ class InprocMailbox(AbstractMailbox):
                         "to post. It hangs or is overloaded; raise the timeout if its work takes longer."
                     )
                 box.changed.wait(left_s)
-            letter = letters.popleft()
-            if len(letters) == MAX_OUTSTANDING - 1:
+            message = messages.popleft()
+            if len(messages) == MAX_OUTSTANDING - 1:
                 box.changed.notify_all()
         arrived_at = clock() if clock else 0.0
         expected, got = (
             Header(0, 0, 0, op, dtype, out.nbytes),
-            Header(0, 0, 0, letter.op, letter.dtype, letter.array.nbytes),
+            Header(0, 0, 0, message.op, message.dtype, message.array.nbytes),
         )
         if expected != got:
             text = describe_mismatch(expected, got)
             raise ProtocolError(f"rank {self.rank} and rank {source} are not at the same point: {text}.")
-        np.copyto(out, letter.array if letter.array.shape == out.shape else letter.array.reshape(out.shape))
+        np.copyto(out, message.array if message.array.shape == out.shape else message.array.reshape(out.shape))
         if clock:
             ledger.charge(WAIT, arrived_at - start)
             ledger.charge(WIRE, clock() - arrived_at)

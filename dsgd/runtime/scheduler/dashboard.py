@@ -21,7 +21,7 @@ from distributed.dashboard.core import BokehApplication
 from tornado.ioloop import IOLoop
 
 from dsgd.progress.event import count_text
-from dsgd.runtime.scheduler.diary import JobView
+from dsgd.runtime.scheduler.job_history import JobView
 
 if TYPE_CHECKING:
     from bokeh.document import Document
@@ -154,7 +154,7 @@ class GangPage:
 
     def _chosen(self, views: Sequence[JobView]) -> JobView | None:
         """Return the job whose ranks are shown; by itself the newest that has told of them."""
-        known = [view for view in views if view.diary.latest]
+        known = [view for view in views if view.history.latest]
         return next((view for view in known if _name(view) == self._choice.value), known[0] if known else None)
 
     def _make_bars(self) -> None:
@@ -201,7 +201,7 @@ class GangPage:
         _decorate(self.loss, [LegendItem(label={"field": "name"}, renderers=[lines])])
 
     def _draw_bars(self, view: JobView | None) -> None:
-        latest = {} if view is None else view.diary.latest
+        latest = {} if view is None else view.history.latest
         times = {name: list(latest.get(f"{name}_s", ())) for name in _PHASES}
         n = len(times["compute"])
         places = [] if view is None else [*view.places, *[""] * n][:n]
@@ -214,9 +214,9 @@ class GangPage:
 
     def _draw_curves(self, views: Sequence[JobView], shown: JobView | None) -> None:
         # Those that are over would only take room from those that run.
-        drawn = [view for view in views if view.diary.latest and (view is shown or view.state == "running")]
+        drawn = [view for view in views if view.history.latest and (view is shown or view.state == "running")]
         drawn = drawn[: len(_CURVES)]
-        points = [view.diary.points() for view in drawn]
+        points = [view.history.points() for view in drawn]
         # A job keeps its colour while others come and go.
         colours = [_CURVES[view.number % len(_CURVES)] for view in drawn]
         self._curves.data = {
@@ -254,14 +254,14 @@ def _table(views: Sequence[JobView]) -> str:
 
 
 def _cells(view: JobView) -> dict[str, str]:
-    latest = view.diary.latest
+    latest = view.history.latest
     cells = dict.fromkeys(_COLUMNS, "")
     cells |= {
         "job": f"{escape(view.title)} <span class='id'>{escape(view.name)}</span>",
         "state": f"<b style='color: {_STATES.get(view.state, _MUTED)}'>{view.state}</b>",
         "ranks": str(view.n_ranks),
         "elapsed": f"{view.elapsed_s:.1f} s",
-        "note": escape(view.diary.note),
+        "note": escape(view.history.note),
     }
     if latest:
         cells |= {

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final
 
 from dsgd.runtime.plan import rank_names
-from dsgd.runtime.scheduler.diary import JobDiary
+from dsgd.runtime.scheduler.job_history import JobHistory
 
 __all__ = ["Job", "Member"]
 
@@ -33,7 +33,7 @@ class Job:
     """One gang, from admission to the end of its last member.
 
     `phase` is ``"queued"``, ``"granted"`` or ``"closed"``; whether it failed is in `failure` and `suspicion`; `opened`
-    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `diary` stays.
+    are the workers that keep something of it, of an earlier epoch maybe; `events` wait for the client, `history` stays.
     """
 
     job_id: str
@@ -54,7 +54,7 @@ class Job:
     closed_at: float = 0.0
     version: int = 0
     events: deque[dict[str, Any]] = field(default_factory=lambda: deque(maxlen=_MAX_EVENTS))
-    diary: JobDiary = field(default_factory=JobDiary)
+    history: JobHistory = field(default_factory=JobHistory)
 
     @property
     def live(self) -> set[int]:

@@ -22,7 +22,7 @@ from collections.abc import Callable, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, Final
 
-from dsgd.runtime.scheduler.diary import JobDiary, JobView
+from dsgd.runtime.scheduler.job_history import JobHistory, JobView
 from dsgd.runtime.scheduler.jobs import Job, Member
 
 __all__ = ["Registry"]
@@ -88,7 +88,7 @@ class Registry:
             first = accumulate((n for *_, n in members), initial=0)
             gang = tuple(Member(worker, host, rank, n) for (worker, host, n), rank in zip(members, first, strict=False))
             job = self.jobs[job_id] = Job(job_id, epoch, token, client, gang, hung_after_s)
-            job.diary = JobDiary(title, self._clock(), self._n_jobs) if before is None else before.diary
+            job.history = JobHistory(title, self._clock(), self._n_jobs) if before is None else before.history
             self._n_jobs += before is None
             if before is not None:
                 job.opened = before.opened & set(job.workers)
@@ -161,7 +161,7 @@ class Registry:
         for worker in job.workers:
             if worker in job.opened:
                 self._tell(worker, "close", job)
-        job.diary.close("failed" if job.failure is not None else "done", self._clock())
+        job.history.close("failed" if job.failure is not None else "done", self._clock())
         self.over.append(job)
         job.phase = "closed"
         job.closed_at = self._clock()
@@ -173,11 +173,11 @@ class Registry:
         jobs = {job.job_id: job for job in (*self.over, *self.jobs.values())}
         views = []
         for job in jobs.values():
-            diary = job.diary
-            state = diary.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
+            history = job.history
+            state = history.outcome or ("queued" if job.phase == "queued" else "stopping" if job.stopped else "running")
             places = [member.worker for member in job.members for _ in range(member.n_ranks)]
-            elapsed_s = (self._clock() if diary.ended is None else diary.ended) - diary.began
-            views.append(JobView(job.job_id, diary.number, state, places, elapsed_s, diary))
+            elapsed_s = (self._clock() if history.ended is None else history.ended) - history.began
+            views.append(JobView(job.job_id, history.number, state, places, elapsed_s, history))
         return sorted(views, key=lambda view: -view.number)
 
     # ---- the members' side
@@ -261,7 +261,7 @@ class Registry:
         job = self.jobs.get(job_id)
         if job is not None:
             job.events.append(event)
-            job.diary.note_event(event)
+            job.history.note_event(event)
             self._changed(job)
 
     # ---- the cluster's side

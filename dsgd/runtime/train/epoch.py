@@ -18,10 +18,10 @@ from dsgd.local import Evaluation, SGDState, is_finite
 from dsgd.runtime.stragglers import Straggler, StragglerWatch, straggler_text
 from dsgd.runtime.train.account import ProgressAccount
 from dsgd.runtime.train.job import EpochRecord
-from dsgd.runtime.train.keeping import StateKeeping
 from dsgd.runtime.train.model import bring_together
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
+from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.suffix import settle_suffix
 from dsgd.runtime.train.walk import charge_visit
 from dsgd.sync import EveryRows
@@ -53,15 +53,15 @@ class EpochEnd:
     ----------
     run : Run
         The training run; its state changes in place.
-    keeping : StateKeeping
+    snapshots : SnapshotSchedule
         Keeps the state, where it is time.
     watch : StragglerWatch
         Finds ranks that are slow.
     """
 
-    def __init__(self, run: Run, keeping: StateKeeping, watch: StragglerWatch) -> None:
+    def __init__(self, run: Run, snapshots: SnapshotSchedule, watch: StragglerWatch) -> None:
         self._run, self._rank, self._job, self._at = run, run.rank, run.job, run.at
-        self._keeping, self._watch = keeping, watch
+        self._snapshots, self._watch = snapshots, watch
         self._account = ProgressAccount(
             run.rank.number,
             run.rows,
@@ -114,7 +114,7 @@ class EpochEnd:
         objectives = sums.objectives / max(1.0, n_seen)
         has_converged = at.stop_rule.update(objectives, record.validation_score, job, at.optimizer)
         ends = bool(has_converged or is_last or n_enough > 0)
-        if self._keeping.is_on:
+        if self._snapshots.is_on:
             self._keep(sums.wishes, is_last=ends, same_model=same_model)
         self._account.update(sums.spent, n_seen)
         self._publish(record, last=ends)
@@ -134,7 +134,7 @@ class EpochEnd:
             validation,
             self._watch.message(state.n_seen),
             self._account.message(),
-            self._keeping.wishes() if self._keeping.is_on else _NOTHING,
+            self._snapshots.wishes() if self._snapshots.is_on else _NOTHING,
         )
 
     def _predicts_beyond_range(self) -> bool:
@@ -179,7 +179,7 @@ class EpochEnd:
             score = held_out.accuracy if self._job.scoring == "accuracy" else held_out.r2
         return EpochRecord(
             epoch=number,
-            seconds=self._keeping.elapsed_s,
+            seconds=self._snapshots.elapsed_s,
             train_loss=float(loss_sum / n_terms),
             dispersion=float(dispersion / self._rank.size),
             validation_score=score,
@@ -187,7 +187,7 @@ class EpochEnd:
 
     def _keep(self, wishes: FloatVector, *, is_last: bool, same_model: bool) -> None:
         self._rank.ledger.begin_round("keep")
-        self._keeping.end_epoch(self._at, wishes, is_last=is_last, same_model=same_model)
+        self._snapshots.end_epoch(self._at, wishes, is_last=is_last, same_model=same_model)
         self._rank.ledger.end_round()
 
     def _end_exchanges(self) -> None:

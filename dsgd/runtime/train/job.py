@@ -84,7 +84,7 @@ class TrainJob:
         Where random numbers of compressors begin.
     epochs_before : int, default 0
         Epochs of the trainings that this one goes on from, with what rank 0 is given of them; see
-        `dsgd.runtime.train.continuing`.
+        `dsgd.runtime.train.partial_fit`.
     leaves : mapping or None, default None
         Under which configuration this training leaves what the next one goes on from; None if it leaves nothing.
     source : mapping

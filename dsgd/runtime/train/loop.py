@@ -5,7 +5,7 @@ epoch is cut into the same number of rounds on every rank; in each round a rank 
 the strategy says so, synchronises (`dsgd.runtime.train.rounds`). Where the strategy finds its period while it trains,
 what is left of an epoch is cut anew (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
 message and so agree whether training ends (`dsgd.runtime.train.epoch`). In between the state is kept from time to time
-(`dsgd.runtime.train.keeping`).
+(`dsgd.runtime.train.snapshots`).
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ import sys
 
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.stragglers import StragglerWatch
-from dsgd.runtime.train.continuing import leave, take_over
 from dsgd.runtime.train.epoch import EpochEnd, settle
 from dsgd.runtime.train.job import EpochRecord, TrainData, TrainJob, TrainResult
-from dsgd.runtime.train.keeping import StateKeeping
 from dsgd.runtime.train.model import bring_together
+from dsgd.runtime.train.partial_fit import leave, take_over
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run, begin_run
 from dsgd.runtime.train.serving import begin_servers
+from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.sync import AnytimeSGD, Hogwild
 from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.server import AbstractServerStrategy
@@ -56,11 +56,11 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
     run = begin_run(rank, data, job)
     at = run.at
     with run.deadlines.explained(), contextlib.closing(Rounds(run)) as rounds:
-        keeping, note = _take_up_state(run)
-        epoch_end = EpochEnd(run, keeping, watch)
+        snapshots, note = _take_up_state(run)
+        epoch_end = EpochEnd(run, snapshots, watch)
         resumed, ended = note is not None, at.stop_rule.stopped
         while at.epoch < job.max_iter and not ended:
-            n_rounds = _run_epoch(run, rounds, keeping, resumed=resumed)
+            n_rounds = _run_epoch(run, rounds, snapshots, resumed=resumed)
             ended = epoch_end.end(rounds, n_rounds)
             resumed = False
         left = None if job.leaves is None else leave(rank, job, at, run.rows)
@@ -87,13 +87,13 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
     )
 
 
-def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
-    """Begin, or go on where training stood; return what keeps the state, and what `StateKeeping.recall` says."""
+def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
+    """Begin, or go on where training stood; return what keeps the state, and what `SnapshotSchedule.recall` says."""
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
     at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
-    keeping = StateKeeping(rank, run.job, run.data.shard, run.rows)
-    note = keeping.recall(at)
+    snapshots = SnapshotSchedule(rank, run.job, run.data.shard, run.rows)
+    note = snapshots.recall(at)
     if note is None and run.job.epochs_before:
         take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
@@ -101,13 +101,13 @@ def _take_up_state(run: Run) -> tuple[StateKeeping, str | None]:
     # Of all steps alike: a run that goes on has the factor that it began with.
     at.optimizer.rate_factor = run.rates.factor(run.job.optimizer)
     if run.adaptation is not None:
-        run.adaptation.begin(at, keeping)
+        run.adaptation.begin(at, snapshots)
     run.weights.begin(at, resumed=note is not None or run.job.epochs_before > 0)
     rank.ledger.end_round()
-    return keeping, note
+    return snapshots, note
 
 
-def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool) -> int:
+def _run_epoch(run: Run, rounds: Rounds, snapshots: SnapshotSchedule, *, resumed: bool) -> int:
     """Run what is left of an epoch, with looks in between at whether to keep the state; return how many rounds."""
     at, n_rounds = run.at, 0
     if at.begins_epoch:
@@ -116,7 +116,7 @@ def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool
         # Rounds of a fixed time go round the rows, and an epoch begins where the last one ended.
         run.job.optimizer.arrange(run.data.shard, at.optimizer)
     run.weights.begin_epoch(at)
-    to_look = keeping.stride
+    to_look = snapshots.stride
     while at.round < at.cut.rounds:
         n = min(at.cut.rounds - at.round, at.ahead, to_look if rounds.can_be_kept else sys.maxsize)
         n_rounds += rounds.run(at.round, at.round + n)
@@ -127,8 +127,8 @@ def _run_epoch(run: Run, rounds: Rounds, keeping: StateKeeping, *, resumed: bool
             _publish_resumed(run)
             resumed = False
         if not to_look and at.round < at.cut.rounds:
-            _keep(run, keeping)
-            to_look = keeping.stride
+            _keep(run, snapshots)
+            to_look = snapshots.stride
     return n_rounds
 
 
@@ -139,14 +139,14 @@ def _publish_resumed(run: Run) -> None:
         run.rank.publish({"phase": "resumed", "resumed_epoch": epoch, "resumed_round": number, "text": text})
 
 
-def _keep(run: Run, keeping: StateKeeping) -> None:
+def _keep(run: Run, snapshots: SnapshotSchedule) -> None:
     """Keep the state in the middle of an epoch, if it is time."""
     at = run.at
     run.deadlines.expect("edge")
     # The round before was an ordinary one.
     clock = run.clock_at(at.round - 1)
     run.rank.ledger.begin_round("keep")
-    keeping.look(at, same_model=run.ends_equal(clock))
+    snapshots.look(at, same_model=run.ends_equal(clock))
     run.rank.ledger.end_round()
 
 

@@ -1,9 +1,9 @@
 """What a server of a training job does: it takes over the model and serves it until its workers are done.
 
 Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know: of the rows, and
-of where training stands. The rest is the loop of `dsgd.sync.server` with the desk of the strategy. Steps that a server
-takes are those of the local optimiser of the job, with a step counter of its own, which goes on from the updates that
-its model has received. What a rule of the optimiser remembers is the server's alone, and begins anew with it.
+of where training stands. The rest is the loop of `dsgd.sync.server` with the handler of the strategy. Steps that a
+server takes are those of the local optimiser of the job, with a step counter of its own, which goes on from the updates
+that its model has received. What a rule of the optimiser remembers is the server's alone, and begins anew with it.
 """
 
 from __future__ import annotations
@@ -132,9 +132,9 @@ def serve_training(server: Server, job: TrainJob) -> None:
     model = _model(server, job, params, make_shard(no_rows, np.zeros(0)), rounds, rates)
     if strategy.exchanges == "gradient" and rows.any():
         model.idle = frozenset(np.flatnonzero(rows == 0).tolist())
-    model.version, model.n_letters = version, epoch * rounds * len(model.working)
+    model.version, model.n_messages = version, epoch * rounds * len(model.working)
     mailbox.ledger.end_round()
-    serve(mailbox, strategy.desk(model), model)
+    serve(mailbox, strategy.handler(model), model)
 
 
 def _model(
@@ -148,7 +148,7 @@ def _model(
     def step(gradient: FloatVector, factor: float) -> None:
         # All workers walk an epoch in as many rounds.
         per_epoch = rounds * len(model.working)
-        epochs, number = divmod(model.n_letters - 1, per_epoch)
+        epochs, number = divmod(model.n_messages - 1, per_epoch)
         state.epoch = 1 + epochs
         # Each update is one step.
         state.t = job.t_start + model.version

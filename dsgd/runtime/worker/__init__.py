@@ -1,7 +1,7 @@
 """What runs inside Dask's workers: the task that is a member of a gang, and what it needs.
 
 `member` is the task, `rendezvous` connects it with the others, over `wires`; `relays` where no port may be opened;
-`mailroom` gives its ranks mailboxes; `fetch` takes its blocks of rows; `store` and `plugin` keep what outlives a task.
+`mailboxes` gives its ranks mailboxes; `fetch` takes its blocks of rows; `store` and `plugin` keep what outlives a task.
 Sent there by `dsgd.runtime.gang`. Begin with `member`.
 """
 

@@ -33,7 +33,7 @@ from dsgd.runtime.threads import peak_rss_bytes, run_threads
 from dsgd.runtime.worker.failures import describe
 from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
-from dsgd.runtime.worker.mailroom import MailRoom, servers_of, wants_mailboxes
+from dsgd.runtime.worker.mailboxes import MemberMailboxes, servers_of, wants_mailboxes
 from dsgd.runtime.worker.plugin import store_of
 from dsgd.runtime.worker.rendezvous import SchedulerLink, meet
 from dsgd.runtime.worker.store import JobState
@@ -217,7 +217,7 @@ class _Ends:
         Connects the members.
     transports : list of AbstractTransport
         Those of the ranks; of a member with one rank it is `between`.
-    mailroom : MailRoom or None
+    mailboxes : MemberMailboxes or None
         Where mailboxes come from, if there are any.
     refused : dict of str to int
         How many strangers were turned away, by reason.
@@ -226,7 +226,7 @@ class _Ends:
     ledgers: dict[int, RankLedger]
     between: AbstractTransport
     transports: list[AbstractTransport]
-    mailroom: MailRoom | None
+    mailboxes: MemberMailboxes | None
     refused: dict[str, int]
 
 
@@ -295,11 +295,11 @@ class _Member:
         between, refused = meet(worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s)
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
-        mailroom: MailRoom | None = None
+        mailboxes: MemberMailboxes | None = None
         if wants_mailboxes(task.mail, task.ranks_of):
-            mailroom = MailRoom(worker, job, task.fence, task.wires, between, ledgers, timeout_s)
-            cleanup.callback(mailroom.close)
-        return _Ends(ledgers, between, transports, mailroom, refused)
+            mailboxes = MemberMailboxes(worker, job, task.fence, task.wires, between, ledgers, timeout_s)
+            cleanup.callback(mailboxes.close)
+        return _Ends(ledgers, between, transports, mailboxes, refused)
 
     def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
         """Run the program on a rank, in its own thread; return what it makes, None if it fails."""
@@ -310,8 +310,8 @@ class _Member:
         if task.keeps:
             extras["keeper"] = job.kept.keepers.setdefault(number - task.ranks[0], SnapshotKeeper())
         try:
-            if ends.mailroom is not None:
-                transport.mailbox = ends.mailroom.open(number)
+            if ends.mailboxes is not None:
+                transport.mailbox = ends.mailboxes.open(number)
             rank = Rank(
                 Group(transport, task.algorithm),
                 job.abort,
@@ -335,11 +335,11 @@ class _Member:
     def _run_server(self, number: int, ends: _Ends) -> None:
         """Serve the ranks of all members until they are done, in a thread of its own."""
         mail = self._task.mail
-        assert ends.mailroom is not None  # servers talk by post
+        assert ends.mailboxes is not None  # servers talk by post
         assert mail is not None
         assert mail.serve is not None
         try:
-            with contextlib.closing(ends.mailroom.open(number)) as mailbox:
+            with contextlib.closing(ends.mailboxes.open(number)) as mailbox:
                 mail.serve(Server(mailbox, sum(self._task.ranks_of), self._job.abort), *self._args)
         except BaseException as error:
             self._failures.tell(number, error)

@@ -1,4 +1,4 @@
-"""What servers do with the letters that come, in any order: the laws of their desks."""
+"""What servers do with the messages that come, in any order: the laws of their handlers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from async_jobs import PUSHING, letter_of, make_data, make_job
+from async_jobs import PUSHING, make_data, make_job, message_of
 from dsgd.runtime.train import TrainData, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import Compute, SimulatedCluster
@@ -25,18 +25,20 @@ from dsgd.sync import (
     StalenessAware,
     StaleSynchronous,
 )
-from dsgd.sync.server import AbstractDesk, Model
+from dsgd.sync.server import AbstractServerHandler, Model
 from reference import asynchronous as reference
 
 
 class Driver:
-    """Workers with quadratic losses around a desk, driven by an order of arrivals."""
+    """Workers with quadratic losses around a handler, driven by an order of arrivals."""
 
-    def __init__(self, make_desk: Callable[[Model], AbstractDesk], n_workers: int, rate: float, rounds: int) -> None:
+    def __init__(
+        self, make_handler: Callable[[Model], AbstractServerHandler], n_workers: int, rate: float, rounds: int
+    ) -> None:
         self.x = np.linspace(-1.0, 1.0, 4)
         self.model = Model(self.x, self._step, lambda: None, n_workers, rounds)
         self.rate = rate
-        self.desk = make_desk(self.model)
+        self.handler = make_handler(self.model)
         self.seen = [self.x.copy() for _ in range(n_workers)]
         self.versions = [0] * n_workers
         self.parked: set[int] = set()
@@ -50,9 +52,9 @@ class Driver:
         g = gradient(worker, self.seen[worker])
         self.delays.append(self.model.version - self.versions[worker])
         self.parked.add(worker)
-        for other in list(self.desk.accept(worker, letter_of(g, self.versions[worker]))):
+        for other in list(self.handler.accept(worker, message_of(g, self.versions[worker]))):
             self.parked.remove(other)
-            self.desk.answer(other, self.seen[other])
+            self.handler.answer(other, self.seen[other])
             self.versions[other] = self.model.version
 
 
@@ -81,10 +83,10 @@ METHODS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 @settings(max_examples=25)
 @given(name=st.sampled_from(sorted(METHODS)), order=st.lists(st.integers(0, 2), min_size=1, max_size=40))
-def test_desks_equal_their_twins(name: str, order: list[int]) -> None:
-    """In whatever order gradients arrive, a desk leaves the model that its twin in plain numpy leaves."""
+def test_handlers_equal_their_twins(name: str, order: list[int]) -> None:
+    """In whatever order gradients arrive, a handler leaves the model that its twin in plain numpy leaves."""
     strategy, method, options = METHODS[name]
-    driver = Driver(strategy.desk, 3, 0.1, rounds=10**6)
+    driver = Driver(strategy.handler, 3, 0.1, rounds=10**6)
     twin = reference.Server(driver.x, 3, 0.1, gradient)
     for worker in reference.run(twin, order, method, **options):
         driver.arrive(worker)
@@ -95,7 +97,7 @@ def test_desks_equal_their_twins(name: str, order: list[int]) -> None:
 @pytest.mark.parametrize("n_workers", [1, 2, 5])
 def test_round_robin_gives_a_staleness_of_all_others(n_workers: int) -> None:
     """Where workers take turns, every gradient is as many steps old as there are other workers."""
-    driver = Driver(ASGD().desk, n_workers, 0.1, rounds=100)
+    driver = Driver(ASGD().handler, n_workers, 0.1, rounds=100)
     for number in range(6 * n_workers):
         driver.arrive(number % n_workers)
     assert driver.delays[n_workers:] == [n_workers - 1] * (5 * n_workers)
@@ -108,7 +110,7 @@ def test_gradients_of_a_split_are_as_stale_as_the_source_says(n_workers: int, sp
     if n_workers % split:
         pytest.skip("the source's c is a whole number")
     arrivals = n_workers // split
-    driver = Driver(StalenessAware(arrivals=arrivals).desk, n_workers, 0.01, rounds=10**6)
+    driver = Driver(StalenessAware(arrivals=arrivals).handler, n_workers, 0.01, rounds=10**6)
     for number in range(20 * n_workers):
         driver.arrive(number % n_workers)
     settled = driver.delays[2 * n_workers :]
@@ -129,7 +131,7 @@ def test_a_share_weighs_what_compensation_makes_of_a_gradient(share: float, deca
     def step(g: np.ndarray, factor: float) -> None:
         x[:] -= rate * factor * g
 
-    desk = strategy.desk(Model(x, step, lambda: None, 2, rounds=10**6))
+    handler = strategy.handler(Model(x, step, lambda: None, 2, rounds=10**6))
     for worker, weight, behind in ((0, 1.0, False), (1, share, True)):
         g = rng.standard_normal(4)
         scale = np.ones(4)
@@ -138,24 +140,24 @@ def test_a_share_weighs_what_compensation_makes_of_a_gradient(share: float, deca
             scale = 1.0 / np.sqrt(mean_square + 1e-7)
         delayed = moved - first if behind else np.zeros(4)
         moved = moved - rate * weight * (g + strength * scale * g * g * delayed)
-        desk.accept(worker, letter_of(weight * g, 0, weight))
+        handler.accept(worker, message_of(weight * g, 0, weight))
         np.testing.assert_allclose(x, moved, rtol=1e-12, atol=1e-14)
 
 
 def test_a_worker_without_rows_compensates_nothing() -> None:
     """Its share is zero, and so is what it sends: the model and the running mean stay as they are."""
     x = np.ones(3)
-    desk = DelayCompensatedASGD(decay=0.9).desk(Model(x, lambda g, factor: None, lambda: None, 2, rounds=10))
-    letter = letter_of(np.zeros(3), 0, 0.0)
-    assert list(desk.accept(1, letter)) == [1]
-    np.testing.assert_array_equal(letter.body, np.zeros(3))
+    handler = DelayCompensatedASGD(decay=0.9).handler(Model(x, lambda g, factor: None, lambda: None, 2, rounds=10))
+    message = message_of(np.zeros(3), 0, 0.0)
+    assert list(handler.accept(1, message)) == [1]
+    np.testing.assert_array_equal(message.body, np.zeros(3))
 
 
 def test_compensation_of_nothing_is_asgd() -> None:
     """Without compensation, or without delay, a compensated gradient is the gradient, bit for bit."""
     rng = np.random.default_rng(3)
     for strategy, n_workers in ((DelayCompensatedASGD(compensation=0.0), 4), (DelayCompensatedASGD(), 1)):
-        ours, plain = (Driver(s.desk, n_workers, 0.1, rounds=100) for s in (strategy, ASGD()))
+        ours, plain = (Driver(s.handler, n_workers, 0.1, rounds=100) for s in (strategy, ASGD()))
         for worker in rng.integers(0, n_workers, size=50).tolist():
             ours.arrive(worker)
             plain.arrive(worker)
@@ -174,12 +176,12 @@ def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
             x -= rate * factor * g
 
         model = Model(x, step, lambda: None, delay + 1, rounds=10**6)
-        desk, seen = ASGD().desk(model), [x.copy() for _ in range(delay + 1)]
+        handler, seen = ASGD().handler(model), [x.copy() for _ in range(delay + 1)]
         largest = []
         for number in range(600 * (delay + 1)):
             worker = number % (delay + 1)
-            desk.accept(worker, letter_of(seen[worker], 0))
-            desk.answer(worker, seen[worker])
+            handler.accept(worker, message_of(seen[worker], 0))
+            handler.answer(worker, seen[worker])
             largest.append(abs(float(x[0])))
         norms.append(max(largest[-50 * (delay + 1) :]))
     assert norms[0] < 1e-3
@@ -194,7 +196,7 @@ def test_steps_with_a_delay_are_stable_up_to_the_bound(delay: int) -> None:
 )
 def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, order: list[int]) -> None:
     """Whoever may go on has sent at most `slack` gradients more than the slowest, and the slowest may always go on."""
-    driver = Driver(StaleSynchronous(slack=slack).desk, n_workers, 0.01, rounds=10**6)
+    driver = Driver(StaleSynchronous(slack=slack).handler, n_workers, 0.01, rounds=10**6)
     sent = [0] * n_workers
     for wish in order:
         worker = next(w % n_workers for w in range(wish, wish + n_workers) if w % n_workers not in driver.parked)
@@ -215,7 +217,7 @@ def test_nobody_is_further_ahead_than_the_slack(n_workers: int, slack: int, orde
 def test_backup_workers_reach_the_end_of_every_epoch(n_workers: int, backups: int, rounds: int, seed: int) -> None:
     """In whatever order gradients come, all workers get through their epochs: none is left without an answer."""
     rng = np.random.default_rng(seed)
-    driver = Driver(BackupWorkers(backups=backups).desk, n_workers, 0.01, rounds)
+    driver = Driver(BackupWorkers(backups=backups).handler, n_workers, 0.01, rounds)
     sent = [0] * n_workers
     for epoch in range(3):
         while left := [w for w in range(n_workers) if sent[w] < (epoch + 1) * rounds and w not in driver.parked]:
@@ -233,15 +235,15 @@ def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) ->
     rng = np.random.default_rng(1)
     centre, models = rng.standard_normal(3), rng.standard_normal((n_workers, 3))
     model = Model(centre.copy(), lambda g, factor: None, lambda: None, n_workers, rounds=10**6)
-    desk, expected = AsyncEASGD(beta=0.8).desk(model), centre.copy()
+    handler, expected = AsyncEASGD(beta=0.8).handler(model), centre.copy()
     total = centre + models.sum(axis=0)
     for wish in order:
         worker = wish % n_workers
         moved = 0.8 / n_workers * (models[worker] - expected)
         expected = expected + moved
         out = np.empty(3)
-        assert list(desk.accept(worker, letter_of(models[worker], 0))) == [worker]
-        desk.answer(worker, out)
+        assert list(handler.accept(worker, message_of(models[worker], 0))) == [worker]
+        handler.answer(worker, out)
         np.testing.assert_allclose(out, moved, rtol=1e-12, atol=1e-14)
         models[worker] -= out
         np.testing.assert_allclose(model.params, expected, rtol=1e-12, atol=1e-14)
@@ -251,23 +253,23 @@ def test_elastic_exchanges_conserve_the_sum(n_workers: int, order: list[int]) ->
 def test_a_server_adds_what_is_poured() -> None:
     """Changes of all workers are added in whatever order; only who asks for it gets the model."""
     model = Model(np.zeros(2), lambda g, factor: None, lambda: None, 3, rounds=10)
-    desk = Downpour(share=0.5).desk(model)
+    handler = Downpour(share=0.5).handler(model)
     for worker, change in enumerate(([1.0, 2.0], [-3.0, 0.5], [4.0, 4.0])):
-        letter = letter_of(np.array(change), 0)
-        letter.say(wants_answer=worker != 1)
-        assert list(desk.accept(worker, letter)) == ([] if worker == 1 else [worker])
+        message = message_of(np.array(change), 0)
+        message.say(wants_answer=worker != 1)
+        assert list(handler.accept(worker, message)) == ([] if worker == 1 else [worker])
     np.testing.assert_array_equal(model.params, [1.0, 3.25])
 
 
-def test_the_lowest_score_among_as_many_letters_as_workers_leads() -> None:
+def test_the_lowest_score_among_as_many_messages_as_workers_leads() -> None:
     """A new leader comes when the counter of all is full, whoever filled it; no number leads nobody."""
     model = Model(np.zeros(1), lambda g, factor: None, lambda: None, 2, rounds=10)
-    desk = AsyncLeaderSGD().desk(model)
+    handler = AsyncLeaderSGD().handler(model)
     leaders = []
     for worker, score in enumerate([3.0, 5.0, 0.5, 0.7, np.nan, np.inf]):
-        letter = letter_of(np.array([worker + 1.0]), 0)
-        letter.score = score
-        desk.accept(worker % 2, letter)
+        message = message_of(np.array([worker + 1.0]), 0)
+        message.score = score
+        handler.accept(worker % 2, message)
         leaders.append((float(model.params[0]), model.version))
     assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]
 
@@ -277,7 +279,7 @@ def test_workers_without_rows_change_nothing(strategy: Any) -> None:
     """Two workers with rows beside others without any take the steps that they take alone, as many and at one rate."""
     job = make_job(strategy)
     shard = make_data(1)[0].shard
-    # Of unlike speeds, so that no wire decides whose letter is first.
+    # Of unlike speeds, so that no wire decides whose message is first.
     data = [TrainData(shard.rows(0, 40)), TrainData(shard.rows(40, 96))]
     nothing = TrainData(shard.rows(0, 0))
     found = []

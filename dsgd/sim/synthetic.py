@@ -15,7 +15,7 @@ from dsgd.runtime.train.fused import window_for
 from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.sync import AbstractStrategy
 
-__all__ = ["MadeRounds", "RoundKind", "are_fused"]
+__all__ = ["RoundKind", "SyntheticRounds", "are_fused"]
 
 # Rows that are drawn; longer shards repeat them.
 _N_DRAWN: Final = 512
@@ -51,7 +51,7 @@ def are_fused(rank: Rank, strategy: AbstractStrategy[Any], n_params: int) -> boo
     return window_for(rank, strategy, np.zeros(n_params)) is not None
 
 
-class MadeRounds:
+class SyntheticRounds:
     """Training on made rows, which can be timed again and again.
 
     Every row has a loss, so that every step changes the model; steps are too small to matter.
@@ -73,7 +73,7 @@ class MadeRounds:
         # A batch is counted over all ranks.
         period = {"every": kind.every, "batch": kind.every * rank.size}
         policy: Any = strategy  # a dataclass, as all strategies are
-        self._data = TrainData(_made_rows(kind, rank.number))
+        self._data = TrainData(_synthetic_rows(kind, rank.number))
         self._job = TrainJob(
             optimizer=SGD(Objective(), schedule="constant", eta0=1e-6),
             strategy=replace(policy, **{name: period[name] for name in period if name in vars(strategy)}),
@@ -89,7 +89,7 @@ class MadeRounds:
         return float(median(np.diff([record.seconds for record in history]).tolist()))
 
 
-def _made_rows(kind: RoundKind, number: int) -> Shard:
+def _synthetic_rows(kind: RoundKind, number: int) -> Shard:
     """Return the rows of a rank."""
     n = kind.every * kind.rounds
     rng = np.random.default_rng([number, kind.width])

@@ -31,7 +31,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractRejoining
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["N_WISHES", "StateKeeping"]
+__all__ = ["N_WISHES", "SnapshotSchedule"]
 
 #: Numbers that ranks add up to agree. Those of rank 0: whether to copy, whether to write, rounds to the next look; and
 #: of all ranks: whether the rank was asked to stop.
@@ -42,7 +42,7 @@ _LOOK_S: Final = 0.25
 _COPY_S: Final = 0.5
 
 
-class StateKeeping:
+class SnapshotSchedule:
     """Keeps the state of one rank, together with its peers.
 
     Parameters

@@ -1,7 +1,7 @@
 """What the scheduler remembers of a job for those who look at it: its last event and how its loss fell.
 
 The events themselves are handed on to the client and forgotten. A curve keeps at most a few hundred points: when it is
-full every second one is dropped and only every second one is taken from then on, so a diary is small however long a
+full every second one is dropped and only every second one is taken from then on, so a history is small however long a
 job runs.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple
 
-__all__ = ["JobDiary", "JobView"]
+__all__ = ["JobHistory", "JobView"]
 
 _MAX_POINTS: Final = 400
 
@@ -31,7 +31,7 @@ class JobView(NamedTuple):
         The worker of each rank.
     elapsed_s : float
         Since it was asked for, or how long it took.
-    diary : JobDiary
+    history : JobHistory
         What it has told.
     """
 
@@ -40,7 +40,7 @@ class JobView(NamedTuple):
     state: str
     places: Sequence[str]
     elapsed_s: float
-    diary: JobDiary
+    history: JobHistory
 
     @property
     def n_ranks(self) -> int:
@@ -50,7 +50,7 @@ class JobView(NamedTuple):
     @property
     def title(self) -> str:
         """What it is, for people."""
-        return self.diary.title
+        return self.history.title
 
     @property
     def name(self) -> str:
@@ -59,8 +59,8 @@ class JobView(NamedTuple):
 
 
 @dataclass
-class JobDiary:
-    """The diary of one job.
+class JobHistory:
+    """The history of one job.
 
     Parameters
     ----------

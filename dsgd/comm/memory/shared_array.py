@@ -11,11 +11,11 @@ from typing import final
 
 from dsgd.types import AnyArray
 
-__all__ = ["Commons"]
+__all__ = ["SharedArray"]
 
 
 @final
-class Commons:
+class SharedArray:
     """Where the ranks of a process leave an array for each other; see `dsgd.collectives.Group.share`.
 
     Attributes

@@ -39,7 +39,7 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["MailRoom", "servers_of", "wants_mailboxes"]
+__all__ = ["MemberMailboxes", "servers_of", "wants_mailboxes"]
 
 
 def wants_mailboxes(mail: Mail | None, ranks_of: Sequence[int]) -> bool:
@@ -53,7 +53,7 @@ def servers_of(mail: Mail | None, member: int, ranks_of: Sequence[int]) -> range
     return range(first + member, first + n_servers, len(ranks_of))
 
 
-class MailRoom:
+class MemberMailboxes:
     """Where the ranks and servers of one member get their mailboxes; made by all members at once.
 
     Parameters

@@ -37,17 +37,17 @@ from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits, sort
 from dsgd.runtime.pools import count_cores
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["Deal", "deal_rows", "pack_for_threads"]
+__all__ = ["Partition", "pack_for_threads", "partition_rows"]
 
 Packed = TypeVar("Packed")
 
-# Keys of dealing must say nothing about the order in which a rank walks its rows, which is drawn from the same seed.
+# Keys of a partition must say nothing about the order in which a rank walks its rows, drawn from the same seed.
 _SALT = 0xD6E8FEB86659FD93
 
 
 @dataclass(frozen=True)
-class Deal:
-    """The rows of every block; blocks are numbered rank by rank. Made by `deal_rows`.
+class Partition:
+    """The rows of every block; blocks are numbered rank by rank. Made by `partition_rows`.
 
     Parameters
     ----------
@@ -92,7 +92,7 @@ class Deal:
         return list(blocks) if self.order is None else sorted(blocks, key=lambda k: (k % self.pieces, k))
 
 
-def deal_rows(
+def partition_rows(
     X: Any,
     sample_weight: FloatVector | None,
     n_ranks: int,
@@ -100,8 +100,8 @@ def deal_rows(
     pieces: int = 1,
     seed: int | None = None,
     prints: Words | None = None,
-) -> Deal:
-    """Deal the rows of an array to ranks.
+) -> Partition:
+    """Assign the rows of an array to ranks.
 
     Parameters
     ----------
@@ -120,13 +120,13 @@ def deal_rows(
 
     Returns
     -------
-    Deal
+    Partition
         The rows of every block.
     """
     n_rows = int(X.shape[0])
     visits = None if sample_weight is None else count_visits(np.asarray(sample_weight, np.float64))
     if seed is None or n_ranks == 1:
-        return Deal(_stops(visits, None, n_rows, n_ranks), pieces)
+        return Partition(_stops(visits, None, n_rows, n_ranks), pieces)
     if prints is None:
         prints = fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:])))
     order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
@@ -135,7 +135,7 @@ def deal_rows(
     rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
     for rank, (start, stop) in enumerate(pairwise(stops)):
         rank_of[order[start:stop]] = rank
-    return Deal(stops, pieces, np.argsort(rank_of, kind="stable"))
+    return Partition(stops, pieces, np.argsort(rank_of, kind="stable"))
 
 
 def pack_for_threads(
@@ -157,7 +157,7 @@ def pack_for_threads(
     pack : callable
         Called as ``pack(blocks, rank)``, in a thread of its own; packs the blocks of a rank.
     seed : int or None
-        See `deal_rows`.
+        See `partition_rows`.
     by_index : bool, default False
         Whether `pack` also takes a `dsgd.local.blocks.Selection` in the place of X, so that rows are copied once.
 
@@ -167,16 +167,16 @@ def pack_for_threads(
         What `pack` has returned for each rank.
     """
     if n_ranks == 1:
-        return [pack([deal_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
+        return [pack([partition_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
     with ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
         whole = readable(rows[0]) if by_index and seed is not None else None
         prints = None if whole is None else _fingerprints(whole, n_ranks, threads)
-        deal = deal_rows(rows[0], rows[2], n_ranks, seed=seed, prints=prints)
+        partition = partition_rows(rows[0], rows[2], n_ranks, seed=seed, prints=prints)
 
         def share(rank: int) -> Packed:
             if whole is None or prints is None:
-                return pack([deal.block(rows, rank)], rank)
-            mine = np.asarray(deal.rows(rank))
+                return pack([partition.block(rows, rank)], rank)
+            mine = np.asarray(partition.rows(rank))
             chosen = Selection(whole, mine, prints, int(rows[0].shape[1]))
             y, weights = (None if column is None else column[mine] for column in rows[1:])
             return pack([(chosen, y, weights)], rank)

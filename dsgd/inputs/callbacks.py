@@ -19,7 +19,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
 from dsgd.progress.lines import PrintedLines
 
-__all__ = ["announced", "wrap_callbacks"]
+__all__ = ["notifies_callbacks", "wrap_callbacks"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -27,11 +27,11 @@ R = TypeVar("R")
 _SKLEARN_HOOKS: Final = ("setup", "on_fit_task_begin", "on_fit_task_end", "teardown")
 
 
-def announced(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
+def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
     """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains."""
 
     @functools.wraps(method)
-    def announcing(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+    def notifying(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
         given = getattr(estimator, "_skl_callbacks", [])
         callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]
         # scikit-learn's protocol is about `fit` alone.
@@ -55,7 +55,7 @@ def announced(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[
             train = with_callbacks(train)  # tears them down, whatever happens
         return train(estimator)
 
-    return announcing
+    return notifying
 
 
 def _told(

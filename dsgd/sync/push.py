@@ -19,10 +19,10 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractDesk, AbstractServerStrategy, Letter, Model, PushState, meet, push
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
 from dsgd.types import FloatVector
 
-__all__ = ["AbstractPushStrategy", "SteppingDesk"]
+__all__ = ["AbstractPushStrategy", "SteppingHandler"]
 
 
 class AbstractPushStrategy(AbstractServerStrategy[PushState]):
@@ -78,7 +78,7 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
 
 
 @final
-class SteppingDesk(AbstractDesk):
+class SteppingHandler(AbstractServerHandler):
     """Takes a step with each gradient and answers at once.
 
     Parameters
@@ -90,9 +90,9 @@ class SteppingDesk(AbstractDesk):
     def __init__(self, model: Model) -> None:
         self._model = model
 
-    def accept(self, worker: int, letter: Letter) -> tuple[int, ...]:
-        """Take a step; see `AbstractDesk.accept`."""
-        self._model.step(letter.body, 1.0)
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        """Take a step; see `AbstractServerHandler.accept`."""
+        self._model.step(message.body, 1.0)
         self._model.version += 1
         return (worker,)
 
