@@ -74,7 +74,7 @@ def run_on_threads(
         Whatever the first rank that failed has raised.
     """
     begin = time.perf_counter()
-    gang = ThreadGang(program, data, args, mail, on_event, given)
+    gang = ThreadGang(len(data), mail, on_event, given)
     size, abort = gang.size, gang.abort
     ledgers = [RankLedger(r) for r in range(gang.n_ends)]
     transports = inproc.connect(size, timeout_s=timeout_s, ledgers=ledgers[:size], aborts=[abort] * size)
@@ -82,20 +82,22 @@ def run_on_threads(
     for transport, mailbox in zip(transports, mailboxes, strict=False):
         transport.mailbox = mailbox
     n_threads = max(1, count_cores() // size)
+    values: list[Any] = [None] * size
 
     def work(number: int) -> None:
         if number >= size:
             with gang.watching(number, mailboxes[number]):
-                gang.serve(Server(mailboxes[number], size, abort))
+                gang.serve(Server(mailboxes[number], size, abort), args)
             return
         transport = transports[number]
         with gang.watching(number, transport, transport.mailbox):
-            group = Group(transport, algorithm)
+            rank = gang.rank(Group(transport, algorithm), n_threads)
             # A rank alone has all cores, and the pools of its process are as the user has set them.
             with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
-                gang.train(group, n_threads)
+                values[number] = program(rank, data[number], *args)
 
-    value = gang.run(work)
+    run_threads(work, range(gang.n_ends), abort)
+    gang.raise_first()
     stats = [
         {
             "rank": r,
@@ -108,20 +110,16 @@ def run_on_threads(
         for r in range(size)
     ]
     ledger = Ledger([keeper.records() for keeper in ledgers], elapsed_s=time.perf_counter() - begin)
-    return GangResult(value, stats, ledger)
+    return GangResult(values[0], stats, ledger)
 
 
 class ThreadGang:
-    """What ranks and servers that are threads of this process run, what stops all of them, and what comes of it.
+    """What ranks and servers that are threads of this process share: what stops all of them, and their errors.
 
     Parameters
     ----------
-    program : RankProgram
-        Called as ``program(rank, data[r], *args)``.
-    data : sequence
-        What each rank works on, by rank.
-    args : tuple
-        Further arguments, the same objects for every rank.
+    size : int
+        How many ranks there are.
     mail : Mail or None
         Which servers come after the ranks; None stands for none.
     on_event : callable or None
@@ -140,38 +138,22 @@ class ThreadGang:
     """
 
     def __init__(
-        self,
-        program: RankProgram,
-        data: Sequence[Any],
-        args: tuple[Any, ...],
-        mail: Mail | None,
-        on_event: Callable[[Mapping[str, Any]], None] | None,
-        given: Any,
+        self, size: int, mail: Mail | None, on_event: Callable[[Mapping[str, Any]], None] | None, given: Any
     ) -> None:
-        self._program, self._data, self._args = program, data, args
         self.mail = Mail(in_pairs=True) if mail is None else mail
-        self.size = len(data)
+        self.size = size
         self.n_ends = self.size + self.mail.n_servers
         self.abort = AbortFlag()
         self._enough = threading.Event()
         self._of_first: dict[str, Any] = {"given": given}
         if on_event:
             self._of_first["publish"] = heeding(on_event, self._enough)
-        self._value: Any = None
         self._errors: list[tuple[int, BaseException]] = []
 
-    def run(self, work: Callable[[int], None]) -> Any:
-        """Call `work` for every rank and server, see `run_threads`; return what the program returned on rank 0.
-
-        Raises
-        ------
-        Exception
-            Whatever the first rank that failed has raised.
-        """
-        run_threads(work, range(self.n_ends), self.abort)
+    def raise_first(self) -> None:
+        """Raise what the first rank or server that failed has raised, if one has; called when all have ended."""
         if self._errors:
             raise root_cause(self._errors)
-        return self._value
 
     @contextlib.contextmanager
     def watching(self, number: int, *ends: AbstractTransport | AbstractMailbox | None) -> Iterator[None]:
@@ -187,18 +169,15 @@ class ThreadGang:
                 if end is not None:
                     end.close()
 
-    def train(self, group: Group, n_threads: int = 1) -> None:
-        """Run the program on a rank."""
+    def rank(self, group: Group, n_threads: int = 1) -> Rank:
+        """Return what the program of a rank is given."""
         own = self._of_first if group.rank == 0 else {}
-        rank = Rank(group, self.abort, n_threads=n_threads, enough=self._enough, **own)
-        value = self._program(rank, self._data[group.rank], *self._args)
-        if group.rank == 0:
-            self._value = value
+        return Rank(group, self.abort, n_threads=n_threads, enough=self._enough, **own)
 
-    def serve(self, server: Server) -> None:
-        """Run what servers run."""
+    def serve(self, server: Server, args: tuple[Any, ...]) -> None:
+        """Run what servers run, with the arguments of the program."""
         assert self.mail.serve is not None  # a gang without it has no servers
-        self.mail.serve(server, *self._args)
+        self.mail.serve(server, *args)
 
 
 def peak_rss_bytes() -> int:

@@ -24,7 +24,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
-from dsgd.runtime.threads import ThreadGang, peak_rss_bytes
+from dsgd.runtime.threads import ThreadGang, peak_rss_bytes, run_threads
 from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
 from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
@@ -129,13 +129,14 @@ class SimulatedCluster:
         """
         if len(data) != self.ranks:
             raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
-        gang = ThreadGang(program, data, args, mail, on_event, given)
+        gang = ThreadGang(len(data), mail, on_event, given)
         turns = Turns(gang.n_ends, gang.abort)
         network = network_for(self.network)
         fabric = Fabric(network, turns)
         # To look at a virtual clock costs nothing, so every round is timed.
         ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
         transports = self._transports(fabric, ledgers, gang)
+        values: list[Any] = [None] * gang.size
 
         def work(number: int) -> None:
             transport = transports[number]
@@ -143,10 +144,10 @@ class SimulatedCluster:
                 with gang.watching(number, transport, transport.mailbox):
                     turns.begin(number)
                     if number < self.ranks:
-                        gang.train(Group(transport, algorithm))
+                        values[number] = program(gang.rank(Group(transport, algorithm)), data[number], *args)
                         return
                     assert transport.mailbox is not None  # servers talk by post
-                    gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked))
+                    gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked), args)
             finally:
                 # Only now: to close its ends wakes peers, which only the rank whose turn it is may do.
                 turns.end(number)
@@ -154,7 +155,8 @@ class SimulatedCluster:
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.
         with limit_pools(1):
-            value = gang.run(work)
+            run_threads(work, range(gang.n_ends), gang.abort)
+        gang.raise_first()
         stats = [
             {
                 "rank": r,
@@ -169,7 +171,7 @@ class SimulatedCluster:
             for r in range(self.ranks)
         ]
         last_s = max(transport.clock.now for transport in transports)
-        return GangResult(value, stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
+        return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
 
     def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
         """Return the ends of all ranks and servers, with what ranks of one process share and their mailboxes."""
