@@ -64,6 +64,12 @@ def real(name: str, *, sparse: bool) -> Callable[[], tuple[Any, Any]]:
     return read
 
 
+def letter(n: int) -> tuple[Any, Any]:
+    """Return the first n letters, dense: 325 pairs of some 300 rows each."""
+    X, y = real("letter", sparse=False)()
+    return X[:n], y[:n]
+
+
 #: name -> (reader, C)
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
     "a9a csr": (real("a9a", sparse=True), 1.0),
@@ -74,6 +80,7 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
     "mnist-10k": (lambda: mnist(10_000), 10.0),
     "mnist-6k": (lambda: mnist(6000), 1.0),
     "letter": (real("letter", sparse=False), 1.0),
+    "letter-4k": (lambda: letter(4000), 1.0),
     "usps": (real("usps", sparse=False), 1.0),
     "digits": (lambda: load_digits(return_X_y=True), 1.0),
     "generated 60k x 20": (lambda: generated(60_000), 1.0),

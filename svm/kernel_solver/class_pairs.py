@@ -35,6 +35,9 @@ __all__ = ["ClassPairs"]
 _LARGEST, _WIDEST = 2000, 4096
 #: From so many classes on a sample is a member of some pair often enough that all values within its class pay.
 _MANY_CLASSES = 5
+#: Members that a round adds, at least. Where all values are no more than so many cheap ones, all samples are members at
+#: once, as with the solver of one problem: the machine is then the same to rounding, whichever of the two finds it.
+_FEWEST, _AT_ONCE = 16, 30_000
 #: Steps of a call, and rounds and proofs together, at most: an interrupt waits for it.
 _STEPS, _RECORDS = 50_000, 256
 
@@ -55,7 +58,7 @@ class ClassPairs:
     pool : Pool
         Threads.
     cache_bytes : int
-        Bytes that may be held; with none no pair is solved here.
+        Bytes that may be held; with none no pair is a small one.
     """
 
     def __init__(
@@ -67,9 +70,10 @@ class ClassPairs:
         self.n_evaluations = 0
         self._order = np.argsort(codes, kind="stable")
         self._ends = np.concatenate([[0], np.cumsum(counts)])
-        self._small = {(a, b) for a, b in combinations(range(len(counts)), 2) if counts[a] + counts[b] <= _LARGEST}
-        if not self._small or not cache_bytes or not _can_take(kernel, X, len(first), cache_bytes):
-            self._small = set()
+        pairs = combinations(range(len(counts)), 2) if cache_bytes else ()
+        self._small = {(a, b) for a, b in pairs if counts[a] + counts[b] <= _LARGEST}
+        self._is_on = bool(self._small) and _can_take(kernel, X, len(first), cache_bytes)
+        if not self._is_on:
             return
         self._kind = (KINDS[kernel.name], float(kernel.gamma), float(kernel.coef0), float(kernel.degree))
         self._numbers = first[self._order]
@@ -105,11 +109,11 @@ class ClassPairs:
 
     def takes(self, pair: tuple[int, int]) -> bool:
         """Return whether a pair is solved here."""
-        return pair in self._small
+        return self._is_on and pair in self._small
 
     def samples(self, pair: tuple[int, int]) -> IntVector:
-        """Return the samples of a pair, shape (n,); of one solved here those of the first class come first."""
-        if not self.takes(pair):  # in the order of content: both are mixed, so neither leads the first blocks
+        """Return the samples of a pair, shape (n,); of a small one those of the first class come first."""
+        if pair not in self._small:  # in the order of content: both are mixed, so neither leads the first blocks
             return np.flatnonzero((self._codes == pair[0]) | (self._codes == pair[1]))
         return np.concatenate([self._order[self._ends[code] : self._ends[code + 1]] for code in pair])
 
@@ -169,6 +173,7 @@ class ClassPairs:
             (dual.y, dual.p, dual.upper, alpha, dual.group),
             float(tol),
             limit,
+            n if n * n * (1.0 + self._width / 32.0) <= _AT_ONCE else _FEWEST,
             pool.lend(8 * n * (2 * n + self._width)).view(np.float64),
             u,
             told,

@@ -29,8 +29,8 @@ _RBF, _POLY, _SIGMOID, GIVEN = 1, 2, 3, 4
 #: What a call tells, in this order; then the threshold of each group.
 TOLD = ("status", "n_iter", "n_records", "gap", "duality_gap", "objective", "n_evaluations")
 
-#: Members that a round adds, at least, and in units of those there are.
-_FEWEST, _SHARE = 16, 0.25
+#: Members that a round adds, in units of those there are.
+_SHARE = 0.25
 #: How far a round closes the gap of its members; the last go to the tolerance.
 _BY_ROUND = 0.1
 #: Proofs that may fail.
@@ -156,7 +156,7 @@ def _renew(flat, slots, y, alpha, u):  # type: ignore[no-untyped-def]
 
 
 @kernel
-def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, memory, u, told, records):  # type: ignore[no-untyped-def]
+def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fewest, memory, u, told, records):  # type: ignore[no-untyped-def]
     """Solve the dual of a pair of classes; `alpha` and `u` change, ``told`` and ``records`` are set.
 
     Parameters
@@ -175,8 +175,8 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, me
         Signs, linear term, upper bounds, variables, groups.
     tol : float
         The gap to reach.
-    limit : int
-        Steps at most.
+    limit, fewest : int
+        Steps at most; members that a round adds at least. With as many as there are samples all are members at once.
     memory : array, shape (2 n² + n width,)
         Scratch.
     u : array, shape (n,)
@@ -222,8 +222,15 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, me
             break
         records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed
         at += 1
-        fresh = max(1, max(_FEWEST, int(_SHARE * held)) // (2 * n_groups))
-        fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+        if fewest < n:
+            fresh = max(1, max(fewest, int(_SHARE * held)) // (2 * n_groups))
+            fresh = pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, held, fresh, keys, picked)
+        else:
+            fresh = 0
+            for k in range(n):
+                if slot_of[k] < 0:
+                    slot_of[k], picked[fresh] = held + fresh, k
+                    fresh += 1
         has_grown = fresh > 0
         if has_grown:
             computed += fill_rows(kernel_of, rows, order, own, own_at, starts, picked[:fresh], held, room, flat)
