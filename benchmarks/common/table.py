@@ -57,3 +57,5 @@ def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
             live.refresh()
 
         yield line
+    if not console.is_terminal:
+        console.line()

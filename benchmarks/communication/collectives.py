@@ -182,13 +182,11 @@ def print_virtual() -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add numbers of ranks, and what is not measured."""
     parser.add_argument("--ranks", type=int, nargs="+", default=[2, 4], help="numbers of processes")
     parser.add_argument("--packing", action="store_true", help="print what trees and rings carry in a DGX-1V")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     if options.packing:
         print_packing()
         print_virtual()

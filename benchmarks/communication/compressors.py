@@ -186,14 +186,12 @@ def auto(rows: Rows) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add lengths."""
     parser.add_argument("--n", type=int, default=4_000_000, help="entries of the vector that is compressed")
     parser.add_argument("--select", type=int, default=25_000_000, help="entries to select from")
     parser.add_argument("--auto", action="store_true", help="count bytes of training on wide sparse rows")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     if options.quick:
         options.n, options.select = 400_000, 2_500_000
     torch.set_num_threads(1)

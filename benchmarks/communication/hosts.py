@@ -318,7 +318,6 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the hosts, the networks and the problem."""
     parser.add_argument("--hosts", type=int, default=4, help="hosts with workers (default: %(default)s)")
     parser.add_argument("--workers-per-host", type=int, default=1, help="worker processes on each (%(default)s)")
     parser.add_argument("--threads", type=int, default=1, help="threads of each worker (default: %(default)s)")
@@ -333,7 +332,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(args: argparse.Namespace, rows: Rows) -> None:
-    """Train on networks of every rate, one after the other."""
     if args.hosts < 1 or args.workers_per_host < 1:
         raise SystemExit("--hosts and --workers-per-host must be at least 1")
     if args.quick:

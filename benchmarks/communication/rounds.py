@@ -90,7 +90,6 @@ def measure(name: str, X: Any, y: Any, client: Client, n_epochs: int) -> dict[st
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     data = load_or_generate("ijcnn1", split="train", dtype=np.float32, dense=True)
     X, y = data.X, data.y
     if options.quick:

@@ -47,12 +47,10 @@ def measure(client: Any, X: Any, y: Any, every: int, epochs: int) -> tuple[float
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the length of a fit."""
     parser.add_argument("--epochs", type=int, default=20)
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     if options.quick:
         options.epochs = 2
     ijcnn1 = load_or_generate("ijcnn1")

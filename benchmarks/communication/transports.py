@@ -358,12 +358,10 @@ def show(rows: list[dict[str, Any]], methods: list[str], operation: str) -> None
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add where MPI is."""
     parser.add_argument("--mpi-python", default=sys.executable, help="an interpreter with mpi4py")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     found: list[dict[str, Any]] = []
     methods = []
     for method in options.only:

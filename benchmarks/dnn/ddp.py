@@ -149,13 +149,11 @@ def nothing(blocks: object, rank: int) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add ranks and rows."""
     parser.add_argument("--ranks", type=int, nargs="+", default=[2])
     parser.add_argument("--batch", type=int, default=32, help="rows of a rank in a step")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     batch = 8 if options.quick else options.batch
     heads = ("DDP ms/step:.3f", "dsgd ms/step:.3f", "ratio:.3f", "difference:.1e", "without kinks:.1e")
     with table(f"steps of {batch} rows of a rank, medians of {options.repeats} turns", "ranks", *heads) as line:

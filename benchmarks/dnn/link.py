@@ -89,7 +89,6 @@ def inside(options: argparse.Namespace) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the link and the network."""
     parser.add_argument("--rate", default="1gbit", help="bits per second of the network cards (default: %(default)s)")
     parser.add_argument("--hidden", type=int, default=400, help="units of the hidden layer (default: %(default)s)")
     parser.add_argument("--batch", type=int, default=64, help="rows of a rank in a step (default: %(default)s)")
@@ -97,7 +96,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure, print the table and append its rows."""
     if options.quick:
         options.hidden, options.batch, options.steps = 100, 8, 3
     check_machine()

@@ -46,12 +46,10 @@ N_EPOCHS = 2
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add numbers of processes."""
     parser.add_argument("--ranks", type=int, nargs="+", default=[1, 2, 4], help="numbers of processes")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure, predict, print a table, and append rows."""
     ranks, cores = [1, 2] if options.quick else options.ranks, len(os.sched_getaffinity(0))
     torch.set_num_threads(1)
     with contextlib.ExitStack() as stack:

@@ -243,7 +243,6 @@ def summarise_soak(path: str) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add libraries, the wait and the table of a soak."""
     parser.add_argument("--libraries", nargs="+", choices=LIBRARIES, default=list(LIBRARIES))
     parser.add_argument("--wait-s", type=float, default=40.0, help="how long an answer is waited for")
     parser.add_argument("--soak", metavar="ROWS", help="print the table of a soak and measure nothing")
@@ -256,7 +255,6 @@ def inside(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure what is asked for."""
     if options.soak:
         summarise_soak(options.soak)
         return

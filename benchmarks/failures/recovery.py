@@ -111,7 +111,6 @@ def fit(client: Client, data: Any, policy: str, kill_after_s: float | None, **op
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add fits that run to the end."""
     parser.add_argument("--fits", type=int, default=3, help="fits to the end, per policy")
 
 

@@ -73,7 +73,6 @@ def probed_row_s(model: CostModel, load: Workload, blocks: Any, client: Any) -> 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the number of workers."""
     parser.add_argument("--workers", type=int, default=2)
 
 
@@ -99,7 +98,6 @@ def measure(options: argparse.Namespace, data: Any) -> dict[tuple[str, int], lis
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure, and print the predictions beside it."""
     data = {name: load_or_generate(name, n_rows=CASES[name]) for name in options.only}
     found = measure(options, data)
     errors: dict[str, list[float]] = {}

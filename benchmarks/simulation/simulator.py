@@ -97,12 +97,10 @@ def speed(rows: Rows) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add numbers of workers."""
     parser.add_argument("--workers", type=int, nargs="*", default=[2, 4])
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     if options.quick:
         options.workers = [2]
     predictions(options.workers, options.repeats, rows)

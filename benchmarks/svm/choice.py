@@ -68,14 +68,12 @@ def generated() -> tuple[str, Any, Any, Any, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the cost, the patience and the set."""
     parser.add_argument("--cost", type=float, default=10.0, help="C")
     parser.add_argument("--limit", type=float, default=30.0, help="longest fit, in seconds, as a guess")
     parser.add_argument("--generated", action="store_true", help="the generated set")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure, and print a line per fit."""
     name, X, y, X_test, y_test = generated() if options.generated or options.quick else forest()
     alive = dict.fromkeys(options.only, 0.0)
     for method in alive:  # load compiled kernels

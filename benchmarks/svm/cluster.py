@@ -21,12 +21,12 @@ from typing import Any
 
 import numpy as np
 from distributed import Client
-from sklearn.datasets import make_classification
 
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed, waiting_share
 from benchmarks.common.workers import workers
+from benchmarks.svm.peers import generated
 from dsgd.svm import SVC
 from dsgd.svm.kernels.functions import Kernel, prepare
 from dsgd.svm.kernels.rows import span
@@ -41,11 +41,6 @@ CASES = ("ranks", "solvers")
 
 CACHE_MB = 400
 BURST_S = 0.4
-
-
-def generated(n: int) -> tuple[Any, Any]:
-    """Return a noisy problem of n rows and 20 features, that of `benchmarks.svm.peers`."""
-    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
 
 
 @contextlib.contextmanager
@@ -186,13 +181,11 @@ def compare_solvers(n: int, rows: Rows) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add numbers of rows."""
     parser.add_argument("--rows", type=int, default=60_000, help="rows of the comparison of ranks")
     parser.add_argument("--pairwise-rows", type=int, default=4_000, help="rows of the comparison of solvers")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Run both comparisons."""
     if (os.cpu_count() or 1) < 2:
         print("one core only: two ranks cannot be faster here")
     if options.quick:

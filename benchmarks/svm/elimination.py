@@ -36,6 +36,7 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.suite import child
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
+from benchmarks.svm.peers import generated
 from dsgd.datasets import load
 from dsgd.errors import DatasetError
 
@@ -47,13 +48,8 @@ REPEATS = (3, 1)
 PRESETS = ["none", "auto", "multi", "single", "libsvm", "aggressive", "average", "conservative"]
 
 
-def clean(n: int) -> tuple[Any, Any]:
-    """Return n rows of 20 features of which few are near the boundary."""
-    return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
-
-
 def noisy(n: int) -> tuple[Any, Any]:
-    """Return the same with a fifth of the labels drawn at random, so more than half of the rows end as vectors."""
+    """Return the same with a fifth of the labels drawn at random: more than half of the rows end as vectors."""
     return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.2, random_state=0)
 
 
@@ -73,8 +69,8 @@ def real(name: str, n: int, positive: Any = None) -> tuple[Any, Any]:
 
 #: name -> (rows by number, number of rows, parameters)
 CASES: dict[str, tuple[Callable[[int], tuple[Any, Any]], int, dict[str, float]]] = {
-    "clean 20k": (clean, 20_000, {"C": 10.0}),
-    "clean 60k": (clean, 60_000, {"C": 10.0}),
+    "clean 20k": (generated, 20_000, {"C": 10.0}),
+    "clean 60k": (generated, 60_000, {"C": 10.0}),
     "noisy 20k": (noisy, 20_000, {"C": 1.0}),
     "noisy 60k": (noisy, 60_000, {"C": 1.0}),
     "checkerboard 20k": (checkerboard, 20_000, {"C": 100.0, "gamma": 10.0}),
@@ -215,7 +211,6 @@ def compare(name: str, presets: list[str], cache: Cache, repeats: int, quick: bo
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add presets and caches."""
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="only these, besides none")
     parser.add_argument("--share", nargs="+", type=float, default=[], help="caches as shares of the kernel")
     parser.add_argument("--megabytes", nargs="+", type=float, default=[], help="caches in megabytes")
@@ -234,7 +229,6 @@ def inside(options: argparse.Namespace) -> None:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Run all sets and print their tables."""
     presets, caches = ["none", *(p for p in options.preset if p != "none")], caches_of(options)
     if options.slower:
         presets = ["none", "auto"]

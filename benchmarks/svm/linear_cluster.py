@@ -109,14 +109,12 @@ def compare(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add losses and solvers."""
     parser.add_argument("--loss", choices=list(METHODS), help="one loss only")
     parser.add_argument("--solvers", nargs="+", help="these alone")
     parser.add_argument("--rounds", type=int, default=100, help="most rounds of CoCoA+ alone")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     warnings.simplefilter("ignore")  # CoCoA+ alone is stopped on purpose
     for name, X, y, C in data_sets(options.quick, options.only):
         for loss in METHODS if options.loss is None else (options.loss,):

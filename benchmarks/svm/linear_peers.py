@@ -160,7 +160,6 @@ def clock(name, X, y, loss: str, C: float, repeats: int, plan: dict[str, Any], r
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the loss, the patience and plans."""
     parser.add_argument("--loss", choices=["hinge", "squared_hinge"], help="one loss alone")
     parser.add_argument("--budget", type=float, default=120.0, help="seconds after which a method's ladder ends")
     parser.add_argument("--scout", help="file of the tolerances that are needed: find them and add them")
@@ -168,7 +167,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     warnings.simplefilter("ignore")  # peers stop at loose tolerances on purpose
     path = Path(options.scout or options.timed or os.devnull)
     plans = json.loads(path.read_text() or "{}") if path.exists() else {}

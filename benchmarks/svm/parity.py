@@ -156,7 +156,6 @@ def compare(name: str, presets: list[str], limit: int | None, rows: Rows, line: 
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add presets."""
     parser.add_argument("--preset", nargs="+", choices=PRESETS, default=PRESETS, help="only these")
 
 

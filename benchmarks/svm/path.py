@@ -17,11 +17,11 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
-from sklearn.datasets import make_classification
 
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
+from benchmarks.svm.peers import generated
 from dsgd.datasets import load
 from dsgd.errors import DatasetError
 from dsgd.svm import SVC, screen, svm_path
@@ -37,11 +37,6 @@ GRIDS: dict[str, tuple[list[float], list[float]]] = {
     "fine, larger C": ([float(c) for c in 1.0 * 1.05 ** np.arange(12)], [1.0]),
     "C and gamma": ([0.3, 1.0, 3.0, 10.0], [0.25, 1.0, 4.0]),
 }
-
-
-def generated() -> tuple[Any, Any]:
-    """Return a noisy problem of 20000 rows and 20 features."""
-    return make_classification(20_000, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
 
 
 def real(name: str) -> Callable[[], tuple[Any, Any]]:
@@ -64,7 +59,7 @@ def mnist() -> tuple[Any, Any]:
 #: name -> (reader, grids)
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], list[str]]] = {
     "a9a": (real("a9a"), list(GRIDS)),
-    "generated 20k x 20": (generated, list(GRIDS)),
+    "generated 20k x 20": (lambda: generated(20_000), list(GRIDS)),
     "mnist-6k": (mnist, ["C and gamma"]),
 }
 STEPS = (1.01, 1.05, 1.2, 2.0)
@@ -136,14 +131,12 @@ def certify(name: str, limit: int | None, rows: Rows) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add grids, the cache and how many rows."""
     parser.add_argument("--grid", nargs="+", choices=list(GRIDS), help="only these grids", metavar="GRID")
     parser.add_argument("--cache-mb", type=float, default=400.0)
     parser.add_argument("--rows", type=int, help="only so many rows")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Run all sets and grids and print their tables."""
     limit = 2000 if options.quick else options.rows
     for name in options.only:
         try:

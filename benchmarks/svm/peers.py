@@ -201,13 +201,11 @@ def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[s
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add solvers."""
     parser.add_argument("--solver", action="append", help="only this solver, besides dsgd; can be repeated")
     parser.add_argument("--once", action="append", default=[], help="fit this solver once only; can be repeated")
 
 
 def run(arguments: argparse.Namespace, rows: Rows) -> None:
-    """Run all sets and print their lines."""
     only = ["dsgd", *arguments.solver] if arguments.solver else []
     for name in arguments.only:
         compare(name, arguments.repeats, 4000 if arguments.quick else None, rows, only, arguments.once)

@@ -97,7 +97,6 @@ def compare(name: str, n_test: int, repeats: int, rows: Rows, line: Callable[...
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Run all sets and print the table."""
     times = ("dsgd, s:.3f", "scikit-learn, s:.3f", "times faster:.1f", "differ by:.0e")
     memory = ("peak MB:.0f", "MB of the matrix:.0f")
     with table("decision values", "set", "rows", "support vectors", *times, *memory) as line:

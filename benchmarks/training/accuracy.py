@@ -18,6 +18,7 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
 from benchmarks.common.workers import workers
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.datasets import load
@@ -41,7 +43,7 @@ QUICK = "one seed"
 REPEATS = (3, 1)
 
 #: Name, and what differs from the defaults; the same for both libraries.
-CASES: dict[str, dict[str, Any]] = {
+EQUAL: dict[str, dict[str, Any]] = {
     "ijcnn1": {"alpha": 1e-4, "average": True},
     "a9a": {"alpha": 1e-4, "average": True},
     "w8a": {"alpha": 1e-4, "average": True},
@@ -70,6 +72,7 @@ DEFAULT_SETS: dict[str, int | None] = {
     "mnist": 6_000,
     "news20": 4_000,
 }
+CASES = tuple({**EQUAL, **DEFAULT_SETS})
 REGRESSION = {"cadata"}
 SMALL = {"wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
 
@@ -111,10 +114,10 @@ def as_plain(X: Any) -> Any:
     return X
 
 
-def compare(name: str, seeds: range, client: Client, rows: Rows) -> str:
-    """Run one dataset; return its line of the table."""
+def compare(name: str, seeds: range, client: Client, rows: Rows, line: Callable[..., None]) -> None:
+    """Run one dataset and print its line."""
     X, y, X_test, y_test = split(name)
-    options = {"max_iter": EPOCHS, "tol": None, **CASES[name]}
+    options = {"max_iter": EPOCHS, "tol": None, **EQUAL[name]}
     regression = name == "cadata"
     plain, ours = (PlainRegressor, SGDRegressor) if regression else (PlainClassifier, SGDClassifier)
     X_plain, X_test_plain = as_plain(X), as_plain(X_test)
@@ -135,13 +138,11 @@ def compare(name: str, seeds: range, client: Client, rows: Rows) -> str:
     majority = float("nan") if regression else np.unique(y_test, return_counts=True)[1].max() / len(y_test)
     means = [100 * np.mean(scores[method]) for method in methods]
     gaps = [mean - means[0] for mean in means[1:]]
-    verdict = "yes" if min(gaps) >= -0.5 else "NO"
-    cells = " ".join(f"{mean:12.2f}" for mean in means)
-    return f"{name:>16} {100 * majority:9.2f} {cells} {min(gaps):+10.2f} {verdict:>8}"
+    line(name, 100 * majority, *means, min(gaps), "yes" if min(gaps) >= -0.5 else "NO")
 
 
-def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Rows) -> str:
-    """Run one dataset with the defaults of both libraries; return its line of the table."""
+def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Rows, line: Callable[..., None]) -> None:
+    """Run one dataset with the defaults of both libraries and print its line."""
     X, y, X_test, y_test = split(name)
     most = DEFAULT_SETS[name]
     X, y = X[:most], y[:most]
@@ -164,15 +165,13 @@ def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Row
             rows.add(case=name, method=method, seed=seed, score=score, epochs=int(model.n_iter_), **options, **spent)
     means = {method: values.mean() for method, values in scores.items()}
     spreads = {method: values.std(ddof=1) if len(seeds) > 1 else np.nan for method, values in scores.items()}
-    cells = " ".join(f"{means[method]:9.2f} ({spreads[method]:4.2f})" for method in methods)
+    cells = (f"{means[method]:.2f} ({spreads[method]:.2f})" for method in methods)
     error = np.hypot(spreads["scikit-learn"], spreads["one thread"]) / np.sqrt(len(seeds))
     gaps = [means[method] - means["scikit-learn"] for method in ("one thread", "two threads")]
-    return f"{name:>16} {cells} {gaps[0]:+8.2f} +- {error:4.2f} {gaps[1]:+8.2f}"
+    line(name, *cells, f"{gaps[0]:+.2f} +- {error:.2f}", gaps[1])
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what to compare."""
-    parser.add_argument("--dataset", action="append", choices=[*{**CASES, **DEFAULT_SETS}], help="only these")
     parser.add_argument("--defaults", action="store_true", help="compare the defaults of both libraries")
     parser.add_argument("--alpha", type=float, help="with --defaults: another strength of the penalty")
 
@@ -183,21 +182,20 @@ def run(arguments: argparse.Namespace, rows: Rows) -> None:
     warnings.simplefilter("ignore", ConvergenceWarning)
     if arguments.defaults:
         options = {} if arguments.alpha is None else {"alpha": arguments.alpha}
-        print(f"test accuracy (R2 for cadata), %, mean (sd) over {len(seeds)} seed(s), defaults {options or ''}")
-        titles = ("scikit-learn", "one thread", "two threads")
-        print(f"{'':>16} {titles[0]:>16} {titles[1]:>16} {titles[2]:>16} {'one gains':>16} {'two gain':>8}")
-        for name in arguments.dataset or DEFAULT_SETS:
-            try:
-                print(compare_defaults(name, seeds, options, rows), flush=True)
-            except DatasetError as error:
-                print(f"{name:>16} skipped: {error}")
+        title = f"test accuracy (R2 for cadata), %, mean (sd) over {len(seeds)} seed(s), defaults {options or ''}"
+        heads = ("scikit-learn", "one thread", "two threads", "one gains", "two gain:+.2f")
+        with table(title, "set", *heads) as line:
+            for name in [name for name in DEFAULT_SETS if name in arguments.only]:
+                try:
+                    compare_defaults(name, seeds, options, rows, line)
+                except DatasetError as error:
+                    print(f"{name} skipped: {error}")
         return
-    print(f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD")
-    titles = ("majority", "scikit-learn", "in process", "2 workers")
-    print(f"{'':>16} {titles[0]:>9} {titles[1]:>12} {titles[2]:>12} {titles[3]:>12} {'worst gap':>10} {'<= 0.5?':>8}")
-    with workers(2) as client:
-        for name in [name for name in arguments.dataset or CASES if name in CASES]:
+    title = f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD"
+    heads = ("majority:.2f", "scikit-learn:.2f", "in process:.2f", "2 workers:.2f", "worst gap:+.2f", "<= 0.5?")
+    with table(title, "set", *heads) as line, workers(2) as client:
+        for name in [name for name in EQUAL if name in arguments.only]:
             try:
-                print(compare(name, seeds, client, rows), flush=True)
+                compare(name, seeds, client, rows, line)
             except DatasetError as error:
-                print(f"{name:>16} skipped: {error}")
+                print(f"{name} skipped: {error}")

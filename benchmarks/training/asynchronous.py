@@ -44,7 +44,6 @@ STRAGGLERS = ("none", "exponential", "slow-rank", "heavy-tail")
 
 
 def run(arguments: argparse.Namespace, rows: Rows) -> None:
-    """Run all and print the table."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     X, y, *_ = split("ijcnn1")
     if arguments.quick:

@@ -24,6 +24,7 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import StandardScaler
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
 from dsgd import SGDClassifier
 from dsgd.datasets import make_classification_twin
 from dsgd.errors import InvalidDataError
@@ -117,7 +118,6 @@ def score(data: str, sync: str | None, seed: int, options: dict[str, Any]) -> fl
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add sets and epochs."""
     parser.add_argument("--epochs", type=int, default=N_EPOCHS, help="0: until the default rule stops")
     parser.add_argument("--sets", nargs="+", help="only these sets", choices=SETS, metavar="SET")
 
@@ -135,14 +135,11 @@ def run(arguments: argparse.Namespace, rows: Rows) -> None:
         return float(np.median(scores))
 
     alone = {data: median(data, None) for data in names}
-    print(f"{'':18}" + "".join(f"{data:>13}" for data in names))
-    print(f"{'one rank':18}" + "".join(f"{alone[data]:13.2f}" for data in names), flush=True)
     n_below = 0
-    for sync in arguments.only:
-        print(f"{sync:18}", end="", flush=True)
-        for data in names:
-            gain = median(data, sync) - alone[data]
-            n_below += gain < -MOST_BELOW
-            print(f"{gain:+12.2f}{'*' if gain < -MOST_BELOW else ' '}", end="", flush=True)
-        print()
+    with table("points above one rank", "strategy", *names) as line:
+        line("one rank", *(f"{alone[data]:.2f}" for data in names))
+        for sync in arguments.only:
+            gains = [median(data, sync) - alone[data] for data in names]
+            n_below += sum(gain < -MOST_BELOW for gain in gains)
+            line(sync, *(f"{gain:+.2f}{'*' if gain < -MOST_BELOW else ' '}" for gain in gains))
     print(f"* {n_below} more than {MOST_BELOW} points below one rank")

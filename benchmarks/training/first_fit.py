@@ -45,7 +45,6 @@ def seconds(script: str, cache: str) -> tuple[float, float]:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     with table("what a new user waits for", "case", "cache", "seconds:.2f", "whole process:.2f") as line:
         for name, script in SCRIPTS.items():
             with tempfile.TemporaryDirectory() as folder:

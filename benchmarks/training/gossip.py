@@ -54,7 +54,6 @@ def cases() -> dict[str, dict[str, Any]]:
 
 
 def run(arguments: argparse.Namespace, rows: Rows) -> None:
-    """Run all and print the table."""
     warnings.simplefilter("ignore", ConvergenceWarning)
     X, y, X_test, y_test = split("ijcnn1")
     if arguments.quick:

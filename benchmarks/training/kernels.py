@@ -171,13 +171,11 @@ def measure(case: str, X, y, loss: str, repeats: int, with_vw: bool) -> list[dic
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add what is measured."""
     parser.add_argument("--no-vw", action="store_true", help="leave Vowpal Wabbit out")
     parser.add_argument("--loss", default="hinge", choices=["hinge", "log_loss"])
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure all cases and print their tables."""
     share = 10 if options.quick else 1
     cases = {
         "dense 22": lambda: dense_rows(200_000 // share, 22, 0),

@@ -42,7 +42,6 @@ def without() -> Iterator[None]:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     rng = np.random.default_rng(0)
     X = rng.normal(size=(40_000, 22)).astype(np.float32)
     y = X[:, 0] > 0

@@ -175,12 +175,10 @@ def cluster(rows: Rows, limit_mb: int, folder: str) -> None:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add where files lie."""
     parser.add_argument("--folder", default=tempfile.gettempdir(), help="where files lie; on the disk to measure")
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     warnings.simplefilter("ignore")
     if "walk" in options.only:
         walk(rows, (128 if options.quick else 1024) << 20, options.folder)

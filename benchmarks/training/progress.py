@@ -83,7 +83,6 @@ def shown() -> ProgressLine:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     # Fits of some seconds: starting and ending a line is a matter of milliseconds.
     part = 20 if options.quick else 1
     rng = np.random.default_rng(0)

@@ -88,7 +88,6 @@ def describe(model: SGDClassifier) -> dict[str, Any]:
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add the problem and how slow the slow worker is."""
     parser.add_argument("--rows", type=int, default=500_000, help="rows of each worker")
     parser.add_argument("--features", type=int, default=64)
     parser.add_argument("--epochs", type=int, default=8)
@@ -123,7 +122,6 @@ def train(options: argparse.Namespace) -> dict[tuple[str, bool], list[dict[str, 
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Measure and print."""
     if options.quick:
         options.rows, options.epochs = options.rows // 10, 4
     runs = train(options)

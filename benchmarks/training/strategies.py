@@ -122,7 +122,6 @@ def train(
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    """Add gangs and sets."""
     parser.add_argument(
         "--ranks", type=int, nargs="*", default=[2, 4], help="of each gang; none for simulated ranks alone"
     )
@@ -135,7 +134,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Run everything and print the table."""
     if options.quick:
         options.ranks, options.sets = [2], ["ijcnn1"]
     warnings.simplefilter("ignore", ConvergenceWarning)

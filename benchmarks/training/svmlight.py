@@ -58,7 +58,6 @@ def compare(name: str, path: str, text: bytes, repeats: int, rows: Rows, line: C
 
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
-    """Read all files and print the table."""
     folder = Path(os.environ.get("DSGD_DATA", ""))
     heads = ("file", "MB:.1f", "scikit-learn:.3f", "dsgd:.3f", "dsgd, parser alone:.3f", "times faster:.1f", "same")
     title = f"seconds to read plain svmlight text, medians of {options.repeats}"
