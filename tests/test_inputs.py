@@ -158,3 +158,15 @@ def test_threads_that_copy_rows_by_their_numbers_pack_what_they_are_given(form):
     for ours, theirs in zip(by_index, cut, strict=True):
         for name in ("values", "indices", "indptr", "targets", "weights"):
             assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+@pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_rows_are_finite_or_not_whatever_their_sum_is(value, dtype):
+    """A sum that overflows does not make finite rows a problem, and no other hides what is not finite."""
+    largest = np.full((4, 3), np.finfo(dtype).max, dtype)
+    assert not summarise((largest, None, None), classification=False, supervised=False).problem
+    largest[1, 1] = value
+    assert "X contains" in summarise((largest, None, None), classification=False, supervised=False).problem
+    pair = np.array([[np.inf, -np.inf]], dtype)
+    assert "infinity" in summarise((pair, None, None), classification=False, supervised=False).problem

@@ -249,7 +249,7 @@ class AbstractSGD(AbstractLinearEstimator):
         if self.early_stopping and not max_iter and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
         check_any_weight(block[2])
-        summaries = [summarise(block, classification=self._is_classification)]
+        summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
         packer = replace(packer, held_out=held_out)

@@ -93,7 +93,14 @@ def make_block(X: Any, y: Any = None, sample_weight: Any = None) -> Block:
     return X, y, sample_weight
 
 
-def summarise(block: Block, *, classification: bool, supervised: bool = True, any_shape: bool = False) -> BlockSummary:
+def summarise(
+    block: Block,
+    *,
+    classification: bool,
+    supervised: bool = True,
+    any_shape: bool = False,
+    rows_are_checked: bool = False,
+) -> BlockSummary:
     """Look at a block.
 
     Parameters
@@ -106,6 +113,8 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True, an
         Whether targets must be there; False ignores them.
     any_shape : bool, default False
         Whether a row may have any shape, such as that of an image, and a value to predict be a vector.
+    rows_are_checked : bool, default False
+        Whether X is known to be finite numbers of the right shape, and need not be read.
 
     Returns
     -------
@@ -114,7 +123,8 @@ def summarise(block: Block, *, classification: bool, supervised: bool = True, an
     """
     X, y, weights = block
     sparse = sp.issparse(X)
-    problem = _row_problem(X, any_shape=any_shape) or _weight_problem(X, weights)
+    problem = "" if rows_are_checked else _row_problem(X, any_shape=any_shape)
+    problem = problem or _weight_problem(X, weights)
     if supervised and not problem:
         problem = _target_problem(X, y, classification=classification, any_shape=any_shape)
     n_features = X.shape[1] if X.ndim == 2 or (any_shape and X.ndim > 2) else 0
@@ -139,9 +149,16 @@ def _row_problem(X: Any, *, any_shape: bool) -> str:
     if X.dtype.kind not in "fiub":
         return f"X has dtype {X.dtype}, expected numbers"
     values = X.data if sp.issparse(X) else X
-    if values.dtype.kind == "f" and not np.isfinite(values).all():
+    if values.dtype.kind == "f" and not _is_finite(values):
         return f"Input X contains {'NaN' if np.isnan(values).any() else 'infinity'}"
     return ""
+
+
+def _is_finite(values: AnyArray) -> bool:
+    """Return whether all values are finite; one pass over them that writes nothing, unless their sum is not."""
+    with np.errstate(over="ignore", invalid="ignore"):
+        total = np.sum(values)
+    return bool(np.isfinite(total)) or bool(np.isfinite(values).all())
 
 
 def _target_problem(X: Any, y: Any, *, classification: bool, any_shape: bool) -> str:
