@@ -39,7 +39,7 @@ def calibrate(
         typer.Option(help="Measure rounds with this compressor too, as topk:0.01; repeat for several."),
     ] = None,
     float32: Annotated[bool, typer.Option("--float32", help="Measure rows of single precision too.")] = False,
-    transport: Annotated[str, typer.Option(help="What ranks talk over, as in dsgd fit.")] = "auto",
+    transport: Annotated[str, typer.Option(help="The transport, as in dsgd fit.")] = "auto",
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what is known.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
 ) -> None:

@@ -101,7 +101,7 @@ class Terms:
     Parameters
     ----------
     transport : str, default "auto"
-        What ranks talk over.
+        The transport that moves bytes between ranks.
     on_failure : str or policy, default "raise"
         What happens when a machine fails.
     elastic : bool, default False

@@ -36,7 +36,7 @@ def launch(
     n_ranks : int or None, default None
         How many ranks; None is all there can be.
     transport : str, default "auto"
-        What ranks talk over; see `dsgd.runtime.run_on_cluster`.
+        The transport; see `dsgd.runtime.run_on_cluster`.
 
     Returns
     -------

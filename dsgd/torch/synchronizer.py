@@ -54,10 +54,10 @@ from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
+from dsgd.torch.agreement import check_ranks, meet
 from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, has_overflowed, steps_of_loop
-from dsgd.torch.meeting import check_ranks, meet
 from dsgd.torch.statistics import ModuleStatistics
 from dsgd.torch.strategies import bound_to, check_loop, strategy_for
 from dsgd.types import FloatVector

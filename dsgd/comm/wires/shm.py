@@ -35,8 +35,8 @@ from typing import Final, Literal, get_args
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.memory.frame_exchange import FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
-from dsgd.comm.memory.passage import Passage, drain
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.streams import DONE
 from dsgd.comm.memory.window import Window
@@ -156,13 +156,13 @@ class SharedTransport(AbstractTransport):
             code = pump(ring_out, ring_in, self._n_polls)
             if code == DONE:
                 return
-        passage = Passage(out, ring_out, outgoing, inn, ring_in, incoming)
+        frames = FrameExchange(out, ring_out, outgoing, inn, ring_in, incoming)
         clock = ledger.clock if ledger.timing else None
         start = clock() if clock else 0.0
         arrived_at = 0.0
         try:
-            passage.check(code)
-            arrived_at = self._move(passage, clock)
+            frames.check(code)
+            arrived_at = self._move(frames, clock)
         except OSError as error:
             self._mesh.raise_for(error, out, inn)
         if clock:
@@ -183,30 +183,30 @@ class SharedTransport(AbstractTransport):
         for ring in rings.values():
             ring.close()
 
-    def _move(self, passage: Passage, clock: Callable[[], float] | None) -> float:
+    def _move(self, frames: FrameExchange, clock: Callable[[], float] | None) -> float:
         """Move frames until both are through; returns what the clock showed when the first bytes came."""
         arrived_at, last, n_looks = 0.0, time.monotonic(), 0
         gone: Link | None = None
-        while not passage.is_over:
-            before = passage.moved
+        while not frames.is_over:
+            before = frames.moved
             timed = clock is not None and not arrived_at
-            passage.step_sockets()
-            passage.step_rings(self._n_polls, until_arrived=timed)
-            if timed and clock is not None and passage.has_arrived:
+            frames.step_sockets()
+            frames.step_rings(self._n_polls, until_arrived=timed)
+            if timed and clock is not None and frames.has_arrived:
                 arrived_at = clock()
-            if passage.moved != before:
+            if frames.moved != before:
                 last, n_looks = time.monotonic(), 0
                 continue
             self._abort.check()
             if gone is not None:
                 raise PeerGoneError("it closed the connection", gone)
             n_looks += 1
-            if n_looks <= LOOKS and not passage.only_rings:
+            if n_looks <= LOOKS and not frames.only_rings:
                 continue
             idle_s = time.monotonic() - last
             if idle_s >= self.deadline_s:
-                raise PeerLateError("made no progress", passage.awaited)
-            gone = passage.sleep(0.0 if self._spins and idle_s < SPIN_S else self.deadline_s - idle_s)
+                raise PeerLateError("made no progress", frames.awaited)
+            gone = frames.sleep(0.0 if self._spins and idle_s < SPIN_S else self.deadline_s - idle_s)
         return arrived_at
 
     def _open_window(self) -> Window:

@@ -18,13 +18,13 @@ from dsgd.comm.sockets.link import Link, PeerGoneError, as_bytes
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray
 
-__all__ = ["Passage", "drain"]
+__all__ = ["FrameExchange", "drain"]
 
 _BELL_BYTES: Final = 4096
 _NO_BYTES: Final = memoryview(bytearray())
 
 
-class Passage:
+class FrameExchange:
     """What is left of two frames; nothing here blocks but `sleep`.
 
     Parameters
