@@ -210,3 +210,15 @@ def test_a_sum_that_is_not_zero_makes_the_origin_matter():
     ours, theirs = OneClassSVM(kernel="linear", nu=0.29).fit(X), plain.OneClassSVM(kernel="linear", nu=0.29).fit(X)
     assert ours.decision_function(X) == pytest.approx(theirs.decision_function(X), abs=0.1)
     assert ours.dual_objective_ == pytest.approx(0.5 * float(theirs.coef_[0] @ theirs.coef_[0]), rel=1e-6)
+
+
+@pytest.mark.parametrize("elimination", ["libsvm", "single", "aggressive", "conservative"])
+def test_a_narrow_valley_is_left_whatever_is_eliminated(elimination):
+    """Two columns and costs that differ by millions: pairs of variables creep, and weights come in from beside them."""
+    rng = np.random.default_rng(63641)
+    X = (rng.normal(size=(62, 2)) * [7.0, 11.0]).astype(np.float32)
+    y = 1e-3 * rng.normal(size=62)
+    costs = 10.0 ** rng.uniform(-1, 6, 62)
+    model = SVR(kernel="linear", C=0.01, epsilon=1e-6, elimination=elimination).fit(X, y, sample_weight=costs)
+    assert model.converged_
+    assert model.n_iter_ < 100 * 2 * 62

@@ -299,13 +299,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
                     return solve_directly(start, matrix, tol=tol, max_iter=limit)
                 return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
 
-        # Whoever counts steps, or asks for elimination, means the kernel solver.
-        is_asked = (
-            self.solver == "pairwise" or max_iter >= 0 or not (policy.mode == "none" or policy.waits_for_pressure)
-        )
-        if self._gang is None and kernel.name == "linear" and not is_asked and has_linear_start(dual):
+        # Whoever counts steps means the kernel solver alone; whoever asks for elimination, before any other.
+        counts_steps = self.solver == "pairwise" or max_iter >= 0
+        if self._gang is None and kernel.name == "linear" and not counts_steps and has_linear_start(dual):
             near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
-            return solve_from_weights(dual, near, run, tol=tol, pool=pool)
+            may_begin = policy.mode == "none" or policy.waits_for_pressure
+            return solve_from_weights(dual, near, run, tol=tol, pool=pool, may_begin=may_begin)
         return run(dual, max_iter)
 
     def _make_matrix(

@@ -58,7 +58,15 @@ def weights_begin(n: int, d: int) -> bool:
     return n >= _MANY and n >= _PER_COLUMN * d
 
 
-def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution], *, tol: float, pool: Pool) -> Solution:
+def solve_from_weights(
+    dual: Dual,
+    X: Any,
+    run: Callable[[Dual, int], Solution],
+    *,
+    tol: float,
+    pool: Pool,
+    may_begin: bool = True,
+) -> Solution:
     """Solve the dual of a linear kernel.
 
     Parameters
@@ -73,6 +81,8 @@ def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution],
         The gap to reach.
     pool : Pool
         Says how many threads there are, and when what they do is wanted no more.
+    may_begin : bool, default True
+        Whether the linear solver may begin; if not, it comes in where the kernel solver does not end soon.
 
     Returns
     -------
@@ -80,7 +90,7 @@ def solve_from_weights(dual: Dual, X: Any, run: Callable[[Dual, int], Solution],
         That of the last run; its steps are those of all runs, passes and Newton steps included.
     """
     n, found = dual.y.shape[1], None
-    if not weights_begin(n, X.shape[1]):
+    if not (may_begin and weights_begin(n, X.shape[1])):
         found = run(dual, FIRST_STEPS * dual.y.size)
         if found.converged:
             return found
