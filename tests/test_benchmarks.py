@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import json
 from pathlib import Path
@@ -37,19 +38,40 @@ def test_a_benchmark_says_what_it_compares_and_feeds_a_page_that_names_it(benchm
     assert (ROOT / "docs" / f"{benchmark.page}.rst").is_file()
 
 
+def loaded(benchmark):
+    """Import a benchmark, unless it needs a library that is not here."""
+    if benchmark.name.startswith("dnn/") or benchmark.name == "communication/compressors":
+        pytest.importorskip("torch")
+    return importlib.import_module(benchmark.module)
+
+
 @pytest.mark.parametrize("benchmark", ALL, ids=names)
 def test_the_help_of_a_benchmark_is_its_docstring(benchmark, capsys):
     """--help shows what a benchmark compares, and the options that all share."""
-    missing = {"communication/compressors": "torch", "dnn/ddp": "torch", "dnn/link": "torch", "dnn/scaling": "torch"}
-    if benchmark.name in missing:
-        pytest.importorskip(missing[benchmark.name])
+    module = loaded(benchmark)
     with pytest.raises(SystemExit) as stopped:
         suite.main(["run", benchmark.name, "--help"])
     shown = capsys.readouterr().out
     assert stopped.value.code == 0
-    assert importlib.import_module(benchmark.module).__doc__.strip() in shown
+    assert module.__doc__.strip() in shown
     assert "--quick" in shown
     assert "--out" in shown
+
+
+@pytest.mark.parametrize("benchmark", ALL, ids=names)
+def test_every_option_that_a_benchmark_reads_is_one_that_it_has(benchmark):
+    """What a benchmark takes from its options is there, in the quick form and in the whole one; its cases are known."""
+    module = loaded(benchmark)
+    read = set()
+    for function in ast.parse(Path(module.__file__).read_text(encoding="utf-8")).body:
+        if isinstance(function, ast.FunctionDef):
+            parsed = {a.arg for a in function.args.args if a.annotation and "Namespace" in ast.unparse(a.annotation)}
+            attributes = [node for node in ast.walk(function) if isinstance(node, ast.Attribute)]
+            read |= {node.attr for node in attributes if isinstance(node.value, ast.Name) and node.value.id in parsed}
+    for argv in ([], ["--quick"]):
+        options = suite.options_of(benchmark, module, argv)
+        assert {name for name in read if not hasattr(options, name)} == set()
+        assert set(getattr(options, "only", ())) <= set(getattr(module, "CASES", ()))
 
 
 @pytest.mark.parametrize("name", ["ledger", "svmlight", "leaders"])

@@ -36,7 +36,7 @@ from typing import Any
 from benchmarks.common.rows import Rows, machine
 from benchmarks.common.table import table
 
-__all__ = ["SKIPPED", "Benchmark", "UnavailableError", "benchmarks", "child", "find", "main"]
+__all__ = ["SKIPPED", "Benchmark", "UnavailableError", "benchmarks", "child", "find", "main", "options_of"]
 
 ROOT = Path(__file__).parents[2]
 #: Exit status of a benchmark that cannot run on this machine, as in automake.
@@ -136,6 +136,17 @@ def parser_of(benchmark: Benchmark, module: Any) -> argparse.ArgumentParser:
     return parser
 
 
+def options_of(benchmark: Benchmark, module: Any, argv: list[str]) -> argparse.Namespace:
+    """Read the options of a benchmark, and fill in those whose defaults hang on ``--quick``."""
+    options = parser_of(benchmark, module).parse_args(argv)
+    if hasattr(module, "REPEATS") and options.repeats is None:
+        options.repeats = module.REPEATS[options.quick]
+    if hasattr(module, "CASES") and options.only is None:
+        usual = getattr(module, "USUAL_CASES", module.CASES)
+        options.only = list(getattr(module, "QUICK_CASES", usual) if options.quick else usual)
+    return options
+
+
 def run(name: str, argv: list[str]) -> int:
     """Run one benchmark; return the exit status."""
     benchmark = find(name)
@@ -144,12 +155,7 @@ def run(name: str, argv: list[str]) -> int:
             os.environ.setdefault(variable, "1")
     try:
         module = importlib.import_module(benchmark.module)
-        options = parser_of(benchmark, module).parse_args(argv)
-        if hasattr(module, "REPEATS") and options.repeats is None:
-            options.repeats = module.REPEATS[options.quick]
-        if hasattr(module, "CASES") and options.only is None:
-            usual = getattr(module, "USUAL_CASES", module.CASES)
-            options.only = list(getattr(module, "QUICK_CASES", usual) if options.quick else usual)
+        options = options_of(benchmark, module, argv)
         if getattr(options, "inside", None):
             module.inside(options)
             return 0

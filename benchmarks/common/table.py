@@ -35,7 +35,7 @@ def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
     from rich.table import Table
 
     heads, formats = zip(*((column + ":").split(":")[:2] for column in columns), strict=True)
-    shown = Table(title=title, title_justify="left", box=SIMPLE_HEAD, highlight=False)
+    shown = Table(box=SIMPLE_HEAD, highlight=False)
     console = Console(highlight=False)
     if not console.is_terminal:
         console = Console(highlight=False, width=WIDTH)
@@ -47,6 +47,8 @@ def table(title: str, *columns: str) -> Iterator[Callable[..., None]]:
             return ""
         return value if isinstance(value, str) else format(value, form)
 
+    # A title of the table itself would be broken where the table is narrower.
+    console.print(f"\n{title}", markup=False, soft_wrap=True)
     with Live(shown, console=console, auto_refresh=False) as live:
 
         def line(*cells: Any) -> None:

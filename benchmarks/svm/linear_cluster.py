@@ -19,13 +19,14 @@ from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, median_s
 from benchmarks.common.workers import workers
-from benchmarks.svm.linear_peers import data_sets
+from benchmarks.svm import linear_peers
 from dsgd.svm import LinearSVC
 
 PAGE = "linear-svm"
 QUICK_S = 40
 QUICK = "a tenth of the rows, one repeat"
 REPEATS = (3, 1)
+CASES = linear_peers.CASES
 USUAL_CASES = ("webspam",)
 
 METHODS = {"hinge": ("auto", "cocoa", "newton"), "squared_hinge": ("auto", "cocoa")}
@@ -116,7 +117,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(options: argparse.Namespace, rows: Rows) -> None:
     warnings.simplefilter("ignore")  # CoCoA+ alone is stopped on purpose
-    for name, X, y, C in data_sets(options.quick, options.only):
+    for name, X, y, C in linear_peers.data_sets(options.quick, options.only):
         for loss in METHODS if options.loss is None else (options.loss,):
             solvers = options.solvers or METHODS[loss]
             compare(name, X, y, loss, C, solvers, options.repeats, options.rounds, rows)
