@@ -11,7 +11,7 @@ from typing import Final
 import pytest
 
 ROOT: Final = Path(__file__).resolve().parents[1]
-PACKAGES: Final = ("dsgd", "datasets")
+PACKAGES: Final = ("dsgd", "svm", "datasets")
 
 # Lines from `def` to the end of the body, comments and blank lines as well; without decorators and the docstring, of
 # which the more is better. What is defined inside a function counts as a part of it, and once more by itself.
@@ -74,13 +74,14 @@ class Function:
     def n_parameters(self) -> int:
         """Parameters that a reader of a call has to know.
 
-        Keyword-only parameters with a default are no such where the function is public (in `__all__`): a user's call
+        Keyword-only parameters with a default are no such where the function or class is public (in `__all__`): a call
         names the few that it needs. Our own functions have no such excuse: what is handed down from one to the next is
         a record.
         """
-        arguments = self.node.args
-        n_options = sum(default is not None for default in arguments.kw_defaults)
-        return len(_arguments(self.node)) - (n_options if self.owner is None and self.node.name in self.public else 0)
+        # To call a class is to call its constructor.
+        called = self.node.name if self.owner is None else self.owner.name if self.node.name == "__init__" else ""
+        n_options = sum(default is not None for default in self.node.args.kw_defaults)
+        return len(_arguments(self.node)) - (n_options if called in self.public else 0)
 
 
 def _called(decorator: ast.expr) -> str:
@@ -167,6 +168,7 @@ _MANY = ", ".join(f"a{k}" for k in range(MOST_PARAMETERS + 1))
         ("__all__ = ['f']\ndef f(a, *, b, c=1):\n    pass\n", 2, 2),
         ("__all__ = ['g']\ndef f(a, *, b, c=1):\n    pass\n", 2, 3),
         ("__all__ = ['f']\nclass A:\n    def f(self, a, *, b, c=1):\n        pass\n", 2, 3),
+        ("__all__ = ['A']\nclass A:\n    def __init__(self, a, *, b, c=1):\n        pass\n", 2, 2),
     ],
 )
 def test_lines_and_parameters_are_counted_as_said(source: str, n_lines: int, n_parameters: int) -> None:

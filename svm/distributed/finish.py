@@ -20,15 +20,12 @@ Source: the way LIBLINEAR ends (Hsieh et al., ICML 2008), with the rows elsewher
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
-from dsgd.kernels.rng import GOLDEN
 from dsgd.svm.linear_solver.cocoa import outward_push
-from dsgd.svm.linear_solver.dual_cd import Trend, make_lines
-from dsgd.svm.linear_solver.kernels import cd_pass, pack_rows
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.dual_cd import Trend, make_lines, visit_rows
+from dsgd.svm.linear_solver.kernels import pack_rows
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, Team
 from dsgd.types import FloatVector, IntVector
 
@@ -42,14 +39,6 @@ _REACH = 0.1
 _SMALL_BYTES = 8 << 20
 #: Thresholds that are tried, from the largest down, each half of the one before.
 _N_THRESHOLDS = 16
-
-
-@dataclass
-class _Gathered:
-    """The survivors as rank 0 knows them; `lines` as in `cd_pass`, with their dual variables."""
-
-    problem: LinearProblem
-    lines: FloatVector
 
 
 def solve_survivors(
@@ -97,12 +86,7 @@ def solve_survivors(
     beta = start.duals.copy()
     weights = team.add_up(rows.combine(beta, team))
     best, best_primal = start.weights, start.primal
-    is_sent = np.zeros(rows.n_rows, bool)
-    members: IntVector = np.empty(0, np.int64)  # rows of this rank in the pool, as they were sent, ...
-    places: IntVector = np.empty(0, np.int64)  # ... and where they are there
-    pool = _Gathered(_part(problem, members), np.empty(0))
-    n_pool, work = 0, 0.0
-    trend = Trend(tol)
+    pool, work, trend = _Pool(problem), 0.0, Trend(tol)
     while True:
         scores = rows.scores(weights, team)
         primal, dual, _ = certify(problem, weights, beta, team, combined=weights, scores=scores)
@@ -111,40 +95,28 @@ def solve_survivors(
         gap = relative_gap(best_primal, dual)
         if gap <= tol or work >= max_iter * share or trend.passes_ahead(work / share, gap) > patience:
             break
-        push = np.where(is_sent, np.inf, outward_push(problem, scores, beta))
+        push = np.where(pool.is_sent, np.inf, outward_push(problem, scores, beta))
         threshold, n_bytes = _choose_threshold(rows, push, threshold, room, team)
         room -= n_bytes
         if room < 0.0:
             break
         chosen = np.flatnonzero(push <= threshold)
-        counts = np.zeros(team.n_ranks)
-        counts[team.number] = chosen.shape[0]
-        n_new = int(team.add_up(counts).sum())
-        if n_pool + n_new == 0:
+        pool.add(chosen, beta[chosen], team)
+        if pool.n == 0:
             break
-        if n_new:
-            _send(pool, problem, chosen, beta[chosen], team)
-            begin = n_pool + int(counts[: team.number].sum())
-            members = np.concatenate([members, chosen])
-            places = np.concatenate([places, np.arange(begin, begin + chosen.shape[0])])
-            is_sent[chosen] = True
-            n_pool += n_new
-        message, most = np.empty(rows.width + 2 + n_pool), _VISITS_PER_SWEEP * max(share, n_pool)
+        message, most = np.empty(rows.width + 2 + pool.n), _VISITS_PER_SWEEP * max(share, pool.n)
         if team.leads:
             message[: rows.width] = weights
-            message[rows.width :][:2] = _visit(pool, message[: rows.width], most, seed + int(work))
+            message[rows.width :][:2] = pool.visit(message[: rows.width], most, seed + int(work))
             message[rows.width + 2 :] = pool.lines[5::8]
         team.agree(message)
         weights = message[: rows.width].copy()
         threshold = min(threshold, float(message[rows.width]))
         work += float(message[rows.width + 1])
-        beta[members] = message[rows.width + 2 :][places]
-    exact = team.add_up(rows.combine(beta, team))
-    primal, dual, _ = certify(problem, best, beta, team, combined=exact)
-    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
+        beta[pool.members] = message[rows.width + 2 :][pool.places]
     n_iter = start.n_iter + int(np.ceil(work / share))
-    solver = f"{start.solver}, survivors" if n_pool else start.solver
-    return LinearSolution(best, beta, primal, dual, n_iter, converged, solver)
+    solver = f"{start.solver}, survivors" if pool.n else start.solver
+    return conclude(problem, best, beta, team, tol, n_iter, solver)
 
 
 def room_for_survivors(problem: LinearProblem, team: Team) -> float:
@@ -163,61 +135,94 @@ def _choose_threshold(
     return float(ladder[rung]), float(sizes[rung])
 
 
-def _visit(pool: _Gathered, weights: FloatVector, most_visits: float, seed: int) -> tuple[float, float]:
-    """Run coordinate descent over the pool, in place; return the last threshold of elimination, and the visits."""
-    problem = pool.problem
-    n_active = problem.rows.n_rows
-    active = np.arange(n_active, dtype=np.uint32)
-    threshold, reach, visits, n_passes = np.inf, -np.inf, 0.0, 0
-    while n_active and visits < most_visits and threshold > reach:
-        n_passes += 1
-        n_left, worst = cd_pass(
-            problem.rows.values,
-            problem.rows.indices,
-            problem.rows.bias,
-            problem.epsilon,
-            pool.lines,
-            weights,
-            active,
-            np.uint64(n_active),
-            threshold,
-            np.uint64((seed + n_passes * int(GOLDEN)) % 2**64),
+class _Pool:
+    """The survivors of all ranks, which lie on rank 0.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem, with the rows of this rank.
+
+    Attributes
+    ----------
+    n : int
+        How many rows are in the pool, of all ranks.
+    is_sent : array of bool, shape (n_rows,)
+        Which rows of this rank are.
+    members, places : arrays of int64
+        Those rows, as they were sent, and where in the pool they are.
+    lines : array of float64
+        On rank 0, what `make_lines` returns of the pool, with the dual variables.
+    """
+
+    def __init__(self, problem: LinearProblem) -> None:
+        self._own = problem
+        self.n = 0
+        self.is_sent = np.zeros(problem.rows.n_rows, bool)
+        self.members: IntVector = np.empty(0, np.int64)
+        self.places: IntVector = np.empty(0, np.int64)
+        self._problem = _part(problem, self.members)
+        self.lines: FloatVector = np.empty(0)
+
+    def add(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
+        """Take in some rows of every rank, rank by rank; `duals` are the variables of those of this one."""
+        counts = np.zeros(team.n_ranks)
+        counts[team.number] = chosen.shape[0]
+        n_new = int(team.add_up(counts).sum())
+        if not n_new:
+            return
+        self._send(chosen, duals, team)
+        begin = self.n + int(counts[: team.number].sum())
+        self.members = np.concatenate([self.members, chosen])
+        self.places = np.concatenate([self.places, np.arange(begin, begin + chosen.shape[0])])
+        self.is_sent[chosen] = True
+        self.n += n_new
+
+    def visit(self, weights: FloatVector, most_visits: float, seed: int) -> tuple[float, float]:
+        """Run coordinate descent over the pool, in place; return the last threshold of elimination, and the visits."""
+        n_active = self._problem.rows.n_rows
+        active = np.arange(n_active, dtype=np.uint32)
+        threshold, reach, visits, n_passes = np.inf, -np.inf, 0.0, 0
+        while n_active and visits < most_visits and threshold > reach:
+            n_passes += 1
+            visits += n_active
+            n_active, threshold = visit_rows(
+                self._problem, self.lines, weights, active, n_active, threshold, seed, n_passes
+            )
+            reach = _REACH * threshold if reach < 0.0 else reach
+        return threshold, visits
+
+    def _send(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
+        """Send rows of every rank to rank 0, and put them behind those that are there."""
+        part = _part(self._own, chosen)
+        rows = part.rows
+        lengths = (rows.last - rows.first).astype(float)
+        columns = np.stack([part.targets, part.low, part.high, part.ridge, duals, lengths])
+        described = team.gather(columns.T.ravel())
+        values = team.gather(rows.values)
+        indices = None if rows.indices is None else team.gather(rows.indices)
+        if not team.leads:
+            return
+        known = self._problem
+        targets, low, high, ridge, arrived, lengths = np.concatenate(described).reshape(-1, 6).T
+        here = (known.rows.last - known.rows.first).astype(np.int64)
+        first, last = _bounds(np.concatenate([here, lengths.astype(int)]))
+        self._problem = LinearProblem(
+            LinearRows(
+                np.concatenate([known.rows.values, *values]),
+                None if indices is None else np.concatenate([known.rows.indices, *indices]),
+                first,
+                last,
+                rows.n_features,
+                rows.bias,
+            ),
+            np.concatenate([known.targets, targets]),
+            np.concatenate([known.low, low]),
+            np.concatenate([known.high, high]),
+            np.concatenate([known.ridge, ridge]),
+            known.epsilon,
         )
-        visits += n_active
-        n_active, threshold = int(n_left), float(worst)
-        reach = _REACH * threshold if reach < 0.0 else reach
-    return threshold, visits
-
-
-def _send(pool: _Gathered, problem: LinearProblem, chosen: IntVector, duals: FloatVector, team: Team) -> None:
-    """Add some rows of every rank to the pool of rank 0, rank by rank."""
-    part = _part(problem, chosen)
-    rows = part.rows
-    columns = np.stack([part.targets, part.low, part.high, part.ridge, duals, (rows.last - rows.first).astype(float)])
-    described = team.gather(columns.T.ravel())
-    values = team.gather(rows.values)
-    indices = None if rows.indices is None else team.gather(rows.indices)
-    if not team.leads:
-        return
-    known = pool.problem
-    targets, low, high, ridge, arrived, lengths = np.concatenate(described).reshape(-1, 6).T
-    first, last = _bounds(np.concatenate([(known.rows.last - known.rows.first).astype(np.int64), lengths.astype(int)]))
-    pool.problem = LinearProblem(
-        LinearRows(
-            np.concatenate([known.rows.values, *values]),
-            None if indices is None else np.concatenate([known.rows.indices, *indices]),
-            first,
-            last,
-            rows.n_features,
-            rows.bias,
-        ),
-        np.concatenate([known.targets, targets]),
-        np.concatenate([known.low, low]),
-        np.concatenate([known.high, high]),
-        np.concatenate([known.ridge, ridge]),
-        known.epsilon,
-    )
-    pool.lines = make_lines(pool.problem, np.concatenate([pool.lines[5::8], arrived]))
+        self.lines = make_lines(self._problem, np.concatenate([self.lines[5::8], arrived]))
 
 
 def _part(problem: LinearProblem, chosen: IntVector) -> LinearProblem:

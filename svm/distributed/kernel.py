@@ -263,16 +263,13 @@ def fit_on_rank(rank: Rank, data: RankRows, model: Any) -> dict[str, Any] | None
     dict or None
         The fitted attributes, on rank 0.
     """
-    model, gang, before = join_gang(rank, data, model)
+    model, gang = join_gang(rank, data, model)
     model._fit_rows(data.X, gang.target, gang.weights)
-    del model._gang
-    if not gang.leads:
-        return None
-    return {name: value for name, value in vars(model).items() if name not in before}
+    return model._fitted_state() if gang.leads else None
 
 
-def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang, set[str]]:
-    """Return a copy of a model that asks the gang, the gang, and the names of the attributes that it has before a fit.
+def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang]:
+    """Return a copy of a model that asks the gang, and the gang.
 
     Parameters
     ----------
@@ -286,9 +283,8 @@ def join_gang(rank: Rank, data: RankRows, model: Any) -> tuple[Any, Gang, set[st
     model = copy.copy(model)  # ranks may be threads
     if model.n_jobs is None or model.n_jobs < 0:
         model.n_jobs = max(1, rank.n_threads + 1 + (model.n_jobs or -1))
-    before = set(model.get_params(deep=False))
     rank.ledger.begin_round("setup")
     gang = Gang(rank, data)
     rank.ledger.end_round()
     model._gang = gang
-    return model, gang, before
+    return model, gang

@@ -7,6 +7,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from functools import cache
 from typing import Any, ClassVar, get_args
 
 import numpy as np
@@ -28,7 +29,7 @@ from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
 from dsgd.svm.kernel_solver.linear_start import has_linear_start, solve_from_weights
 from dsgd.svm.kernel_solver.merging import merge_rows
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.prediction import kernel_sums, linear_sums
@@ -128,7 +129,10 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     solver: str = "block"  # the only one but for SVC
 
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
-    _answer: Callable[[Kernel, Any, IntVector, Dual, Pool, int], Solution] | None = None
+    _answer: Callable[[Posed], Solution] | None = None
+
+    #: Returns the number behind a gamma on the rows of the fit; for whoever answers its problems.
+    _width_of: Callable[[float | str], float] | None = None
 
     _n_support: AnyArray
 
@@ -248,6 +252,8 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             kernel = self._gang.make_kernel(known, self.gamma, X, totals, first, balanced=balanced)
             self._gamma = kernel.gamma
             return kernel
+        if self._answer is not None:
+            self._width_of = cache(lambda gamma: scale_gamma(gamma, X, totals, index=first))
         self._gamma = scale_gamma(self.gamma, X, totals, index=first)
         return survey(self._known_kernel(), X, first, balanced=self._IS_BALANCED)
 
@@ -272,23 +278,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
         return open_pool(count_threads(self.n_jobs))
 
-    def _solve(
-        self,
-        kernel: Kernel,
-        X: Any,
-        rows: IntVector,
-        dual: Dual,
-        tol: float,
-        max_iter: int,
-        pool: Pool,
-        cache_bytes: int,
-        *,
-        anew: bool = False,
-    ) -> Solution:
+    def _solve(self, posed: Posed, tol: float, max_iter: int, *, anew: bool = False) -> Solution:
         """Solve the problem of some rows of X; `anew` also where there is an answer to it."""
         if self._answer is not None and not anew:
-            return self._answer(kernel, X, rows, dual, pool, cache_bytes)
-        matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, cache_bytes)
+            return self._answer(posed)
+        kernel, X, rows, dual, pool = posed.kernel, posed.X, posed.rows, posed.dual, posed.pool
+        matrix = self._make_matrix(kernel, X, rows, float(dual.upper.max()), tol, pool, posed.cache_bytes)
         policy = self._policy()
 
         def run(start: Dual, limit: int) -> Solution:
@@ -315,6 +310,11 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         if self._gang is not None:
             return self._gang.make_matrix(kernel, X, rows, dtype, pool, cache_bytes)
         return KernelMatrix(kernel, X, samples=rows, dtype=dtype, cache_bytes=cache_bytes, pool=pool)
+
+    def _fitted_state(self) -> dict[str, Any]:
+        """Return what a fit has set: neither parameters nor what helped it."""
+        others = {*self.get_params(deep=False), "_answer", "_width_of", "_gang"}
+        return {name: value for name, value in vars(self).items() if name not in others}
 
     def _take_in(self, solutions: Sequence[Solution]) -> None:
         """Set the attributes that tell of the run, and warn if a gap is open."""

@@ -21,6 +21,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.estimator import ranks_asked
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, train_linear
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
@@ -191,9 +192,8 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
         begin = time.perf_counter()
         seed = self._seed()
-        n_ranks = self.n_jobs if self.n_jobs is not None and self.n_jobs > 0 else None
         with self._open_blocks(
-            X, y, sample_weight, check, Expected(classification), Spread(n_ranks, ranks_per_worker=1)
+            X, y, sample_weight, check, Expected(classification), Spread(ranks_asked(self.n_jobs), ranks_per_worker=1)
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
             classes, job = make_job(blocks.summaries, seed)

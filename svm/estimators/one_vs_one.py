@@ -33,7 +33,7 @@ from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.platt import couple, draw_folds, fit_sigmoid
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
 from dsgd.svm.kernel_solver.merging import deal_out
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -231,13 +231,14 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
 
         sigmoids = np.zeros((2, len(pairs) if self._is_calibrated() else 0))
 
-        def train_pair(pair: tuple[int, int], small: ClassPairs, pool: Pool, cache_bytes: int) -> _Trained:
+        def train_pair(pair: tuple[int, int], pool: Pool, cache_bytes: int, *, small: ClassPairs) -> _Trained:
             rows = small.samples(pair)
             y = np.where(merged_codes[rows] == pair[0], 1.0, -1.0) * self._sign_of_first()
 
             def run(dual: Dual, tol: float, limit: int, anew: bool) -> Solution:
                 def go_on(dual: Dual, limit: int) -> Solution:
-                    return self._solve(kernel, X, first[rows], dual, tol, limit, pool, cache_bytes, anew=anew)
+                    posed = Posed(kernel, X, first[rows], dual, pool, cache_bytes)
+                    return self._solve(posed, tol, limit, anew=anew)
 
                 if not small.takes(pair) or dual.u is not None:
                     return go_on(dual, limit)
@@ -263,23 +264,10 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
             return _Trained(rows[used], (y * solution.alpha[0])[used], rest)
 
-        found: list[Any] = [None] * len(pairs)
         with self._open_pool() as pool:
-            n = pool.n_threads
             most = self._cache_bytes() if self._takes_small_pairs() else 0
             small = ClassPairs(kernel, X, first, merged_codes, pool, most)
-            # Pairs side by side leave no thread waiting at the end of a block.
-            is_spread = n > 1 and len(pairs) >= n and self._gang is None
-            share = self._cache_bytes() // (n if is_spread else 1)
-
-            def train(number: int, pool: Pool) -> None:
-                found[number] = train_pair(pairs[number], small, pool, share)
-
-            if is_spread:
-                pool.spread(train, len(pairs))
-            else:
-                for number in range(len(pairs)):
-                    train(number, pool)
+            found = self._for_each(pairs, partial(train_pair, small=small), pool)
         self._sigmoids = sigmoids
         coefs, rows = self._lay_out(pairs, found, merged_codes, codes, owner, bounds, total)
         is_support = coefs.any(axis=0)
@@ -287,6 +275,26 @@ class AbstractKernelClassifier(ClassifierMixin, AbstractKernelSVM):
             coefs, rows = coefs[:, is_support], rows[is_support]
         self._collect(X, codes, rows, coefs, pairs, [trained.solution for trained in found], kernel)
         self.n_kernel_evaluations_ += small.n_evaluations
+
+    def _for_each(
+        self, pairs: list[tuple[int, int]], train_pair: Callable[[tuple[int, int], Pool, int], _Trained], pool: Pool
+    ) -> list[_Trained]:
+        """Train all pairs: one after the other on all threads, or side by side, each with its part of the cache."""
+        n = pool.n_threads
+        found: list[Any] = [None] * len(pairs)
+        # Pairs side by side leave no thread waiting at the end of a block.
+        is_spread = n > 1 and len(pairs) >= n and self._gang is None
+        share = self._cache_bytes() // (n if is_spread else 1)
+
+        def train(number: int, pool: Pool) -> None:
+            found[number] = train_pair(pairs[number], pool, share)
+
+        if is_spread:
+            pool.spread(train, len(pairs))
+        else:
+            for number in range(len(pairs)):
+                train(number, pool)
+        return found
 
     def _lay_out(
         self,

@@ -11,7 +11,7 @@ from sklearn.base import RegressorMixin
 from dsgd.inputs import lazy, notifies_callbacks
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import deal_out
-from dsgd.svm.kernel_solver.problem import Dual
+from dsgd.svm.kernel_solver.problem import Dual, Posed
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["AbstractKernelRegressor", "AbstractSingleSVM"]
@@ -58,7 +58,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         dual = self._pose(target[first], total)
         with self._open_pool() as pool:
             tol, limit = float(self.tol), int(self.max_iter)
-            solution = self._solve(kernel, X, first, dual, tol, limit, pool, self._cache_bytes())
+            solution = self._solve(Posed(kernel, X, first, dual, pool, self._cache_bytes()), tol, limit)
         self._say(f"{solution.n_iter} steps, gap {solution.gap:.3g}")
         # Equal rows share a coefficient.
         coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)

@@ -27,7 +27,7 @@ from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.kernels.values import block_values
-from dsgd.types import IntVector
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = ["ClassPairs"]
 
@@ -158,35 +158,18 @@ class ClassPairs:
         begin, n, is_linear = time.perf_counter(), dual.y.shape[1], self._kernel.name == "linear"
         if is_linear and weights_begin(n, self._width) and has_linear_start(dual):
             return go_on(dual, max_iter)
-        starts = np.array([self._ends[pair[0]], self._ends[pair[0] + 1], self._ends[pair[1]], self._ends[pair[1] + 1]])
-        alpha, u, records = dual.alpha.astype(np.float64), np.empty(n), np.empty((_RECORDS, 4))
-        told = np.zeros(len(TOLD) + dual.n_groups)
         most = min(_STEPS, FIRST_STEPS * n) if is_linear else _STEPS
         limit = most if max_iter < 0 else min(max_iter, most)
-        solve_pair(
-            self._kind,
-            self._rows,
-            self._numbers,
-            self._own,
-            self._own_at[list(pair)],
-            starts,
-            (dual.y, dual.p, dual.upper, alpha, dual.group),
-            float(tol),
-            limit,
-            n if n * n * (1.0 + self._width / 32.0) <= _AT_ONCE else _FEWEST,
-            pool.lend(8 * n * (2 * n + self._width)).view(np.float64),
-            u,
-            told,
-            records,
-        )
+        alpha, u, told, records = self._run(pair, dual, float(tol), limit, pool)
         status, n_iter, n_records, gap, duality_gap, objective, n_values = told[: len(TOLD)].tolist()
         if status == BROKEN:
             return go_on(dual, max_iter)
-        seconds, count = time.perf_counter() - begin, int(n_records)
+        seconds = time.perf_counter() - begin
         history = [
             EliminationRecord("verify" if is_proof else "block", int(steps), n, now, 0, int(values), seconds)
-            for is_proof, steps, now, values in records[:count].tolist()
+            for is_proof, steps, now, values in records[: int(n_records)].tolist()
         ]
+        n_blocks = sum(record.event == "block" for record in history)
         if status != PROVEN:
             # The solvers of a linear machine, which come in now, begin from zero.
             start = dual if is_linear and has_linear_start(dual) else replace(dual, alpha=alpha)
@@ -194,7 +177,7 @@ class ClassPairs:
             return replace(
                 rest,
                 n_iter=rest.n_iter + int(n_iter),
-                n_rounds=rest.n_rounds + sum(record.event == "block" for record in history),
+                n_rounds=rest.n_rounds + n_blocks,
                 n_evaluations=rest.n_evaluations + int(n_values),
                 history=history + rest.history,
             )
@@ -207,7 +190,7 @@ class ClassPairs:
             objective=objective,
             converged=gap < tol,
             n_iter=int(n_iter),
-            n_rounds=max(1, count - int(records[:count, 0].sum())),
+            n_rounds=max(1, n_blocks),
             n_eliminated=0,
             n_reconstructions=0,
             n_returned=0,
@@ -215,6 +198,32 @@ class ClassPairs:
             n_hits=0,
             history=history,
         )
+
+    def _run(
+        self, pair: tuple[int, int], dual: Dual, tol: float, limit: int, pool: Pool
+    ) -> tuple[FloatMatrix, FloatVector, FloatVector, FloatMatrix]:
+        """Run the compiled solver; return the variables, K(yα), the numbers that `TOLD` names, and the records."""
+        n = dual.y.shape[1]
+        starts = np.array([self._ends[pair[0]], self._ends[pair[0] + 1], self._ends[pair[1]], self._ends[pair[1] + 1]])
+        alpha, u, records = dual.alpha.astype(np.float64), np.empty(n), np.empty((_RECORDS, 4))
+        told = np.zeros(len(TOLD) + dual.n_groups)
+        solve_pair(
+            self._kind,
+            self._rows,
+            self._numbers,
+            self._own,
+            self._own_at[list(pair)],
+            starts,
+            (dual.y, dual.p, dual.upper, alpha, dual.group),
+            tol,
+            limit,
+            n if n * n * (1.0 + self._width / 32.0) <= _AT_ONCE else _FEWEST,
+            pool.lend(8 * n * (2 * n + self._width)).view(np.float64),
+            u,
+            told,
+            records,
+        )
+        return alpha, u, told, records
 
 
 def _can_take(kernel: Kernel, X: Any, n: int, cache_bytes: int) -> bool:

@@ -6,7 +6,9 @@ on how it was found.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
@@ -15,9 +17,10 @@ from dsgd.svm.kernel_solver.duality import duality_gap
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.functions import Kernel
-from dsgd.types import AnyArray, FloatMatrix, FloatVector
+from dsgd.svm.kernels.threads import Pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Dual", "Solution", "conclude", "refuse"]
+__all__ = ["Dual", "Posed", "Solution", "conclude", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -56,6 +59,34 @@ class Dual:
     def group(self) -> AnyArray:
         """The group of each variable, int64, shape (r, n)."""
         return (self.y < 0).astype(np.int64) if self.by_sign else np.zeros(self.y.shape, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Posed:
+    """A dual as a fit poses it: of which rows it is, and what its solver may use.
+
+    Parameters
+    ----------
+    kernel : Kernel
+        The kernel.
+    X : array or CSR matrix
+        The rows of the fit; the kernel matrix with ``"precomputed"``.
+    rows : int64 array, shape (n,)
+        Those of the problem.
+    dual : Dual
+        The problem.
+    pool : Pool
+        Threads.
+    cache_bytes : int
+        Bytes of kernel values at most.
+    """
+
+    kernel: Kernel
+    X: Any
+    rows: IntVector
+    dual: Dual
+    pool: Pool
+    cache_bytes: int
 
 
 @dataclass(frozen=True)
@@ -112,7 +143,7 @@ def conclude(
     n_iter: int,
     n_rounds: int,
     n_evaluations: int,
-    history: list[EliminationRecord],
+    history: Sequence[EliminationRecord] = (),
     n_eliminated: int = 0,
     n_reconstructions: int = 0,
     n_returned: int = 0,
@@ -162,7 +193,7 @@ def conclude(
         n_returned=n_returned,
         n_evaluations=n_evaluations,
         n_hits=n_hits,
-        history=history,
+        history=list(history),
     )
 
 

@@ -35,10 +35,9 @@ from dataclasses import replace
 
 import numpy as np
 
-from dsgd.kernels.rng import GOLDEN
-from dsgd.svm.linear_solver.dual_cd import make_lines
-from dsgd.svm.linear_solver.kernels import cd_pass, measure
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.dual_cd import make_lines, visit_rows
+from dsgd.svm.linear_solver.kernels import measure
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import AnyArray, FloatVector
 
@@ -92,11 +91,9 @@ def solve_cocoa(
     rows = problem.rows
     n_rows, width = rows.n_rows, rows.width
     n_total, n_sharing = team.totals(float(n_rows), float(n_rows > 0))
-    # A rank without rows changes nothing, so the others need not make room for it.
-    safety = max(n_sharing, 1.0)
-    local = replace(problem, low=safety * problem.low, high=safety * problem.high, ridge=problem.ridge / safety)
     beta = np.zeros(n_rows) if start is None else start.duals
-    lines = make_lines(local, safety * beta)
+    # A rank without rows changes nothing, so the others need not make room for it.
+    local = _LocalProblem(problem, beta, max(n_sharing, 1.0))
     weights = np.zeros(width) if start is None else team.add_up(rows.combine(beta, team))
     best, best_primal, dual = weights.copy(), np.inf, -np.inf
     active = np.arange(n_rows, dtype=np.uint32)
@@ -109,7 +106,7 @@ def solve_cocoa(
         swept, at = must_sweep, weights
         if swept:
             visits, reach = 0.0, -np.inf
-            beta, at = _duals(problem, local, lines, safety), weights.copy()
+            beta, at = local.duals(), weights.copy()
             limit = worst if eliminate else np.inf
             scores = rows.scores(weights, team)
             loss, terms, kept = _measure(problem, scores, beta, limit, active)
@@ -119,22 +116,8 @@ def solve_cocoa(
             message[width : width + 2] = loss + own, terms - own
             if loose_bytes >= 0.0:
                 message[width + 4] = rows.take(np.flatnonzero(outward_push(problem, scores, beta) <= 0.0)).n_bytes
-        ahead = weights.copy()
-        _, seen = cd_pass(
-            rows.values,
-            rows.indices,
-            rows.bias,
-            problem.epsilon,
-            lines,
-            ahead,
-            active,
-            np.uint64(n_active),
-            np.inf,  # eliminates nothing: `ahead` is not the weights that the test is about
-            np.uint64((seed + n_rounds * int(GOLDEN)) % 2**64),
-        )
-        worst = float(seen)
+        message[:width], worst = local.visit(weights, active, n_active, seed, n_rounds)
         reach = _REACH * worst if reach < 0.0 else reach
-        message[:width] = (ahead - weights) / safety
         message[width + 2 : width + 4] = n_active, worst <= reach
         team.add_up(message)
         weights += message[:width]
@@ -148,13 +131,45 @@ def solve_cocoa(
         visits += float(message[width + 2])
         must_sweep = visits >= _VISITS_PER_SWEEP * n_total or message[width + 3] >= team.n_ranks
     else:
-        beta = _duals(problem, local, lines, safety)
+        beta = local.duals()
         if certify(problem, weights, beta, team, combined=weights)[0] < best_primal:
             best = weights
-    exact = team.add_up(rows.combine(beta, team))  # free of what rounding has added up over the rounds
-    primal, dual, _ = certify(problem, best, beta, team, combined=exact)
-    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
-    return LinearSolution(best, beta, primal, dual, n_rounds, converged, "cocoa")
+    return conclude(problem, best, beta, team, tol, n_rounds, "cocoa")
+
+
+class _LocalProblem:
+    """The problem of one rank in a round: intervals times, and ridge divided by, the safety factor (sigma' above).
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem of all, with the rows of this rank.
+    beta : array of float64, shape (n_rows,)
+        Dual variables to begin with.
+    safety : float
+        How many ranks change variables at once.
+    """
+
+    def __init__(self, problem: LinearProblem, beta: FloatVector, safety: float) -> None:
+        self._problem, self._safety = problem, safety
+        low, high, ridge = safety * problem.low, safety * problem.high, problem.ridge / safety
+        self._scaled = replace(problem, low=low, high=high, ridge=ridge)
+        self._lines = make_lines(self._scaled, safety * beta)
+
+    def visit(
+        self, weights: FloatVector, active: AnyArray, n_active: int, seed: int, number: int
+    ) -> tuple[FloatVector, float]:
+        """Visit the active rows; return by how much that changes the weights, and the largest violation met."""
+        ahead = weights.copy()
+        # Nothing is eliminated: `ahead` is not the weights that the test is about.
+        _, worst = visit_rows(self._problem, self._lines, ahead, active, n_active, np.inf, seed, number)
+        return (ahead - weights) / self._safety, worst
+
+    def duals(self) -> FloatVector:
+        """Return the dual variables; what was clipped to an end of its interval is that end to the last bit."""
+        problem, scaled = self._problem, self._lines[5::8]
+        below = np.where(scaled <= self._scaled.low, problem.low, scaled / self._safety)
+        return np.where(scaled >= self._scaled.high, problem.high, below)
 
 
 def outward_push(problem: LinearProblem, scores: FloatVector, beta: FloatVector) -> FloatVector:
@@ -190,10 +205,3 @@ def _measure(
         scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, beta, threshold, active
     )
     return loss, terms, int(kept)
-
-
-def _duals(problem: LinearProblem, local: LinearProblem, lines: FloatVector, safety: float) -> FloatVector:
-    """Return the dual variables; what was clipped to an end of its interval is that end to the last bit."""
-    scaled = lines[5::8]
-    below = np.where(scaled <= local.low, problem.low, scaled / safety)
-    return np.where(scaled >= local.high, problem.high, below)

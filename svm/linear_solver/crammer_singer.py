@@ -80,11 +80,7 @@ def solve_crammer_singer(
         Weights of shape (n_classes, n_features + 1) and dual variables of shape (n_rows, n_classes).
     """
     n_rows, norms = rows.n_rows, rows.norms()
-    duals = np.zeros((n_rows, n_classes))
-    # A row of zeros has its loss whatever the weights are: its variables take their best values once.
-    empty = np.flatnonzero(norms == 0.0)
-    duals[empty, codes[empty]] = costs[empty]
-    duals[empty, (codes[empty] + 1) % n_classes] = -costs[empty]
+    duals = _first_duals(norms, codes, costs, n_classes)
     weights = np.zeros((rows.width, n_classes))
     everyone = np.flatnonzero((norms > 0.0) & (costs > 0.0)).astype(np.uint32)
     active, n_active = everyone.copy(), everyone.shape[0]
@@ -130,6 +126,15 @@ def solve_crammer_singer(
     converged = relative_gap(primal, dual) <= max(tol, 1e-14)
     n_iter = int(np.ceil(work / max(1, n_rows)))
     return LinearSolution(np.ascontiguousarray(best.T), duals, primal, dual, n_iter, converged, "crammer_singer")
+
+
+def _first_duals(norms: FloatVector, codes: IntVector, costs: FloatVector, n_classes: int) -> FloatMatrix:
+    """Return zeros but for rows of zeros, whose loss is the same whatever the weights are: theirs are the best."""
+    duals = np.zeros((norms.shape[0], n_classes))
+    empty = np.flatnonzero(norms == 0.0)
+    duals[empty, codes[empty]] = costs[empty]
+    duals[empty, (codes[empty] + 1) % n_classes] = -costs[empty]
+    return duals
 
 
 def _certify(

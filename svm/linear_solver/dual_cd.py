@@ -24,11 +24,11 @@ import numpy as np
 
 from dsgd.kernels.rng import GOLDEN
 from dsgd.svm.linear_solver.kernels import cd_pass
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import Team
-from dsgd.types import FloatVector
+from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["Trend", "make_lines", "solve_dual_cd"]
+__all__ = ["Trend", "make_lines", "solve_dual_cd", "visit_rows"]
 
 #: A sweep for the gap is due when this many visits per row were made since the last one.
 _VISITS_PER_SWEEP = 3.0
@@ -125,27 +125,65 @@ def solve_dual_cd(
                 n_active, threshold = n_rows, np.inf
                 active[:] = np.arange(n_rows)
         n_passes += 1
-        n_left, worst = cd_pass(
-            rows.values,
-            rows.indices,
-            rows.bias,
-            problem.epsilon,
-            lines,
-            weights,
-            active,
-            np.uint64(n_active),
-            threshold if eliminate else np.inf,
-            np.uint64((seed + n_passes * int(GOLDEN)) % 2**64),
-        )
         visits += n_active
         work += n_active
-        n_active, threshold = int(n_left), float(worst)
+        limit = threshold if eliminate else np.inf
+        n_active, threshold = visit_rows(problem, lines, weights, active, n_active, limit, seed, n_passes)
         if reach < 0.0:
             reach = _REACH * threshold
-    exact = rows.combine(beta, team)  # free of what rounding has added up over the passes
-    primal, dual, _ = certify(problem, best, beta, team, combined=exact)
-    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
-    return LinearSolution(best, beta, primal, dual, int(np.ceil(work / n_rows)), converged, "dual_cd")
+    return conclude(problem, best, beta, team, tol, int(np.ceil(work / n_rows)), "dual_cd")
+
+
+def visit_rows(
+    problem: LinearProblem,
+    lines: FloatVector,
+    weights: FloatVector,
+    active: AnyArray,
+    n_active: int,
+    threshold: float,
+    seed: int,
+    number: int,
+) -> tuple[int, float]:
+    """Visit the active rows once, in the order that a seed has for the pass of a number.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    lines : array of float64
+        What `make_lines` returns; the dual variables in it change.
+    weights : array of float64, shape (n_features + 1,)
+        The weights, updated in place.
+    active : array of uint32
+        Begins with the numbers of the active rows, in any order; afterwards with those that stay active.
+    n_active : int
+        How many they are.
+    threshold : float
+        Rows that are pushed outwards by more than this are eliminated.
+    seed, number : int
+        What the order is drawn from.
+
+    Returns
+    -------
+    n_active : int
+        How many rows stay active.
+    worst : float
+        The largest violation met.
+    """
+    rows = problem.rows
+    n_left, worst = cd_pass(
+        rows.values,
+        rows.indices,
+        rows.bias,
+        problem.epsilon,
+        lines,
+        weights,
+        active,
+        np.uint64(n_active),
+        threshold,
+        np.uint64((seed + number * int(GOLDEN)) % 2**64),
+    )
+    return int(n_left), float(worst)
 
 
 def make_lines(problem: LinearProblem, start: FloatVector | None) -> FloatVector:

@@ -49,6 +49,7 @@ __all__ = [
     "balance",
     "balanced_factors",
     "certify",
+    "conclude",
     "make_problem",
     "one_vs_rest",
     "relative_gap",
@@ -308,3 +309,29 @@ def certify(
     primal, dual = team.totals(loss, terms)
     team.report(primal, dual)
     return primal, dual, int(kept)
+
+
+def conclude(
+    problem: LinearProblem, weights: FloatVector, duals: FloatVector, team: Team, tol: float, n_iter: int, solver: str
+) -> LinearSolution:
+    """Return the solution that weights and dual variables make, with what is true of it.
+
+    Parameters
+    ----------
+    problem : LinearProblem
+        The problem.
+    weights : array of float64, shape (n_features + 1,)
+        The best weights met.
+    duals : array of float64, shape (n_rows,)
+        The last dual variables, of this rank. Their sum of rows is taken anew, free of what rounding has added up.
+    team : Team
+        Shares the pass.
+    tol : float
+        The gap up to which it has converged.
+    n_iter, solver
+        As for `LinearSolution`.
+    """
+    exact = team.add_up(problem.rows.combine(duals, team))
+    primal, dual, _ = certify(problem, weights, duals, team, combined=exact)
+    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
+    return LinearSolution(weights, duals, primal, dual, n_iter, converged, solver)

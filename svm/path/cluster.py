@@ -16,16 +16,15 @@ import numpy as np
 
 from dsgd.runtime.rank import Rank
 from dsgd.svm.distributed.kernel import RankRows, join_gang
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
-from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.path.warm_starts import Link
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["PathRecord", "solve_path_on_rank"]
 
-#: Solves one problem at all costs: the model, then what an answer is asked.
-Chain = Callable[[Any, Kernel, Any, IntVector, Dual, Pool, int], list[Link]]
+#: Solves one problem of a model at all costs.
+Chain = Callable[[Any, Posed], list[Link]]
 
 
 @dataclass(frozen=True)
@@ -119,15 +118,15 @@ def solve_path_on_rank(
     dict or None
         The fitted attributes of the first point and, as ``_record``, the `PathRecord`; on rank 0.
     """
-    model, gang, before = join_gang(rank, data, model)
+    model, gang = join_gang(rank, data, model)
     kernels: list[Kernel] = []
     chains: list[dict[bytes, list[Link]]] = []
     fitted: dict[str, Any] = {}
 
-    def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
-        found = chain(model, kernel, X, rows, dual, pool, cache_bytes)
-        chains[-1][rows.tobytes()] = found
-        kernels[len(chains) - 1 :] = [kernel]
+    def answer(posed: Posed) -> Solution:
+        found = chain(model, posed)
+        chains[-1][posed.rows.tobytes()] = found
+        kernels[len(chains) - 1 :] = [posed.kernel]
         return found[0].solution
 
     model._answer = answer
@@ -136,14 +135,12 @@ def solve_path_on_rank(
         chains.append({})
         model._fit_rows(data.X, gang.target, gang.weights)
         if not fitted:
-            fitted = {name: value for name, value in vars(model).items() if name not in before}
+            fitted = model._fitted_state()
     first, owner = gang.merged
     ids = _with_coefficients(chains, first, owner)
     rows = gang.collect(data.X, ids)
     if not gang.leads:
         return None
-    for name in ("_answer", "_gang", "gamma"):
-        fitted.pop(name, None)
     record = PathRecord(chains, kernels, first, owner, gang.target, gang.weights, ids, rows)
     return {**fitted, "_record": record}
 

@@ -8,9 +8,9 @@ lays out any other.
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from itertools import pairwise
 from typing import Any
 
@@ -21,14 +21,13 @@ from dsgd.svm.certify.screening import feature_norms
 from dsgd.svm.estimators.kernel_base import row_dtype
 from dsgd.svm.estimators.svc import SVC
 from dsgd.svm.estimators.svr import SVR
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.block import solve
+from dsgd.svm.kernel_solver.problem import Posed, Solution
 from dsgd.svm.kernels.distances import Distances, share_pays
-from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.path.cluster import PathRecord, solve_path_on_rank
 from dsgd.svm.path.warm_starts import Link, solve_chain
-from dsgd.types import FloatVector, IntVector
+from dsgd.types import FloatVector
 from dsgd.validation import check_number
 
 __all__ = ["PathPoint", "SVMPath", "svm_path"]
@@ -241,10 +240,6 @@ def _describe(model: Any, links: list[Link]) -> PathPoint:
     )
 
 
-class _Posed(Exception):  # noqa: N818
-    """A fit has come to its first problem, and no more is wanted of it."""
-
-
 @dataclass(frozen=True)
 class _Grid:
     """Makes estimators of a grid: runs their fits, and answers the problems of these from what is known."""
@@ -269,18 +264,19 @@ class _Grid:
         model = self._model(self.gammas[0], self.costs[0])
         if model._uses_cluster(self.X):
             return self._solve_on_cluster(model)
-        widths = [None, *(self._width(gamma) for gamma in self.gammas[1:])]
+        for gamma in self.gammas[1:]:
+            self._model(gamma, self.costs[0])._check_parameters()
 
-        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
+        def answer(posed: Posed) -> Solution:
             shared = None
-            if kernel.name == "rbf" and len(widths) > 1 and share_pays(X):
-                cache_bytes //= 2
-                shared = Distances(X, rows, cache_bytes, pool.n_threads)
-            chain: list[Link] = []
-            for width in widths:
-                known = kernel if width is None else replace(kernel, gamma=width)
-                chain += self._chain(model, known, X, rows, dual, shared, pool, cache_bytes)
-            chains[rows.tobytes()] = chain
+            if posed.kernel.name == "rbf" and len(self.gammas) > 1 and share_pays(posed.X):
+                posed = replace(posed, cache_bytes=posed.cache_bytes // 2)
+                shared = Distances(posed.X, posed.rows, posed.cache_bytes, posed.pool.n_threads)
+            chain = self._chain(model, posed, shared)
+            for gamma in self.gammas[1:]:
+                kernel = replace(posed.kernel, gamma=_width(model, gamma))
+                chain += self._chain(model, replace(posed, kernel=kernel), shared)
+            chains[posed.rows.tobytes()] = chain
             return chain[0].solution
 
         self._fit(model, answer)
@@ -302,28 +298,17 @@ class _Grid:
         chains = {key: [link for part in record.chains for link in part[key]] for key in record.chains[0]}
         return replace(blank, record=record, common=common), chains
 
-    def chain_on_rank(
-        self, model: Any, kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int
-    ) -> list[Link]:
+    def chain_on_rank(self, model: Any, posed: Posed) -> list[Link]:
         """Solve a problem at all costs of one kernel, together with the other ranks."""
-        return self._chain(model, kernel, X, rows, dual, None, pool, cache_bytes)
+        return self._chain(model, posed, None)
 
-    def _chain(
-        self,
-        model: Any,
-        kernel: Kernel,
-        X: Any,
-        rows: IntVector,
-        dual: Dual,
-        shared: Distances | None,
-        pool: Pool,
-        cache_bytes: int,
-    ) -> list[Link]:
+    def _chain(self, model: Any, posed: Posed, shared: Distances | None) -> list[Link]:
         """Solve a problem at all costs of one kernel."""
+        kernel, rows, dual, pool, cache_bytes = posed.kernel, posed.rows, posed.dual, posed.pool, posed.cache_bytes
         tol, largest, factors = float(model.tol), float(dual.upper.max()), [C / self.costs[0] for C in self.costs]
         dtypes = [row_dtype(kernel, len(rows), largest * factor, tol) for factor in factors]
         if shared is None:
-            matrix = model._make_matrix(kernel, X, rows, largest, tol, pool, cache_bytes)
+            matrix = model._make_matrix(kernel, posed.X, rows, largest, tol, pool, cache_bytes)
         else:
             matrix = KernelMatrix(
                 shared.kernel(kernel.gamma),
@@ -334,44 +319,27 @@ class _Grid:
                 pool=pool,
             )
         # On a gang a rank has its own rows only, and nothing is proven before a run.
-        norms = feature_norms(kernel, X) if model._gang is None else None
+        norms = feature_norms(kernel, posed.X) if model._gang is None else None
         return solve_chain(
             dual,
             matrix,
             factors,
             dtypes=dtypes,
             norms=None if norms is None else norms[rows],
-            tol=tol,
-            max_iter=int(model.max_iter),
-            elimination=model._policy(),
+            run=partial(solve, tol=tol, max_iter=int(model.max_iter), elimination=model._policy()),
             cache_bytes=cache_bytes,
             count_products=None if shared is None else lambda: shared.n_computed,
         )
-
-    def _width(self, gamma: float | str) -> float:
-        """Return the number behind a gamma, which depends on the rows that a fit keeps."""
-        model = self._model(gamma, self.costs[0])
-
-        def stop(*_: Any) -> Solution:
-            raise _Posed
-
-        if isinstance(gamma, str):
-            with contextlib.suppress(_Posed):
-                self._fit(model, stop)
-            return float(model._gamma)
-        model._check_parameters()
-        return float(gamma)
 
     def build(self, index: int, known: dict[bytes, Link]) -> Any:
         """Return the fitted estimator of a point."""
         j, k = divmod(index, len(self.costs))
 
-        def answer(kernel: Kernel, X: Any, rows: IntVector, dual: Dual, pool: Pool, cache_bytes: int) -> Solution:
-            del kernel, X, pool, cache_bytes
-            found = known[rows.tobytes()]
+        def answer(posed: Posed) -> Solution:
+            found, upper = known[posed.rows.tobytes()], posed.dual.upper
             # The bounds of a fit and those of the chain may differ in the last bit.
-            alpha = np.where(found.solution.alpha >= found.upper, dual.upper, found.solution.alpha)
-            return replace(found.solution, alpha=np.minimum(alpha, dual.upper))
+            alpha = np.where(found.solution.alpha >= found.upper, upper, found.solution.alpha)
+            return replace(found.solution, alpha=np.minimum(alpha, upper))
 
         model = self._model(self.gammas[j], self.costs[k])
         if self.record is None:
@@ -382,5 +350,14 @@ class _Grid:
     def _fit(self, model: Any, answer: Any) -> Any:
         model._answer = answer
         model.fit(self.X, self.y, sample_weight=self.sample_weight)
-        del model._answer
+        for name in ("_answer", "_width_of"):
+            vars(model).pop(name, None)
         return model
+
+
+def _width(model: Any, gamma: float | str) -> float:
+    """Return the number behind a gamma, which depends on the rows that the fit of the model keeps."""
+    if not isinstance(gamma, str):
+        return float(gamma)
+    # Kernels whose values are given, or computed by a function, have none.
+    return 0.0 if model._width_of is None else float(model._width_of(gamma))

@@ -24,8 +24,6 @@ from typing import Any
 import numpy as np
 
 from dsgd.svm.certify.screening import path_ball, prove
-from dsgd.svm.kernel_solver.block import solve
-from dsgd.svm.kernel_solver.elimination import Elimination
 from dsgd.svm.kernel_solver.problem import Dual, Solution
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector
@@ -69,9 +67,7 @@ def solve_chain(
     *,
     dtypes: Sequence[Any],
     norms: FloatVector | None,
-    tol: float,
-    max_iter: int,
-    elimination: Elimination,
+    run: Callable[[Dual, KernelMatrix], Solution],
     cache_bytes: int,
     count_products: Callable[[], int] | None = None,
 ) -> list[Link]:
@@ -89,8 +85,8 @@ def solve_chain(
         float32 or float64, what rows must have at each factor.
     norms : array, shape (n,), or None
         Norms of the samples in feature space; None proves nothing before a run.
-    tol, max_iter, elimination
-        As for `dsgd.svm.kernel_solver.block.solve`, of each run.
+    run : callable
+        ``run(dual, matrix)`` solves the problem at one factor; as `dsgd.svm.kernel_solver.block.solve` does.
     cache_bytes : int
         Bytes of rows that `matrix` may hold.
     count_products : callable or None
@@ -122,7 +118,7 @@ def solve_chain(
             # With all rows in the cache shorter ones gain nothing, and other columns are needed at the next C.
             is_tight = matrix.dtype.itemsize * matrix.n * matrix.n > cache_bytes
             _activate(matrix, proven & is_tight)
-        found = solve(now, matrix, tol=tol, max_iter=max_iter, elimination=elimination)
+        found = run(now, matrix)
         spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
         counts = np.array(spent, dtype=np.float64)
         matrix.peers.add_up(counts)
