@@ -4,7 +4,7 @@ A benchmark is a module in a folder beside this one. Its docstring is its help t
 compares. It has
 
 ``PAGE``       the page of the documentation that it feeds
-``QUICK_S``    about how many seconds its quick form takes on two cores
+``QUICK_S``    about how many seconds its quick form takes on two cores that others use too
 ``QUICK``      what is less in the quick form
 ``run``        takes the options and the `Rows` to write
 

@@ -43,7 +43,7 @@ from dsgd.runtime import Rank
 from dsgd.sim import NETWORKS, Compute, SimulatedCluster
 
 PAGE = "collectives"
-QUICK_S = 25
+QUICK_S = 100
 QUICK = "a quarter of the repetitions"
 # The ranks are what runs in parallel.
 ONE_THREAD = True

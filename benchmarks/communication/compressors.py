@@ -53,7 +53,7 @@ from dsgd.kernels import bits
 from dsgd.sync import EpochAveraging, LocalSGD, MinibatchSGD
 
 PAGE = "compression"
-QUICK_S = 12
+QUICK_S = 30
 QUICK = "shorter vectors, one repeat"
 ONE_THREAD = True
 REPEATS = (2, 1)

@@ -37,7 +37,7 @@ from benchmarks.common.table import table
 from benchmarks.common.timing import waiting_share
 
 PAGE = "synchronisation"
-QUICK_S = 15
+QUICK_S = 60
 QUICK = "few rows, one rate"
 REPEATS = (1, 1)
 

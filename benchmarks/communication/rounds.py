@@ -35,7 +35,7 @@ from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 
 PAGE = "performance"
-QUICK_S = 15
+QUICK_S = 40
 QUICK = "fewer rows and repeats"
 REPEATS = (5, 1)
 

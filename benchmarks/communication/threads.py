@@ -26,7 +26,7 @@ from dsgd import SGDClassifier
 from dsgd.datasets import load_or_generate
 
 PAGE = "cluster"
-QUICK_S = 20
+QUICK_S = 50
 QUICK = "two epochs, once"
 REPEATS = (3, 1)
 

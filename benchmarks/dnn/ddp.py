@@ -43,7 +43,7 @@ from dsgd.torch.oracle import ModuleOptimizer
 from dsgd.torch.rows import TensorRows
 
 PAGE = "torch"
-QUICK_S = 20
+QUICK_S = 30
 QUICK = "one short turn"
 REPEATS = (5, 1)
 

@@ -37,7 +37,7 @@ from dsgd.runtime import run_on_cluster
 from dsgd.runtime.rank import Rank
 
 PAGE = "torch"
-QUICK_S = 20
+QUICK_S = 50
 QUICK = "one short turn"
 REPEATS = (5, 1)
 

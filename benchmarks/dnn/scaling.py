@@ -34,7 +34,7 @@ from dsgd.sync import MinibatchSGD
 from dsgd.torch import TorchClassifier, measure_node, trace
 
 PAGE = "scaling"
-QUICK_S = 40
+QUICK_S = 150
 QUICK = "two processes at most, one turn"
 REPEATS = (3, 1)
 ONE_THREAD = True

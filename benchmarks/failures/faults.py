@@ -43,7 +43,7 @@ from benchmarks.common.table import table
 from benchmarks.common.workers import workers
 
 PAGE = "failures"
-QUICK_S = 40
+QUICK_S = 50
 QUICK = "dsgd alone, SIGKILL and ctrl-C"
 ONE_THREAD = True
 QUICK_CASES = ("SIGKILL", "ctrl-C")

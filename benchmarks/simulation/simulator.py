@@ -32,7 +32,7 @@ from dsgd.sim import SimulatedCluster, calibrate
 from dsgd.sync import DPSGD, SGP, LocalSGD, MinibatchSGD
 
 PAGE = "simulator"
-QUICK_S = 30
+QUICK_S = 150
 QUICK = "two workers, once"
 REPEATS = (5, 1)
 

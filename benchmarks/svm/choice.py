@@ -28,7 +28,7 @@ from dsgd.datasets import load
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "choosing-svm"
-QUICK_S = 25
+QUICK_S = 45
 QUICK = "up to 2000 rows of the generated set"
 
 SIZES = [1000, 2000, 4000, 8000, 16_000, 32_000, 59_000]

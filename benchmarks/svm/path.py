@@ -27,7 +27,7 @@ from dsgd.errors import DatasetError
 from dsgd.svm import SVC, screen, svm_path
 
 PAGE = "svm-paths"
-QUICK_S = 60
+QUICK_S = 90
 QUICK = "the first 2000 rows"
 
 #: name -> (costs, factors of gamma="scale")

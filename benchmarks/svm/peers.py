@@ -1,11 +1,11 @@
 """Kernel SVMs: `dsgd.svm.SVC` beside scikit-learn's SVC and scikit-learn-intelex's, on the same data in the same run.
 
-Prints one line per set: median seconds of every solver at tol 1e-3 with the same cache, the ratios of these and of the
-least processor times, which tell more on a machine that others use, our gap over all samples in float64, kernel values
-computed with and without elimination, and how far the objectives lie apart. One set is for LinearSVC at its defaults,
-beside scikit-learn's at its own. Real sets
-are read from the folder DSGD_DATA names; one is generated. A peer that is not installed is left out. With ``--once
-scikit-learn`` the slowest is fitted in the first of the repeats only: then the whole table takes eleven minutes.
+Prints one line per set and solver: median seconds at tol 1e-3 with the same cache and what they are of ours, the same
+of the least processor times, which tell more on a machine that others use, the gap over all samples in float64, kernel
+values computed, and how far the objective lies from ours. One set is for LinearSVC at its defaults, beside
+scikit-learn's at its own. Real sets are read from the folder DSGD_DATA names; one is generated. A peer that is not
+installed is left out. With ``--once scikit-learn`` the slowest is fitted in the first of the repeats only: then the
+whole table takes eleven minutes.
 
     DSGD_DATA=... python -m benchmarks run svm/peers --out rows.jsonl
 """
@@ -13,8 +13,6 @@ scikit-learn`` the slowest is fitted in the first of the repeats only: then the 
 from __future__ import annotations
 
 import argparse
-import statistics
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -26,6 +24,8 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.table import table
+from benchmarks.common.timing import Timing, median_s, timed
 from benchmarks.svm.parity import pairs
 from dsgd.datasets import load
 from dsgd.errors import DatasetError
@@ -132,40 +132,47 @@ def objective(model: Any, X: Any, y: Any) -> float:
     return total
 
 
-def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[str], once: list[str]) -> None:
-    """Fit all solvers on one set, interleaved, and print its line."""
+def fit_all(
+    makers: dict[str, Callable[[float], Any]], X: Any, y: Any, C: float, repeats: int, once: list[str]
+) -> dict[str, list[Timing]]:
+    """Fit all solvers on one set, interleaved."""
+    taken: dict[str, list[Timing]] = {key: [] for key in makers}
+    for turn in range(repeats):
+        for key, make in makers.items():
+            if turn and key in once:
+                continue
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                taken[key].append(timed(make(C).fit, X, y))
+    return taken
+
+
+def compare(
+    name: str, repeats: int, limit: int | None, rows: Rows, only: list[str], once: list[str], line: Callable[..., None]
+) -> None:
+    """Fit all solvers on one set, and print their lines."""
     read, C = CASES[name]
     try:
         X, y = read()
     except DatasetError as error:
-        print(f"{name:>20} skipped: {error}")
+        print(f"{name} skipped: {error}")
         return
     X, y = X[:limit], y[:limit]
-    makers = {key: make for key, make in peers(name).items() if not only or key in only}
-    seconds: dict[str, list[float]] = {key: [] for key in makers}
-    processor: dict[str, list[float]] = {key: [] for key in makers}
-    models: dict[str, Any] = {}
     some = np.argsort(y, kind="stable")[:: max(1, len(y) // 500)]
     for policy in ("auto", "aggressive"):  # load compiled kernels
         SVC(cache_size=0.1, elimination=policy).fit(X[some], y[some])
     if is_linear(name):
         LinearSVC().fit(X[some], y[some])
-    for turn in range(repeats):
-        for key, make in makers.items():
-            if turn and key in once:
-                continue
-            begin, used = time.perf_counter(), time.process_time()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")
-                models[key] = make(C).fit(X, y)
-            seconds[key].append(time.perf_counter() - begin)
-            processor[key].append(time.process_time() - used)
-    medians = {key: statistics.median(values) for key, values in seconds.items()}
-    least = {key: min(times) for key, times in processor.items()}
+    makers = {key: make for key, make in peers(name).items() if not only or key in only}
+    taken = fit_all(makers, X, y, C, repeats, once)
+    models = {key: turns[-1].value for key, turns in taken.items()}
+    medians = {key: median_s(turns) for key, turns in taken.items()}
+    least = {key: min(turn.cpu_s for turn in turns) for key, turns in taken.items()}
     values = {
         key: primal(model, X, y, C) if is_linear(name) else objective(model, X, y) for key, model in models.items()
     }
     for key, model in models.items():
+        gap, computed = getattr(model, "gap_", None), getattr(model, "n_kernel_evaluations_", None)
         rows.add(
             case=name,
             method=key,
@@ -175,29 +182,16 @@ def compare(name: str, repeats: int, limit: int | None, rows: Rows, only: list[s
             tol=model.tol,
             cache_mb=CACHE_MB,
             seconds=medians[key],
-            all_seconds=seconds[key],
-            processor_s=processor[key],
+            all_seconds=[turn.seconds for turn in taken[key]],
+            processor_s=[turn.cpu_s for turn in taken[key]],
             n_support=len(getattr(model, "support_", ())),
             objective=values[key],
-            gap=getattr(model, "gap_", None),
-            kernel_evaluations=getattr(model, "n_kernel_evaluations_", None),
+            gap=gap,
+            kernel_evaluations=computed,
         )
-    ours = models["dsgd"]
-    cells = " ".join(
-        f"{key} {medians[key]:.2f} s ({medians[key] / medians['dsgd']:.2f}x, processor {least[key]:.2f} s, "
-        f"{least[key] / least['dsgd']:.2f}x)"
-        for key in medians
-    )
-    spread = max(abs(v - values["dsgd"]) / abs(values["dsgd"]) for v in values.values())
-    counts = "/".join(
-        f"{models[key].n_kernel_evaluations_ / 1e9:.2f}"
-        for key in ("dsgd", "dsgd, no elimination")
-        if hasattr(models.get(key), "n_kernel_evaluations_")
-    )
-    print(
-        f"{name:>20} n={X.shape[0]}: {cells}; gap {ours.gap_:.1e}, 1e9 kernel values {counts or 'none'}, "
-        f"objectives {spread:.0e}"
-    )
+        times = medians[key], medians[key] / medians["dsgd"], least[key], least[key] / least["dsgd"]
+        apart = abs(values[key] / values["dsgd"] - 1.0)
+        line(name, X.shape[0], key, *times, gap, None if computed is None else computed / 1e9, apart)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -207,5 +201,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace, rows: Rows) -> None:
     only = ["dsgd", *arguments.solver] if arguments.solver else []
-    for name in arguments.only:
-        compare(name, arguments.repeats, 4000 if arguments.quick else None, rows, only, arguments.once)
+    times = ("seconds:.2f", "of ours:.2f", "processor s:.2f", "of our processor s:.2f")
+    heads = ("solver", *times, "gap:.1e", "1e9 kernel values:.2f", "objective:.0e")
+    limit = 4000 if arguments.quick else None
+    with table("whole fits to tol 1e-3", "set", "rows", *heads) as line:
+        for name in arguments.only:
+            compare(name, arguments.repeats, limit, rows, only, arguments.once, line)

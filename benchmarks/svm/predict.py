@@ -28,7 +28,7 @@ from dsgd.errors import DatasetError
 from dsgd.svm import SVC
 
 PAGE = "svm"
-QUICK_S = 30
+QUICK_S = 110
 QUICK = "one repeat on 1000 rows"
 REPEATS = (3, 1)
 

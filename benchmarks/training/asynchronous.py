@@ -24,7 +24,7 @@ from dsgd.sim import Compute, SimulatedCluster
 from dsgd.sync import ADPSGD, ASGD, AsyncEASGD, BackupWorkers, LocalSGD, MinibatchSGD, StaleSynchronous
 
 PAGE = "asynchronous"
-QUICK_S = 6
+QUICK_S = 15
 QUICK = "fewer rows"
 
 N_RANKS, N_EPOCHS = 16, 2

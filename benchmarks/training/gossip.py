@@ -27,7 +27,7 @@ from dsgd.sim import NETWORKS, Compute, HeavyTail, Link, SimulatedCluster
 from dsgd.sync import DPSGD, SGP, LocalSGD, OverlapSGP
 
 PAGE = "strategies"
-QUICK_S = 20
+QUICK_S = 15
 QUICK = "fewer rows"
 
 N_RANKS, N_EPOCHS, EVERY = 16, 6, 256

@@ -32,7 +32,7 @@ from benchmarks.common.timing import in_turns, timed
 from dsgd.local import SGD, Objective, make_shard, n_params
 
 PAGE = "performance"
-QUICK_S = 45
+QUICK_S = 25
 QUICK = "a tenth of the rows"
 REPEATS = (9, 3)
 

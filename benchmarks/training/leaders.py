@@ -26,7 +26,7 @@ from dsgd.runtime import Rank, run_on_threads
 from dsgd.sync import EASGD, AbstractLocalTerm, LeaderSGD, LocalSGD, LocalSteps
 
 PAGE = "strategies"
-QUICK_S = 6
+QUICK_S = 10
 QUICK = "two seeds"
 REPEATS = (20, 2)
 

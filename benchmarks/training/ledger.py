@@ -21,7 +21,7 @@ from dsgd import SGDClassifier
 from dsgd.ledger import RankLedger
 
 PAGE = "performance"
-QUICK_S = 5
+QUICK_S = 10
 QUICK = "fewer repeats"
 REPEATS = (15, 5)
 

@@ -36,7 +36,7 @@ from dsgd.progress import ProgressLine
 from dsgd.runtime.train.account import ProgressAccount
 
 PAGE = "progress"
-QUICK_S = 12
+QUICK_S = 40
 QUICK = "fewer and shorter fits"
 REPEATS = (9, 3)
 

@@ -30,7 +30,7 @@ from dsgd.errors import StragglerWarning
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD
 
 PAGE = "synchronisation"
-QUICK_S = 12
+QUICK_S = 20
 QUICK = "a tenth of the rows, few epochs, one repeat"
 REPEATS = (3, 1)
 

@@ -34,7 +34,7 @@ from dsgd.sim import SimulatedCluster
 from dsgd.sync import EASGD, STRATEGIES, LocalSGD, MinibatchSGD, SlowMo
 
 PAGE = "strategies"
-QUICK_S = 12
+QUICK_S = 10
 QUICK = "two ranks and three strategies on ijcnn1"
 QUICK_CASES = ("local", "epoch", "dpsgd")
 

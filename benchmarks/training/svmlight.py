@@ -26,7 +26,7 @@ from dsgd.datasets import load_svmlight, make_like, write_svmlight
 from dsgd.datasets.parse import parse_bytes
 
 PAGE = "out-of-core"
-QUICK_S = 5
+QUICK_S = 15
 QUICK = "one repeat"
 REPEATS = (3, 1)
 
