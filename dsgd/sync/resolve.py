@@ -134,9 +134,10 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
 
 
 def _with_safe_rates(strategy: Callable[..., AbstractStrategy[Any]]) -> AbstractStrategy[Any]:
-    made = strategy()
+    made: Any = strategy()
     pools = is_dataclass(made) and any(part.name == "rates" for part in fields(made))
-    return strategy(rates="pooled") if pools else made
+    chosen: AbstractStrategy[Any] = strategy(rates="pooled") if pools else made
+    return chosen
 
 
 @cache

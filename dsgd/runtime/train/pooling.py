@@ -38,8 +38,9 @@ def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: 
     """
     # At rates c / t an epoch goes equally far however many steps it is cut into; what a rule makes of a gradient is
     # not as long as the gradient.
-    pools = strategy.rates == "pooled" and isinstance(optimizer, SGD) and optimizer.rule is None
-    if not pools or n_ranks < 1 or optimizer.rate_power >= 1.0:
+    if strategy.rates != "pooled" or not isinstance(optimizer, SGD) or optimizer.rule is not None:
+        return 1.0
+    if n_ranks < 1 or optimizer.rate_power >= 1.0:
         return 1.0
     return max(1.0, strategy.lag(n_ranks, optimizer.rate_power))
 
