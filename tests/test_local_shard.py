@@ -131,6 +131,38 @@ def test_seeds_give_orders_and_no_shuffle_gives_none():
     np.testing.assert_array_equal(shard.weights[:4], [1.0, 1.0, 0.5, 1.0])
 
 
+@LAWS
+@given(SEEDS, st.sampled_from([2, 3, 26]), st.booleans())
+def test_classes_are_spread_evenly_over_an_epoch(seed, n_classes, weighs):
+    """Of any first rows a class has its share, to a row and what others are off; in a class the order is drawn."""
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, n_classes, 300) ** 2 // n_classes - 1.0
+    weights = rng.integers(0, 3, 300).astype(float) if weighs else np.ones(300)
+    X = np.arange(300.0)[:, None]
+    found, other = (make_shard(X, y, weights, seed=number) for number in (seed, seed + 1))
+    names, counts = np.unique(found.targets, return_counts=True)
+    so_far = np.cumsum(found.targets[:, None] == names, axis=0)
+    shares = counts / found.n_rows
+    expected = np.arange(1, found.n_rows + 1)[:, None] * shares
+    assert np.all(np.abs(so_far - expected) < 1.0 + len(names) * shares)
+    commonest = names[counts.argmax()]
+    drawn = [shard.values[shard.targets == commonest, 0] for shard in (found, other)]
+    assert not np.array_equal(*drawn)
+    np.testing.assert_array_equal(*map(np.sort, drawn))
+
+
+def test_values_are_no_classes():
+    """Targets that are not whole numbers, or far apart, leave the order to the hashes of rows."""
+    X = np.arange(300.0)[:, None]
+    whole = np.arange(300) % 2
+    runs = []
+    for y in (whole, whole + 0.5, whole * 1e6):
+        targets = make_shard(X, y).targets
+        runs.append(np.diff(np.flatnonzero(np.diff(targets))).max(initial=1))
+    assert runs[0] == 1
+    assert min(runs[1:]) > 3
+
+
 def test_copies_are_spread_over_the_epoch():
     """The visits of a heavy row do not follow each other."""
     X = np.arange(200.0)[:, None]

@@ -25,7 +25,7 @@ from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
-from dsgd.kernels.walk import SHIFTS, block_at, row_of_output, rows_ahead, tail_at
+from dsgd.kernels.walk import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
@@ -242,7 +242,9 @@ def run_rows(
     is_wide = indices is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
-    tail = tail_at(order, _ONE if is_wide else n_outputs)
+    tail = tail_at(order, _ONE if is_wide else n_outputs, n_features)
+    n_places = order[BEGINS, order.shape[1] - 1]
+    apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
     at, block = start, block_at(order, start)
     while at < stop:
         is_apart = at >= tail
@@ -279,7 +281,7 @@ def run_rows(
                 base = k * n_features
                 if indices is None:
                     if is_apart:
-                        row = row_of_output(order, np.int64(i) - lead, tail, k, n_outputs)
+                        row = row_of_output(order, np.int64(i) - lead, tail, np.int64(k) * apart, blocks_per_row)
                         first, last = row_bounds(indptr, row, n_features)
                     p = score_scale * row_dot(values, indices, first, last, params, base) + params[n_weights + k]
                     if is_wiped:

@@ -1,13 +1,13 @@
-"""Sorting of hashes: one pass puts them almost where they belong, since hashes are spread evenly."""
+"""Sorting of hashes: one pass puts them almost where they belong, since hashes are spread evenly; and of strata."""
 
 from __future__ import annotations
 
 import numpy as np
 
 from dsgd.kernels.jit import kernel
-from dsgd.types import AnyArray, IntVector
+from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["MOVES_PER_HASH", "sort_hashes"]
+__all__ = ["MOVES_PER_HASH", "sort_hashes", "spread_strata"]
 
 #: Hashes that are spread evenly take fewer than two moves each within their buckets; more are no hashes.
 MOVES_PER_HASH = 16
@@ -59,3 +59,30 @@ def sort_hashes(hashes: AnyArray, shift: np.uint64, ends: IntVector, ordered: An
         if moves_left < 0:
             return False
     return True
+
+
+@kernel
+def spread_strata(
+    strata: IntVector, order: IntVector, offsets: FloatVector, counts: IntVector, seen: IntVector, keys: AnyArray
+) -> None:
+    """Give the members of every stratum places at equal distances, from an offset on; their order stays.
+
+    Parameters
+    ----------
+    strata : array of int64, shape (n,)
+        The stratum of each member, from 0.
+    order : array of int64, shape (n,)
+        The members in their order.
+    offsets : array of float64, shape (n_strata,)
+        Where the first member of each lies, in distances; in [0, 1), multiples of 2^-24.
+    counts : array of int64, shape (n_strata,)
+        Members of each; under 2^29.
+    seen : array of int64, shape (n_strata,)
+        Zeros; overwritten.
+    keys : array of uint64, shape (n,)
+        Place of each member, in the order of `order`, as a share of all places, times 2^64; overwritten.
+    """
+    for i in range(order.shape[0]):
+        k = strata[order[i]]
+        keys[i] = np.uint64((seen[k] + offsets[k]) / counts[k] * 2.0**64)
+        seen[k] += 1

@@ -18,9 +18,12 @@ __all__ = ["BEGINS", "SHIFTS", "block_at", "lay_out", "rows_ahead"]
 # Its last column stands behind the last block: how many rows there are, and whether their order was drawn.
 BEGINS, SHIFTS = range(2)
 
-# Of the rows of an epoch whose order is drawn, a 64th is the tail; where that is under four for each output, so many
-# are, an eighth at most.
-_OF_EPOCH, _LEAST_OF_OUTPUT, _MOST_OF_EPOCH = 64, 4, 8
+# The tail of an epoch whose order is drawn: to look up a row for one output takes as long as a step does for so many
+# entries of a row, and a step as long as for its own and so many more. A tail that is a tenth of the second over the
+# first adds a tenth to the time of an epoch. It is half of the rows at most, no more than lie in a cache until the last
+# output has read them, and a 64th at least.
+_LOOKUP, _BESIDE, _TIMES = 32, 25, 10
+_MOST, _ENTRIES, _LEAST = 2, 2**17, 64
 
 _HALF = np.uint64(32)
 
@@ -49,21 +52,35 @@ def rows_ahead(order: IntMatrix, block: int, place: int, stop: int) -> tuple[np.
 
 
 @scalar
-def tail_at(order: IntMatrix, n_outputs: np.uint64) -> int:
+def tail_at(order: IntMatrix, n_outputs: np.uint64, n_features: np.uint64) -> int:
     """Return the place where the tail of an epoch begins, for so many outputs with orders of their own."""
     tail: int = order[BEGINS, order.shape[1] - 1]
     if n_outputs > np.uint64(1) and order[SHIFTS, order.shape[1] - 1] != 0:
-        n_least: int = min(_LEAST_OF_OUTPUT * int(n_outputs), tail // _MOST_OF_EPOCH)
-        tail -= max(tail // _OF_EPOCH, n_least)
+        width = max(1, np.int64(n_features))
+        n_cheap = tail * (width + _BESIDE) // (_LOOKUP * _TIMES)
+        tail -= max(tail // _LEAST, min(tail // _MOST, n_cheap, _ENTRIES // width))
     return tail
 
 
 @scalar
-def row_of_output(order: IntMatrix, place: int, tail: int, output: int, n_outputs: np.uint64) -> np.uint64:
-    """Return the row that an output walks at a place of the tail, whose places it goes round from one of its own on."""
-    length = order[BEGINS, order.shape[1] - 1] - tail
-    place = tail + (place - tail + length * np.int64(output) // np.int64(n_outputs)) % length
-    return np.uint64(place + order[SHIFTS, block_at(order, place)])
+def block_near(order: IntMatrix, place: int, blocks_per_row: float) -> int:
+    """Return what `block_at` does, sooner: blocks are nearly even, so it is near where it would be if they were."""
+    block = min(order.shape[1] - 2, int(place * blocks_per_row))
+    while order[BEGINS, block] > place:
+        block -= 1
+    while order[BEGINS, block + 1] <= place:
+        block += 1
+    return block
+
+
+@scalar
+def row_of_output(order: IntMatrix, place: int, tail: int, lead: int, blocks_per_row: float) -> np.uint64:
+    """Return the row at a place of the tail for an output that goes round it from `lead` places further on."""
+    n_rows = order[BEGINS, order.shape[1] - 1]
+    place += lead
+    if place >= n_rows:
+        place -= n_rows - tail
+    return np.uint64(place + order[SHIFTS, block_near(order, place, blocks_per_row)])
 
 
 @kernel

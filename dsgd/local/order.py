@@ -7,6 +7,12 @@ memory from one end to the other, which is several times faster than permuted ac
 The content of a row is its fingerprint: the wrap-around sum over its nonzeros of a hash of (column, value), plus a hash
 of the target. Rows of equal content are numbered; the number enters the hash, so copies are spread over the epoch.
 
+Classes are spread evenly: in the order of their hashes the rows of a class lie at equal distances. So any first
+m rows have m p of a class whose share is p, to less than 1 + K p with K classes, and a block has as many as others.
+Several rows of one class in a row would move the intercept and all that the class has in common; without them the model
+after the last step is less noisy, for one more pass over the targets when rows are packed. Targets that are no whole
+numbers near each other are values and not classes.
+
 An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
 end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
 order for all epochs scikit-learn's defaults reach 89.7 % on usps in place of 90.5 %, and stop earlier. Blocks are as
@@ -21,7 +27,8 @@ Cost: 24 bytes a visit while the order is made, and 8 more where there are sampl
 order of an epoch is 4 kB and takes 3 us.
 
 Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). There what is inside the blocks in
-memory is shuffled anew in each epoch; here once, over all rows.
+memory is shuffled anew in each epoch; here once, over all rows. Strata: Zhao and Zhang 2014 (stratified sampling takes
+away the variance between strata), here by systematic sampling from each.
 """
 
 from __future__ import annotations
@@ -32,7 +39,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsgd.kernels.rng import draw, mix64
-from dsgd.kernels.sorting import sort_hashes
+from dsgd.kernels.sorting import sort_hashes, spread_strata
 from dsgd.kernels.walk import BEGINS, SHIFTS, lay_out
 from dsgd.types import FloatVector, IntMatrix, IntVector
 
@@ -55,6 +62,9 @@ __all__ = [
 EPOCH_BLOCKS = 256
 #: As many are enough; where there are more, none has fewer than so many rows: at each, memory is read from a new place.
 LEAST_BLOCKS, LEAST_ROWS = 64, 32
+
+#: Targets are classes if they are whole numbers, of which the largest and the smallest are at most so far apart.
+MOST_STRATA = 4096
 
 #: A row is visited at most this many times an epoch, whatever its weight.
 MAX_COPIES = 16
@@ -102,7 +112,7 @@ def content_keys(prints: Words, seed: int) -> Words:
 def walking_order(
     prints: Words, targets: FloatVector, weighted: tuple[IntVector, FloatVector] | None, seed: int
 ) -> IntVector:
-    """Return the visits in walking order: sorted by the hash of (seed, content of the row, copy number).
+    """Return the visits in walking order: by the hash of (seed, content of the row, copy number), classes spread.
 
     Parameters
     ----------
@@ -120,6 +130,35 @@ def walking_order(
     array of int64, shape (n_visits,)
         Visits, counted with rows ascending.
     """
+    order = _hash_order(prints, targets, weighted, seed)
+    # Of the visits: a row of weight zero is not there.
+    strata = _strata(targets if weighted is None else targets[weighted[0]])
+    if strata is None:
+        return order
+    counts = np.bincount(strata)
+    streams = draw.py_func(mix64.py_func(np.full(1, seed % 2**64, np.uint64)), np.arange(counts.size, dtype=np.uint64))
+    offsets = (streams >> np.uint64(40)) / 2.0**24
+    keys = np.empty(order.shape[0], np.uint64)
+    spread_strata(strata, order, offsets, counts, np.zeros_like(counts), keys)
+    return order[sort_keys(keys)[0]]
+
+
+def _strata(targets: FloatVector) -> IntVector | None:
+    """Return the class of every visit, from 0, where there are classes, and more than one."""
+    low, high = (targets.min(), targets.max()) if targets.size else (0.0, 0.0)
+    if not 0.0 < high - low < MOST_STRATA:
+        return None
+    codes: IntVector = targets.astype(np.int64)
+    if np.any(codes != targets):
+        return None
+    codes -= int(low)
+    return codes
+
+
+def _hash_order(
+    prints: Words, targets: FloatVector, weighted: tuple[IntVector, FloatVector] | None, seed: int
+) -> IntVector:
+    """Return the visits in the order of their hashes; parameters are those of `walking_order`."""
     scramble, stream = mix64.py_func, draw.py_func
     prints += scramble(targets.view(word_type(targets.dtype)).astype(np.uint64))
     keys = content_keys(prints, seed)
