@@ -54,7 +54,7 @@ def _differences(outcomes: dict[str, tuple[str, str]], listed: dict[str, str]) -
     ("modules", "listed", "least"),
     [
         pytest.param("svm/tests", SVM, 0.97, id="svm"),
-        # Five of six hang on the last steps or digits.
+        # Three of four hang on a seed or on last digits.
         pytest.param("linear_model/tests/test_sgd.py", SGD, 0.97, id="sgd"),
     ],
 )
