@@ -56,7 +56,7 @@ def tail_at(order: IntMatrix, n_outputs: np.uint64, n_features: np.uint64) -> in
     """Return the place where the tail of an epoch begins, for so many outputs with orders of their own."""
     tail: int = order[BEGINS, order.shape[1] - 1]
     if n_outputs > np.uint64(1) and order[SHIFTS, order.shape[1] - 1] != 0:
-        width = max(1, np.int64(n_features))
+        width: int = max(1, int(n_features))
         n_cheap = tail * (width + _BESIDE) // (_LOOKUP * _TIMES)
         tail -= max(tail // _LEAST, min(tail // _MOST, n_cheap, _ENTRIES // width))
     return tail
@@ -65,7 +65,7 @@ def tail_at(order: IntMatrix, n_outputs: np.uint64, n_features: np.uint64) -> in
 @scalar
 def block_near(order: IntMatrix, place: int, blocks_per_row: float) -> int:
     """Return what `block_at` does, sooner: blocks are nearly even, so it is near where it would be if they were."""
-    block = min(order.shape[1] - 2, int(place * blocks_per_row))
+    block: int = min(order.shape[1] - 2, int(place * blocks_per_row))
     while order[BEGINS, block] > place:
         block -= 1
     while order[BEGINS, block + 1] <= place:
