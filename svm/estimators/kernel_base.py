@@ -1,4 +1,4 @@
-"""What the kernel SVMs share: checks, the choice of precision, one problem solved, blocked prediction."""
+"""What the training of kernel SVMs shares: checks, the choice of precision, one problem solved, alone or by a gang."""
 
 from __future__ import annotations
 
@@ -13,16 +13,15 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import scipy.sparse as sp
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import AbstractClusterEstimator, is_collection, validated
+from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.progress import StopTraining
-from dsgd.svm.distributed.kernel import Gang, RowPacker, fit_on_rank
-from dsgd.svm.estimators.objects import are_objects, as_objects, compare
-from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
+from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
+from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
+from dsgd.svm.estimators.objects import are_objects, compare
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.direct import fits_directly, solve_directly
 from dsgd.svm.kernel_solver.elimination import Elimination, resolve_elimination
@@ -32,9 +31,8 @@ from dsgd.svm.kernel_solver.pairwise import solve_pairwise
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
-from dsgd.svm.kernels.prediction import kernel_sums, linear_sums
-from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+from dsgd.svm.kernels.threads import Pool
+from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_number
 
 __all__ = ["AbstractKernelSVM", "fill", "row_dtype"]
@@ -45,11 +43,8 @@ _FLOAT32_LIMIT = 1e3
 #: Up to so many rows float64 costs nothing to speak of.
 _SMALL = 2000
 
-#: Rows of a given kernel matrix at a time in prediction.
-_SLAB = 256
 
-
-class AbstractKernelSVM(AbstractClusterEstimator):
+class AbstractKernelSVM(AbstractKernelMachine):
     """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.
 
     Parameters
@@ -114,17 +109,12 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     """
 
     # Set by the final classes' __init__; declared here so that the shared code type-checks.
-    kernel: Any
-    degree: int
-    gamma: str | float
-    coef0: float
     tol: float
     shrinking: bool
     cache_size: float
     verbose: bool
     max_iter: int
     elimination: str | Elimination
-    n_jobs: int | None
     transport: TransportName
     solver: str = "block"  # the only one but for SVC
 
@@ -134,24 +124,16 @@ class AbstractKernelSVM(AbstractClusterEstimator):
     #: Returns the number behind a gamma on the rows of the fit; for whoever answers its problems.
     _width_of: Callable[[float | str], float] | None = None
 
-    _n_support: AnyArray
-
-    #: The rows of the fit where they are objects, which only a callable kernel can compare.
-    _objects: AnyArray | None = None
-
     #: Of the folds that give probabilities, where they were asked for; one for all ranks.
     _fold_seed: int = 0
 
     #: What ranks run in place of a fit, and what it takes besides the model; a grid puts its own here.
     _program: tuple[Any, ...] = (fit_on_rank,)
 
-    #: The other ranks, while the estimator is fitted on a gang.
-    _gang: Gang | None = None
-
     #: Whether coefficients sum to zero.
     _IS_BALANCED: ClassVar[bool] = True
 
-    _of_training: ClassVar = (*AbstractClusterEstimator._of_training, "elimination_history_")
+    _of_training: ClassVar = (*AbstractKernelMachine._of_training, "elimination_history_")
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -218,22 +200,7 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             raise InvalidDataError(
                 f"Precomputed matrix must be a square matrix. Input is a {X.shape[0]}x{X.shape[1]} matrix."
             )
-        return _canonical(X), y, _check_weights(sample_weight, X.shape[0])
-
-    def _is_precomputed(self) -> bool:
-        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
-        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
-
-    def _as_rows(self, X: Any) -> Any:
-        """Return rows as the kernel takes them; see `as_objects`."""
-        return as_objects(X) if callable(self.kernel) else X
-
-    def _is_linear(self) -> bool:
-        return isinstance(self.kernel, str) and self.kernel == "linear"
-
-    def _row_types(self) -> list[Any]:
-        """Return the types that rows may have; what a function computes is as exact as what it is given."""
-        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+        return canonical(X), y, _check_weights(sample_weight, X.shape[0])
 
     # -- training ------------------------------------------------------------------------------------------------
 
@@ -257,13 +224,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
         self._gamma = scale_gamma(self.gamma, X, totals, index=first)
         return survey(self._known_kernel(), X, first, balanced=self._IS_BALANCED)
 
-    def _known_kernel(self) -> Kernel:
-        if self._is_precomputed():
-            return Kernel("precomputed")
-        if callable(self.kernel):
-            return Kernel("callable", function=self.kernel)
-        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
-
     def _merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
         """Return representatives, owners and summed weights (`merge_rows`); given kernels have no rows to compare."""
         if self._gang is not None:
@@ -274,9 +234,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             owner[used] = np.arange(len(used))
             return used, owner, weights[used]
         return merge_rows(X, target, weights)
-
-    def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
-        return open_pool(count_threads(self.n_jobs))
 
     def _solve(self, posed: Posed, tol: float, max_iter: int, *, anew: bool = False) -> Solution:
         """Solve the problem of some rows of X; `anew` also where there is an answer to it."""
@@ -413,119 +370,6 @@ class AbstractKernelSVM(AbstractClusterEstimator):
             raise InvalidDataError(f"The number of classes has to be greater than one; got {len(classes)} class")
         return classes
 
-    def _keep_support(self, X: Any, support: AnyArray) -> None:
-        self.support_ = support.astype(np.int32)
-        self._is_sparse = sp.issparse(X)
-        if self._is_precomputed():
-            self.support_vectors_ = np.empty((0, 0))
-        elif self._gang is not None:
-            self.support_vectors_ = self._gang.collect(X, support)
-        else:
-            self.support_vectors_ = X[support]
-        self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
-
-    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector, kernel: Kernel) -> None:
-        """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
-        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
-        self.intercept_ = intercept
-        self.__dict__.pop("_coef", None)
-        if self._is_linear() and (self._gang is None or self._gang.leads):
-            pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
-            if kernel.shift is not None:
-                # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
-                coef = pairs @ (as_dense(vectors) - kernel.shift)
-                self.intercept_ = intercept - coef @ kernel.shift
-                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
-            else:
-                self._coef = _canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
-        if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
-            raise InvalidDataError(
-                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
-                "to be preprocessed."
-            )
-
-    def to_sklearn(self) -> Any:
-        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
-
-        Returns
-        -------
-        estimator
-            The class of this name of `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel its rows are
-            the support vectors, so that ``support_`` counts these.
-        """
-        return kernel_machine_to_sklearn(self)
-
-    # -- prediction ----------------------------------------------------------------------------------------------
-
-    def _sums(self, X: Any) -> FloatMatrix:
-        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
-        check_is_fitted(self)
-        self._check_support()
-        X = self._as_rows(X)
-        if self._objects is not None:
-            X = compare(self.kernel, X, self._objects)
-        X = validated(
-            self,
-            X,
-            accept_sparse=False if self._is_precomputed() else "csr",
-            dtype=self._row_types(),
-            order="C",
-            reset=False,
-        )
-        if hasattr(self, "_coef"):
-            return linear_sums(X, self._coef)
-        coefs, groups = self._grouped_coefs()
-        if self._is_precomputed():
-            out = np.zeros((X.shape[0], len(self.intercept_)))
-            for start in range(0, len(X), _SLAB):
-                values, begin = X[start : start + _SLAB][:, self.support_], 0
-                for end, columns in groups:
-                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
-                    begin = end
-            return out
-        with self._open_pool() as pool:
-            n_out = len(self.intercept_)
-            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, _canonical(X), n_out, pool)
-
-    @abstractmethod
-    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
-        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
-
-    def _check_support(self) -> None:
-        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
-        n = self.support_vectors_.shape[0]
-        if n and int(self._n_support.sum()) != n:
-            raise InvalidDataError(
-                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
-                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
-            )
-
-    @abstractmethod
-    def _pair_coefs(self) -> FloatMatrix:
-        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
-
-    @property
-    def n_support_(self) -> AnyArray:
-        """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
-        if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is there after fit")
-        return self._n_support
-
-    @property
-    def coef_(self) -> Any:
-        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
-        if not self._is_linear():
-            raise AttributeError("coef_ is only available when using a linear kernel")
-        check_is_fitted(self)
-        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
-        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
-        return coef
-
-    def _dense_coefs(self) -> FloatMatrix:
-        check_is_fitted(self)
-        coefs: Any = self.dual_coef_
-        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
-
 
 def fill(bounds: FloatVector, amount: float) -> FloatVector:
     """Return a start that sums to `amount`, as LIBSVM's: the first are at their bounds, one is between, shape (n,)."""
@@ -535,14 +379,6 @@ def fill(bounds: FloatVector, amount: float) -> FloatVector:
     out[:k] = bounds[:k]
     out[k] = np.clip(amount - (ends[k - 1] if k else 0.0), 0.0, bounds[k])
     return out
-
-
-def _canonical(X: Any) -> Any:
-    """Return CSR with sorted columns, each once; the caller's matrix stays as it is."""
-    if sp.issparse(X) and not X.has_canonical_format:
-        X = X.copy()
-        X.sum_duplicates()
-    return X
 
 
 def _check_weights(sample_weight: Any, n: int) -> FloatVector:

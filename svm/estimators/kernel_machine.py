@@ -1,0 +1,189 @@
+"""A fitted kernel SVM: support vectors, coefficients, and the sums of kernel values that predictions are made of."""
+
+from __future__ import annotations
+
+import contextlib
+from abc import abstractmethod
+from typing import Any
+
+import numpy as np
+import scipy.sparse as sp
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidDataError
+from dsgd.inputs import AbstractClusterEstimator, validated
+from dsgd.svm.distributed.kernel import Gang
+from dsgd.svm.estimators.objects import as_objects, compare
+from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
+from dsgd.svm.kernels.functions import Kernel, as_dense
+from dsgd.svm.kernels.prediction import kernel_sums, linear_sums
+from dsgd.svm.kernels.threads import Pool, count_threads, open_pool
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["AbstractKernelMachine", "canonical"]
+
+#: Rows of a given kernel matrix at a time in prediction.
+_SLAB = 256
+
+
+class AbstractKernelMachine(AbstractClusterEstimator):
+    """Kernel machine as it predicts; `dsgd.svm.estimators.kernel_base.AbstractKernelSVM` trains it."""
+
+    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    kernel: Any
+    degree: int
+    gamma: str | float
+    coef0: float
+    n_jobs: int | None
+
+    _n_support: AnyArray
+
+    #: The rows of the fit where they are objects, which only a callable kernel can compare.
+    _objects: AnyArray | None = None
+
+    #: The other ranks, while the estimator is fitted on a gang.
+    _gang: Gang | None = None
+
+    def _is_precomputed(self) -> bool:
+        """Return whether kernel values are given, or were all computed at once, as those of objects are."""
+        return self._objects is not None or (isinstance(self.kernel, str) and self.kernel == "precomputed")
+
+    def _as_rows(self, X: Any) -> Any:
+        """Return rows as the kernel takes them; see `as_objects`."""
+        return as_objects(X) if callable(self.kernel) else X
+
+    def _is_linear(self) -> bool:
+        return isinstance(self.kernel, str) and self.kernel == "linear"
+
+    def _row_types(self) -> list[Any]:
+        """Return the types that rows may have; what a function computes is as exact as what it is given."""
+        return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
+
+    def _known_kernel(self) -> Kernel:
+        if self._is_precomputed():
+            return Kernel("precomputed")
+        if callable(self.kernel):
+            return Kernel("callable", function=self.kernel)
+        return Kernel(self.kernel, float(self._gamma), float(self.coef0), float(self.degree))
+
+    def _open_pool(self) -> contextlib.AbstractContextManager[Pool]:
+        return open_pool(count_threads(self.n_jobs))
+
+    def _keep_support(self, X: Any, support: AnyArray) -> None:
+        self.support_ = support.astype(np.int32)
+        self._is_sparse = sp.issparse(X)
+        if self._is_precomputed():
+            self.support_vectors_ = np.empty((0, 0))
+        elif self._gang is not None:
+            self.support_vectors_ = self._gang.collect(X, support)
+        else:
+            self.support_vectors_ = X[support]
+        self.shape_fit_ = X.shape if self._gang is None else (self._gang.n_rows, X.shape[1])
+
+    def _keep_coefs(self, coefs: FloatMatrix, intercept: FloatVector, kernel: Kernel) -> None:
+        """Keep what machines are made of: coefficients of support vectors, and intercepts as the kernel knows them."""
+        self.dual_coef_ = sp.csr_matrix(coefs) if self._is_sparse else np.ascontiguousarray(coefs)
+        self.intercept_ = intercept
+        self.__dict__.pop("_coef", None)
+        if self._is_linear() and (self._gang is None or self._gang.leads):
+            pairs, vectors = self._pair_coefs().T, self.support_vectors_.astype(np.float64, copy=False)
+            if kernel.shift is not None:
+                # The same sums with fewer digits lost; and from them the intercept, so that both are off by the same.
+                coef = pairs @ (as_dense(vectors) - kernel.shift)
+                self.intercept_ = intercept - coef @ kernel.shift
+                self._coef: Any = sp.csr_matrix(coef) if sp.issparse(vectors) else coef
+            else:
+                self._coef = canonical((sp.csr_matrix(pairs) if sp.issparse(vectors) else pairs) @ vectors)
+        if not (np.isfinite(coefs).all() and np.isfinite(self.intercept_).all()):
+            raise InvalidDataError(
+                "The dual coefficients or intercepts are not finite. The input data may contain large values and need "
+                "to be preprocessed."
+            )
+
+    def to_sklearn(self) -> Any:
+        """Return the plain scikit-learn estimator with the same support vectors and coefficients.
+
+        Returns
+        -------
+        estimator
+            The class of this name of `sklearn.svm`, fitted; predicts without dsgd. With a callable kernel its rows are
+            the support vectors, so that ``support_`` counts these.
+        """
+        return kernel_machine_to_sklearn(self)
+
+    def _sums(self, X: Any) -> FloatMatrix:
+        """Return K(X, support vectors) times the coefficients of each problem, float64, shape (n, n_problems)."""
+        check_is_fitted(self)
+        self._check_support()
+        X = self._as_rows(X)
+        if self._objects is not None:
+            X = compare(self.kernel, X, self._objects)
+        X = validated(
+            self,
+            X,
+            accept_sparse=False if self._is_precomputed() else "csr",
+            dtype=self._row_types(),
+            order="C",
+            reset=False,
+        )
+        if hasattr(self, "_coef"):
+            return linear_sums(X, self._coef)
+        coefs, groups = self._grouped_coefs()
+        if self._is_precomputed():
+            out = np.zeros((X.shape[0], len(self.intercept_)))
+            for start in range(0, len(X), _SLAB):
+                values, begin = X[start : start + _SLAB][:, self.support_], 0
+                for end, columns in groups:
+                    out[start : start + _SLAB, columns] += values[:, begin:end] @ coefs[begin:end]
+                    begin = end
+            return out
+        with self._open_pool() as pool:
+            n_out = len(self.intercept_)
+            return kernel_sums(self._known_kernel(), self.support_vectors_, coefs, groups, canonical(X), n_out, pool)
+
+    @abstractmethod
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        """Return coefficients, shape (n_SV, m), where groups of support vectors end and to which problems they go."""
+
+    def _check_support(self) -> None:
+        """Refuse a machine, of a pickle maybe, whose numbers do not fit each other."""
+        n = self.support_vectors_.shape[0]
+        if n and int(self._n_support.sum()) != n:
+            raise InvalidDataError(
+                f"The internal representation of {type(self).__name__} was altered: n_support_ counts "
+                f"{int(self._n_support.sum())} support vectors and there are {n}. Fit again."
+            )
+
+    @abstractmethod
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each problem, shape (n_SV, n_problems)."""
+
+    @property
+    def n_support_(self) -> AnyArray:
+        """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
+        if not hasattr(self, "_n_support"):
+            raise AttributeError("n_support_ is there after fit")
+        return self._n_support
+
+    @property
+    def coef_(self) -> Any:
+        """Weights of features, a row per problem solved, shape (n_problems, n_features); only with a linear kernel."""
+        if not self._is_linear():
+            raise AttributeError("coef_ is only available when using a linear kernel")
+        check_is_fitted(self)
+        coef = self._coef.copy() if sp.issparse(self._coef) else self._coef.view()
+        (coef.data if sp.issparse(coef) else coef).flags.writeable = False
+        return coef
+
+    def _dense_coefs(self) -> FloatMatrix:
+        check_is_fitted(self)
+        coefs: Any = self.dual_coef_
+        return np.asarray(coefs.toarray() if sp.issparse(coefs) else coefs)
+
+
+def canonical(X: Any) -> Any:
+    """Return CSR with sorted columns, each once; the caller's matrix stays as it is."""
+    if sp.issparse(X) and not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+    return X

@@ -1,0 +1,211 @@
+"""Predictions of kernel classifiers: a machine for each pair of classes, their votes, and probabilities made of all."""
+
+from __future__ import annotations
+
+import warnings
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+from scipy.special import expit
+from sklearn.base import ClassifierMixin
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.metaestimators import available_if
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.errors import InvalidParameterError
+from dsgd.inputs import lazy
+from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
+from dsgd.svm.estimators.platt import couple
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
+
+__all__ = ["AbstractPairVotes"]
+
+
+def _has_probabilities(model: AbstractPairVotes) -> bool:
+    if not model._is_calibrated():
+        raise AttributeError("predict_proba is not available when probability=False")
+    return True
+
+
+class AbstractPairVotes(ClassifierMixin, AbstractKernelMachine):
+    """Kernel classifier as it predicts; `dsgd.svm.estimators.one_vs_one.AbstractKernelClassifier` trains it."""
+
+    decision_function_shape: str
+    break_ties: bool
+    probability: bool | str
+
+    classes_: AnyArray
+
+    #: A and B of each pair, shape (2, n_pairs); (2, 0) where none were fitted.
+    _sigmoids: FloatMatrix
+
+    def _is_calibrated(self) -> bool:
+        return bool(self.probability) and self.probability != "deprecated"
+
+    def _sign_of_first(self) -> float:
+        """Return the sign that the first class of a pair has; with two classes, positive means the second."""
+        return -1.0 if len(self.classes_) == 2 else 1.0
+
+    def _pair_coefs(self) -> FloatMatrix:
+        """Return the coefficients of each pair of classes, shape (n_SV, n_pairs)."""
+        coefs = self._dense_coefs()
+        k = len(self.classes_)
+        ends = np.concatenate([[0], np.cumsum(self._n_support)])
+        out = np.zeros((coefs.shape[1], k * (k - 1) // 2))
+        for column, (a, b) in enumerate(combinations(range(k), 2)):
+            out[ends[a] : ends[a + 1], column] = coefs[b - 1, ends[a] : ends[a + 1]]
+            out[ends[b] : ends[b + 1], column] = coefs[a, ends[b] : ends[b + 1]]
+        return out
+
+    @property
+    def probA_(self) -> FloatVector:  # noqa: N802
+        """Slopes of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probA_", 0)
+
+    @property
+    def probB_(self) -> FloatVector:  # noqa: N802
+        """Shifts of the sigmoids of all pairs; deprecated."""
+        return self._sigmoid("probB_", 1)
+
+    def _sigmoid(self, name: str, row: int) -> FloatVector:
+        if not hasattr(self, "_sigmoids"):
+            raise AttributeError(f"{name} is there after fit")
+        warnings.warn(
+            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and goes when theirs does.",
+            FutureWarning,
+            stacklevel=3,
+        )
+        return np.asarray(self._sigmoids[row])
+
+    def _grouped_coefs(self) -> tuple[FloatMatrix, list[tuple[int, IntVector]]]:
+        # The support vectors of a class have a coefficient for each of its pairs only, not for all.
+        k = len(self.classes_)
+        column = {pair: number for number, pair in enumerate(combinations(range(k), 2))}
+        mine = [np.array([column[min(a, b), max(a, b)] for b in range(k) if b != a]) for a in range(k)]
+        return self._dense_coefs().T, list(zip(np.cumsum(self._n_support).tolist(), mine, strict=True))
+
+    def _pair_scores(self, X: Any) -> FloatMatrix:
+        return np.asarray(self._sums(X) + self.intercept_)
+
+    def decision_function(self, X: Any) -> Any:
+        """Return decision values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+
+        Returns
+        -------
+        array, shape (n,), (n, n_classes) or (n, n_classes * (n_classes - 1) / 2)
+            With two classes, positive means the second; of a pair, positive means the first. ``"ovr"`` counts votes and
+            breaks ties by the sums of decision values.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            k = len(self.classes_)
+            columns = k if self.decision_function_shape == "ovr" else k * (k - 1) // 2
+            return self._apply("decision_function", X, None if k == 2 else columns, np.float64)
+        scores = self._pair_scores(X)
+        if scores.shape[1] == 1:
+            return scores[:, 0]
+        if self.decision_function_shape == "ovo":
+            return scores
+        votes, sums = self._votes(scores, scores >= 0)
+        return np.asarray(votes + sums / (3 * (np.abs(sums) + 1)))
+
+    def _votes(self, scores: FloatMatrix, is_first: AnyArray) -> tuple[FloatMatrix, FloatMatrix]:
+        """Return votes, by which class of each pair a row is given to, and sums of decision values: (n, n_classes)."""
+        k = len(self.classes_)
+        votes, sums = np.zeros((len(scores), k)), np.zeros((len(scores), k))
+        for column, (a, b) in enumerate(combinations(range(k), 2)):
+            sums[:, a] += scores[:, column]
+            sums[:, b] -= scores[:, column]
+            votes[:, a] += is_first[:, column]
+            votes[:, b] += ~is_first[:, column]
+        return votes, sums
+
+    def predict(self, X: Any) -> Any:
+        """Return the labels.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
+
+        Returns
+        -------
+        array, shape (n,)
+            Labels.
+
+        Raises
+        ------
+        InvalidParameterError
+            ``break_ties`` with ``decision_function_shape="ovo"``.
+        """
+        check_is_fitted(self)
+        if self.break_ties and self.decision_function_shape == "ovo":
+            raise InvalidParameterError("break_ties must be False when decision_function_shape is 'ovo'")
+        if self._is_lazy(X):
+            return self._apply("predict", X, None, self.classes_.dtype)
+        scores = self._pair_scores(X)
+        if scores.shape[1] == 1:
+            return np.asarray(self.classes_[(scores[:, 0] > 0).astype(np.intp)])
+        # To LIBSVM a score of zero names the second class of a pair, in `decision_function` of scikit-learn the first.
+        votes, sums = self._votes(scores, scores >= 0 if self.break_ties else scores > 0)
+        if self.break_ties:
+            votes = votes + sums / (3 * (np.abs(sums) + 1))
+        return np.asarray(self.classes_[np.argmax(votes, axis=1)])
+
+    @available_if(_has_probabilities)
+    def predict_proba(self, X: Any) -> Any:
+        """Return class probabilities; only with ``probability=True``.
+
+        The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
+        the rows, labels from the votes of the machines of all.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result), as for `decision_function`.
+
+        Returns
+        -------
+        array, shape (n, n_classes)
+            Probabilities, in the order of ``classes_``.
+        """
+        check_is_fitted(self)
+        if not self._sigmoids.shape[1]:
+            raise NotFittedError("predict_proba is not available when fitted with probability=False")
+        if self._is_lazy(X):
+            return self._apply("predict_proba", X, len(self.classes_), np.float64)
+        scale, shift = self._sigmoids
+        return couple(expit(-(scale * self._sign_of_first() * self._pair_scores(X) + shift)), len(self.classes_))
+
+    @available_if(_has_probabilities)
+    def predict_log_proba(self, X: Any) -> Any:
+        """Return the logarithm of `predict_proba`, shape (n, n_classes)."""
+        check_is_fitted(self)
+        if self._is_lazy(X):
+            return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
+        return np.log(self.predict_proba(X))
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy, a float; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
