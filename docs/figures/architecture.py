@@ -1,4 +1,4 @@
-"""Write the drawing and the tables of docs/architecture.rst; tests/test_architecture_page.py holds them to real fits.
+"""Write the drawing and the tables of docs/architecture.rst, which a test holds to real fits.
 
 python docs/figures/architecture.py
 """

@@ -18,7 +18,7 @@ from dsgd.sync.compression import acts_alone
 from gangs import run_gang
 from laws.family import FAMILY, Member
 from laws.gang import exchange
-from test_nested import run_nested
+from nested_gangs import run_nested
 
 SIZES = [1, 2, 3, 4, 7, 8, 16]
 sizes = st.sampled_from(SIZES)

@@ -10,6 +10,7 @@ import pytest
 from scipy import sparse
 from sklearn.base import clone
 
+from compressors import COMPRESSORS
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.comm.topology import Star
 from dsgd.compress import ErrorFeedback, Layerwise, PowerSGD, RandomK, Sign, TopK
@@ -19,7 +20,6 @@ from dsgd.sync import DPSGD, ChocoSGD, EpochAveraging, LocalSGD, MinibatchSGD, O
 from dsgd.sync import STRATEGIES as STRATEGIES_BY_NAME
 from laws.family import FAMILY, Strategy
 from laws.test_training import problem, steady
-from test_compress import COMPRESSORS
 
 EPOCHS = 4
 #: Of compressors, those that go with each of what is exchanged.

@@ -6,7 +6,7 @@ import json
 import runpy
 from pathlib import Path
 
-FIGURES = Path(__file__).parents[1] / "docs" / "figures"
+FIGURES = Path(__file__).parents[2] / "docs" / "figures"
 
 
 def test_the_tables_of_strategies_are_those_of_their_rows():

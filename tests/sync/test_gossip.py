@@ -14,7 +14,7 @@ from dsgd.comm.topology import Complete, Exponential, Ring, Star
 from dsgd.comm.topology.mixing import mixing_matrix
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from gangs import run_gang
-from test_topology import TOPOLOGIES
+from topologies import TOPOLOGIES
 
 
 def scatter_of(size: int, n: int, dtype: Any = np.float64) -> np.ndarray:

@@ -19,14 +19,14 @@ from dsgd.sync import DPSGD, LocalSGD
 from dsgd.testing import check_compressor, check_strategy, check_topology
 from gangs import connect_with, raise_first, run_ranks
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 import epochs
 from beyond import Beyond
 from chords import Chords
 from eight_bits import EightBits
 from files import Files
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 EXAMPLES = REPOSITORY / "docs" / "examples"
 PAGE = (REPOSITORY / "docs" / "extending.rst").read_text(encoding="utf-8")
 TEMPLATES = re.findall(r"literalinclude:: examples/([\w.]+)", PAGE)

@@ -14,7 +14,7 @@ import pytest
 
 import dsgd
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 CONFIG = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))
 MAPPED = {"dsgd.svm": ROOT / "svm", "dsgd.datasets": ROOT / "datasets"}
 MODULES = sorted(

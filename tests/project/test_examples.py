@@ -9,7 +9,7 @@ from types import ModuleType
 
 import pytest
 
-_DOCS = Path(__file__).parent.parent / "docs"
+_DOCS = Path(__file__).parents[2] / "docs"
 
 
 def _load(name: str) -> ModuleType:

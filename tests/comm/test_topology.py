@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.comm.topology import (
-    AbstractTopology,
     Bipartite,
     Complete,
     Exponential,
@@ -23,23 +22,8 @@ from dsgd.comm.topology import (
 from dsgd.comm.topology.matching import exchange_steps, matchings
 from dsgd.comm.topology.mixing import mixing_matrix, shares, spectral_gap
 from dsgd.errors import InvalidParameterError
+from topologies import TOPOLOGIES
 
-#: One line per topology; every member has the properties below on 1 to 33 ranks.
-TOPOLOGIES: dict[str, AbstractTopology] = {
-    "ring": Ring(),
-    "grid": Grid(),
-    "torus": Grid(wraps=True),
-    "complete": Complete(),
-    "star": Star(),
-    "star of 3": Star(hub=3),
-    "exponential": Exponential(),
-    "exponential of 2": Exponential(peers=2),
-    "bipartite": Bipartite(),
-    "random regular": RandomRegular(degree=3, seed=1),
-    "random pairs": RandomRegular(degree=1),
-    "random regular of 6": RandomRegular(degree=6),
-    "groups": Groups(4),
-}
 SIZES = range(1, 34)
 
 

@@ -13,7 +13,7 @@ from benchmarks.common import suite, timing
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 ALL = suite.benchmarks()
 
 

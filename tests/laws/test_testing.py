@@ -21,7 +21,7 @@ from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import Exchange, NoState
 from dsgd.testing import check_compressor, check_strategy, check_topology
 
-sys.path.insert(0, str(Path(__file__).parents[1] / "docs" / "examples"))
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs" / "examples"))
 from beyond import Beyond, LastMean
 
 

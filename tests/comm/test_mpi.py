@@ -13,7 +13,7 @@ import pytest
 
 from gangs import run_gang, sum_of
 
-HERE = Path(__file__).parent
+HERE = Path(__file__).parents[1]
 
 
 def _mpiexec() -> str:

@@ -26,7 +26,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
         pytest.skip(f"needs a browser on the PATH: {', '.join(_NAMES)} (Debian: apt-get install chromium)")
     path = small_page().write(tmp_path_factory.mktemp("report") / "report.html")
     done = subprocess.run(
-        [sys.executable, str(Path(__file__).with_name("browser_check.py")), str(path), executable],
+        [sys.executable, str(Path(__file__).parents[1] / "browser_check.py"), str(path), executable],
         capture_output=True, text=True, timeout=270, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr

@@ -10,7 +10,7 @@ from typing import Final
 
 import pytest
 
-ROOT: Final = Path(__file__).resolve().parents[1]
+ROOT: Final = Path(__file__).resolve().parents[2]
 PACKAGES: Final = ("dsgd", "svm", "datasets")
 
 # Lines from `def` to the end of the body, comments and blank lines as well; without decorators and the docstring, of

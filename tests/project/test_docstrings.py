@@ -21,7 +21,7 @@ import dsgd.datasets
 import dsgd.svm
 from dsgd.inputs.docstrings import inherit_docs
 
-ROOT = Path(__file__).resolve().parents[1]
+ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
     {
         name

@@ -1,8 +1,8 @@
 """What a stranger or a broken peer may send: any bytes, on every way into a rank.
 
 Each test draws its share of ``DSGD_FUZZ_CASES`` cases, few by default; ``DSGD_FUZZ_CASES=100000 pytest
-tests/test_fuzz.py`` draws many. Nothing may hang (the suite's own time limit), crash, pass for something it is not, or
-take memory because it says so.
+tests/comm/test_fuzz.py`` draws many. Nothing may hang (the suite's own time limit), crash, pass for something it is
+not, or take memory because it says so.
 """
 
 from __future__ import annotations

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from itertools import accumulate
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,36 +16,12 @@ from dsgd.comm import AbortFlag, AbstractTransport
 from dsgd.comm.wires import inproc, nested
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
-from gangs import gang, raise_first, run_ranks
+from gangs import raise_first, run_ranks
+from nested_gangs import nested_gang, run_nested
 from reference import collectives as reference
 
 layouts = st.lists(st.integers(1, 4), min_size=1, max_size=4)
 OPERATIONS = ("sum", "min", "max", "broadcast", "allgather", "allgatherv", "gather", "scatter", "barrier")
-
-
-@contextmanager
-def nested_gang(
-    ranks_of: Sequence[int], kind: str = "inproc", timeout_s: float = 20.0
-) -> Iterator[list[AbstractTransport]]:
-    """Give the transports of all ranks of all processes, in rank order; processes are joined by `kind`."""
-    with gang(kind, len(ranks_of), timeout_s) as leaders:
-        first = list(accumulate(ranks_of, initial=0))
-        transports: list[AbstractTransport] = []
-        for process, between in enumerate(leaders):
-            ranks = range(first[process], first[process + 1])
-            ledgers = [between.ledger, *(RankLedger(rank) for rank in ranks[1:])]
-            transports += nested.connect(between, ranks_of, ledgers=ledgers, abort=AbortFlag(), timeout_s=timeout_s)
-        try:
-            yield transports
-        finally:
-            for transport in transports:
-                transport.close()
-
-
-def run_nested(ranks_of: Sequence[int], program: Callable[[Group], Any], kind: str = "inproc", **options: Any) -> Any:
-    with nested_gang(ranks_of, kind) as transports:
-        groups = [Group(transport, **options) for transport in transports]
-        return raise_first(run_ranks([lambda group=group: program(group) for group in groups]))
 
 
 def whole_numbers(rank: int, n: int, seed: int) -> np.ndarray:

@@ -28,7 +28,7 @@ from dsgd.svm import SVC
 from dsgd.sync import LocalSGD
 from gang_cluster import start_cluster
 
-REPOSITORY = Path(__file__).parents[1]
+REPOSITORY = Path(__file__).parents[2]
 PAGE = REPOSITORY / "docs" / "architecture.rst"
 SCRIPT = runpy.run_path(str(REPOSITORY / "docs" / "figures" / "architecture.py"))
 PATHS: dict[str, list[Any]] = SCRIPT["PATHS"]

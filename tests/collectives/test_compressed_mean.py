@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compressors import COMPRESSORS, vector_of
 from dsgd.collectives import Group, compressed_cost, compressed_mean
 from dsgd.collectives.compressed.gtopk import Entries, merge_all
 from dsgd.collectives.cost import allgather_cost, allreduce_cost
@@ -33,9 +34,8 @@ from dsgd.compress import (
 )
 from dsgd.compress.sparse import sparse_bytes
 from gangs import run_gang
+from nested_gangs import run_nested
 from reference import compression as reference
-from test_compress import COMPRESSORS, vector_of
-from test_nested import run_nested
 
 Compressor = AbstractCompressor[Any]
 

@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from compressors import vector_of
 from dsgd.collectives import Group, compressed_cost, compressed_mean
 from dsgd.compress import QSGD, ErrorFeedback, GTopK, Half, Layerwise, NonZero, PowerSGD, TopK
 from gangs import run_gang
-from test_compress import vector_of
 
 SHAPES = {
     "conv.weight": (6, 2, 3, 3), "conv.bias": (6,), "first.weight": (30, 40), "first.bias": (30,),

@@ -88,7 +88,7 @@ def test_a_browser_sees_a_job_that_runs(cluster: LocalCluster, rows: Any) -> Non
     if executable is None:
         pytest.skip(f"needs a browser on the PATH: {', '.join(_NAMES)} (Debian: apt-get install chromium)")
     url = _url(cluster, "dsgd")
-    check = Path(__file__).with_name("dashboard_check.py")
+    check = Path(__file__).parents[1] / "dashboard_check.py"
     with Client(cluster, set_as_default=False) as client:
         model = SGDClassifier(max_iter=10**7, tol=None, sync=100, random_state=0, client=client)
         model.partial_fit(*rows, classes=[-1, 1])  # the page is there from now on

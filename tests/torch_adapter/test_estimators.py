@@ -395,7 +395,7 @@ def test_without_torch_it_says_what_to_install() -> None:
 
 def script(name: str) -> Any:
     """Return a script of the documentation as a module."""
-    path = Path(__file__).parents[1] / "docs" / "torch" / f"{name}.py"
+    path = Path(__file__).parents[2] / "docs" / "torch" / f"{name}.py"
     spec = importlib.util.spec_from_file_location(f"docs_torch_{name}", path)
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -405,7 +405,7 @@ def script(name: str) -> Any:
 def test_a_script_becomes_distributed_by_five_lines() -> None:
     """The two scripts of the documentation differ by five lines at most, and both learn."""
     texts = [
-        (Path(__file__).parents[1] / "docs" / "torch" / f"{name}.py").read_text() for name in ("single", "distributed")
+        (Path(__file__).parents[2] / "docs" / "torch" / f"{name}.py").read_text() for name in ("single", "distributed")
     ]
     changes = [line for line in difflib.ndiff(*(text.splitlines() for text in texts)) if line[:2] == "+ " and line[2:]]
     assert 0 < len(changes) <= 5

@@ -12,15 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from compressors import COMPRESSORS, CONSERVING, FAMILY, Compressor, vector_of
 from dsgd.compress import (
     DGC,
     QSGD,
-    AbstractCompressor,
     AdaComp,
     ErrorFeedback,
     GTopK,
     Half,
-    Identity,
     Layerwise,
     MajorityVote,
     NonZero,
@@ -37,54 +36,9 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError, ProtocolE
 from dsgd.kernels import bits
 from reference import compression as reference
 
-Compressor = AbstractCompressor[Any]
-
-#: A new compressor enters all properties by one line here: itself, and its payload in bits for 1,000 float32.
-FAMILY: list[tuple[Compressor, int | None]] = [
-    (Identity(), 32_000),
-    (TopK(0.01), 64 + 10 * 32 + 64 + 64),  # a count, values, 6 low bits of ten places, 26 bits of high parts
-    (TopK(0.01, exact=False), None),
-    (NonZero(), None),
-    (RandomK(0.1), 64 + 100 * 32),
-    (QSGD(7), 2 * 32 + 4032),  # 4 bits and two norms, in whole words
-    (QSGD(1, bucket=100), 10 * 32 + 2048),
-    (TernGrad(), 64 + 1600),
-    (TernGrad(clip=2.5), 64 + 1600),
-    (OneBit(bucket=100), 20 * 32 + 1024),
-    (Sign(), 64 + 1024),
-    (MajorityVote(), 1024),
-    (MajorityVote(momentum=0.9), 1024),
-    (Half(), 16_000),
-    (Half("bfloat16"), 16_000),
-    (PowerSGD(2), 2 * 32 * (31 + 33)),
-    (AdaComp(50), None),
-    (DGC(0.01), 64 + 10 * 32 + 64 + 64),
-    (DGC(0.01, nesterov=True, masking=False, clip=1.0, warm_up=(0.1,), warm_up_rounds=2), None),
-    (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
-    (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
-    (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),
-    (Layerwise({"*": ErrorFeedback(TopK(0.01))}), 64 + 10 * 32 + 64 + 64),
-    (Layerwise({"*": NonZero()}), None),
-]
-COMPRESSORS = [compressor for compressor, _ in FAMILY]
-#: Keep what they do not send, and nothing else.
-CONSERVING: list[Compressor] = [
-    AdaComp(7),
-    GTopK(0.1),
-    DGC(0.1, momentum=0.0),
-    *map(ErrorFeedback, (TopK(0.1), TopK(0.1, exact=False), RandomK(0.2), OneBit(9), Sign(), PowerSGD(1), Half())),
-]
 vectors = st.tuples(st.integers(0, 300), st.integers(0, 2**31), st.sampled_from([np.float32, np.float64])).map(
     lambda drawn: vector_of(*drawn)
 )
-
-
-def vector_of(n: int, seed: int, dtype: Any = np.float64) -> np.ndarray:
-    """Return numbers of many magnitudes, ties and zeros among them."""
-    rng = np.random.default_rng(seed)
-    values = rng.standard_normal(n) * 10.0 ** rng.integers(-3, 3, n)
-    values[rng.random(n) < 0.2] = 0.0
-    return np.where(rng.random(n) < 0.2, np.round(values), values).astype(dtype)
 
 
 def sent(compressor: Compressor, vector: np.ndarray, memory: Any) -> np.ndarray:
