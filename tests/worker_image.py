@@ -5,6 +5,7 @@ Imports and compiled functions take a worker longer than all that it does in mos
 
 from __future__ import annotations
 
+import gc
 import logging
 
 import numpy as np
@@ -27,3 +28,5 @@ for _sync in (1, MinibatchSGD(batch=1)):
     SGDClassifier(max_iter=1, tol=None, sync=_sync).fit(np.eye(2), [0, 1])
 # Two ranks that share memory.
 gangs.run_gang("shm", 2, lambda group: group.allreduce(np.ones(1)))
+# Or every worker would hold what is left of theirs until it is collected.
+gc.collect()

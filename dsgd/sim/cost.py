@@ -57,6 +57,8 @@ Layout = Literal["dense", "sparse"]
 _LATE_EPOCH: Final = 1_000_000
 # How strategies call what says how often they talk.
 _PERIODS: Final = frozenset({"every", "batch"})
+#: And those of how long a step is.
+_LENGTHS: Final = frozenset({"rates"})
 # What ranks sum at the end of an epoch: losses, counts and the like.
 _CONTROL_BYTES: Final = 200
 
@@ -304,18 +306,18 @@ def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
 
 
 def kind_of(sync: Any) -> str:
-    """Return what strategies have in common whose rounds cost the same: all but how often they come.
+    """Return what strategies have in common whose rounds cost the same: all but their period and their rates.
 
     Examples
     --------
-    >>> kind_of(LocalSGD(every=512)), kind_of(64)
-    ('LocalSGD', 'LocalSGD')
+    >>> kind_of(LocalSGD(every=512)), kind_of(64), kind_of("local")
+    ('LocalSGD', 'LocalSGD', 'LocalSGD')
     """
     strategy: Any = resolve(sync)
     if not _PERIODS & set(vars(strategy)):
         # A strategy without a period of its own takes plain means.
         strategy = LocalSGD(compressor=strategy.compressor)
-    parameters = ((f, getattr(strategy, f.name)) for f in fields(strategy) if f.name not in _PERIODS)
+    parameters = ((f, getattr(strategy, f.name)) for f in fields(strategy) if f.name not in _PERIODS | _LENGTHS)
     given = ", ".join(f"{f.name}={value!r}" for f, value in parameters if value != f.default)
     return type(strategy).__name__ + (f"({given})" if given else "")
 

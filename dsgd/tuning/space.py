@@ -140,6 +140,8 @@ def strategies_of(names: Sequence[Any], compressors: Sequence[Any]) -> list[Abst
     found: list[AbstractStrategy[Any]] = []
     for given in names:
         strategy: Any = resolve(given)
+        if isinstance(given, str) and strategy.rates == "pooled":
+            strategy = replace(strategy, rates="own")  # the search finds how long steps are to be
         if "compressor" not in {f.name for f in fields(strategy)}:
             found.append(strategy)
             continue
