@@ -29,7 +29,7 @@ from dsgd.study.msf.summary import Cell, Summary
 
 __all__ = ["study_figures"]
 
-_PERIOD: Final = "samples between two synchronisations (every)"
+_PERIOD: Final = "synchronisation period, samples"
 _SEQUENTIAL: Final = "sequential run"
 _MOST_WORDS: Final = 8
 
@@ -95,16 +95,16 @@ def _accuracy(summary: Summary, dataset: str) -> Panel:
         *_sequential(summary, dataset, "test_accuracy"),
     ]
     majority = cells[0].median("majority_accuracy")
-    label = "test accuracy"
+    title = f"{dataset}: test accuracy"
     if majority > low - 0.05:
         marks.append(Level(majority, "commonest label", MUTED, "dotted"))
         low, high = min(low, majority), max(high, majority)
     else:  # far below: drawing it would flatten what there is to see
-        label += f" (commonest label: {majority:.1%})"
+        title += f", commonest label {majority:.1%}"
     # At least a point high, so that a tenth of a point does not look like a cliff.
     middle, half = (low + high) / 2, 0.58 * max(0.01, high - low)
-    axis = Axis(label, unit="%", low=middle - half, high=middle + half)
-    return Panel(f"{dataset}: test accuracy", _periods(summary, dataset), axis, marks)
+    axis = Axis("test accuracy", unit="%", low=middle - half, high=middle + half)
+    return Panel(title, _periods(summary, dataset), axis, marks)
 
 
 def _phases(summary: Summary, dataset: str) -> Panel:
