@@ -315,6 +315,8 @@ def _exact_step(
         slope, curvature = derivatives(step)
         if abs(slope) <= 1e-10 * first:
             break
+        if curvature == 0.0:
+            break  # the square of the direction has underflown: no step along it changes anything
         low, high = (step, high) if slope < 0.0 else (low, step)
         guess = step - slope / curvature
         if not low < guess < high:

@@ -16,6 +16,7 @@ from sklearn.datasets import make_classification
 
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.kernel_solver import linear_start
+from svm_soak.problems import draw
 
 TOL = 1e-3
 
@@ -222,3 +223,11 @@ def test_a_narrow_valley_is_left_whatever_is_eliminated(elimination):
     model = SVR(kernel="linear", C=0.01, epsilon=1e-6, elimination=elimination).fit(X, y, sample_weight=costs)
     assert model.converged_
     assert model.n_iter_ < 100 * 2 * 62
+
+
+@pytest.mark.parametrize("elimination", ["auto", "multi"])
+def test_a_direction_whose_square_underflows_ends_nothing(elimination):
+    """One column, tubes of no width and a gap of 1e-8 to reach: what is left to move is next to nothing."""
+    problem = draw(0, 655)
+    model = SVR(**problem.parameters, elimination=elimination).fit(problem.X, problem.y, sample_weight=problem.weights)
+    assert np.isfinite(model.dual_coef_).all()
