@@ -271,6 +271,8 @@ def _conjugate_gradients(
             message[:-1] += direction
         message[-1] = message[:-1] @ direction
         team.add_up(message)
+        if message[-1] == 0.0:
+            break  # the square of the direction has underflown: what it could still change is nothing
         step = size / float(message[-1])
         solution += step * direction
         residual -= step * message[:-1]

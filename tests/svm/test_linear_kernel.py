@@ -16,6 +16,8 @@ from sklearn.datasets import make_classification
 
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.kernel_solver import linear_start
+from dsgd.svm.linear_solver import newton
+from dsgd.svm.linear_solver.rows import Team
 from svm_soak.problems import draw
 
 TOL = 1e-3
@@ -231,3 +233,23 @@ def test_a_direction_whose_square_underflows_ends_nothing(elimination):
     problem = draw(0, 655)
     model = SVR(**problem.parameters, elimination=elimination).fit(problem.X, problem.y, sample_weight=problem.weights)
     assert np.isfinite(model.dual_coef_).all()
+
+
+def test_conjugate_gradients_end_where_a_square_underflows():
+    """A residual whose weighted square is the least of numbers has a direction whose square is none."""
+
+    class Rows:
+        def hessian_product(self, factors, direction, team):
+            return np.zeros_like(direction)
+
+    class Preconditioner:
+        def apply(self, vector, team):
+            scaled = vector / 1e10
+            return scaled, float(vector @ scaled)
+
+    target = np.array([1e-156])
+    assert target @ (target / 1e10) > 0.0
+    team = Team(1)
+    solution, _ = newton._conjugate_gradients(Rows(), np.ones(0), target, Preconditioner(), 0.1, team)
+    team.close()
+    assert np.isfinite(solution).all()
