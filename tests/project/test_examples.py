@@ -56,3 +56,10 @@ def test_every_example_is_listed_in_the_documentation() -> None:
     pages = "".join(page.read_text(encoding="utf-8") for page in _DOCS.glob("*.rst"))
     for example in (_DOCS / "examples").glob("*.py"):
         assert f"examples/{example.name}" in pages
+
+
+def test_the_first_example_of_the_readme_runs_as_it_stands(capsys):
+    """Who pastes it into an interpreter needs nothing else, and sees where the seconds went."""
+    text = (_DOCS.parent / "README.md").read_text(encoding="utf-8")
+    exec(text.split("```python\n")[1].split("```")[0], {})
+    assert "compute" in capsys.readouterr().out
