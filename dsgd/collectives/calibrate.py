@@ -1,4 +1,4 @@
-"""Measuring what a message costs between the ranks of a gang.
+"""Measuring the cost of a message between the ranks of a gang.
 
 Problem: the model by which algorithms are chosen (`dsgd.collectives.model`) needs alpha, beta and gamma of the wire at
 hand, and all ranks must go by the same ones.

@@ -1,4 +1,4 @@
-"""What a collective costs each rank, in closed form.
+"""Bytes and messages of a collective for each rank, in closed form.
 
 Problem: the price of a round must be known before it is run (to choose an algorithm, to simulate) and checked after it
 was (the ledger's counts are held to these numbers by a test).

@@ -1,4 +1,4 @@
-"""Mixing with the neighbours of a graph instead of with everybody.
+"""Averaging with the neighbours of a graph.
 
 Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and its price grows with the
 number of ranks. A rank that only talks to a few peers pays for those alone.

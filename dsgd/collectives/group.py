@@ -1,4 +1,4 @@
-"""The ranks of a gang as one of them sees it."""
+"""The ranks of a gang and their collectives, as one rank uses them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a collective takes, in seconds, before it is run.
+"""The predicted seconds of a collective.
 
 Problem: which algorithm is fastest depends on how many ranks there are, how long the vector is and what a message
 costs, and must be known beforehand and be the same on every rank.

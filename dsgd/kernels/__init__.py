@@ -1,4 +1,4 @@
-"""Compiled kernels: losses, penalties and schedules by integer code, SGD over rows, row fingerprints."""
+"""Compiled kernels: losses, penalties, schedules, SGD over rows, packing, sorting and random numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Words of memory that several threads or processes read and write, for kernels.
+"""Atomic loads, stores and additions on memory that several threads or processes share.
 
 Problem: ranks that share memory tell each other by a counter that what it counts is there. Compilers and processors
 may reorder plain reads and writes (ARM does, LLVM does everywhere), so the counter could be seen before the data.

@@ -1,4 +1,4 @@
-"""Bits into words and back: signs, codes of a few bits, ascending numbers.
+"""Packing signs, codes of a few bits and ascending integers into 64-bit words, and unpacking them.
 
 Floats come as words of bits (``vector.view(np.uint32)``): their top bit is the sign, and for two finite floats the
 other bits, read as an integer, order them by magnitude.

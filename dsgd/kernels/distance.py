@@ -1,4 +1,4 @@
-"""How far a model is from another one, with the same bits on every machine.
+"""The squared distance between two models, with the same bits on every machine.
 
 Ranks decide by these numbers and must agree. Sums of numpy and of BLAS are taken in an order that depends on the width
 of a core's vectors, so two machines may round them differently; this loop has one order.

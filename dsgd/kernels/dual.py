@@ -1,4 +1,4 @@
-"""The model before its L1 penalty, which is what ranks may average, and the model again from it.
+"""The model before its L1 penalty, which ranks may average, and the conversion to and from the model.
 
 With the cumulative penalty of `dsgd.kernels.penalties` a weight is at every moment what is left of the sum z of its
 steps without penalty, once u, the penalty that is due so far, is taken from it, never across zero::

@@ -1,4 +1,4 @@
-"""Sums over rows that tell how good a model is: loss, hits, squared error."""
+"""Sums over rows that measure a model: loss, correct predictions, squared error."""
 
 from __future__ import annotations
 

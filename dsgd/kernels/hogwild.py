@@ -1,4 +1,4 @@
-"""Steps on rows of a model that several threads step on at once, without locks.
+"""SGD steps on one model that several threads update at once, without locks.
 
 Threads may read a weight that another one is about to change, and of two that change the same weight at the same moment
 one may be lost; a word is never torn. So a step may touch the weights of its row's columns and no other one: the

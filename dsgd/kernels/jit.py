@@ -1,4 +1,4 @@
-"""How every kernel is compiled: cached on disk, so a new worker process loads machine code and compiles nothing."""
+"""How kernels are compiled: with a cache on disk, so that new processes load machine code."""
 
 from __future__ import annotations
 

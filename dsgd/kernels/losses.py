@@ -1,4 +1,4 @@
-"""The losses: a frozen table, and one scalar function that kernels call with the code of a row.
+"""The losses: a table of constants, and a scalar function that kernels call with the code of a loss.
 
 With target y, prediction p, margin z = y p, r = p - y and a = abs(r), scikit-learn's definitions
 (`sklearn/linear_model/_sgd_fast.pyx.tp`):

@@ -1,4 +1,4 @@
-"""The penalties: a frozen table, and the truncation that gives L1 its exact zeros.
+"""The penalties: a table of constants, and the truncation that gives L1 its exact zeros.
 
 A step on penalty ``alpha ((1 - r) ||w||^2 / 2 + r ||w||_1)`` has two parts. The L2 part multiplies every weight by
 ``max(0, 1 - (1 - r) eta alpha)`` before the gradient is added; kernels keep the product in one number and fold it into

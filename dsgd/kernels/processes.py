@@ -1,4 +1,4 @@
-"""The memory of another process of the same user, read without its help.
+"""Reading the memory of another process of the same user.
 
 Problem: what passes through memory that two processes share is copied in and out again. Linux can copy it once,
 straight from where it is to where it is wanted, if it lets one process look into the other: that is what a debugger

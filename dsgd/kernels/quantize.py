@@ -1,4 +1,4 @@
-"""Floats to a few bits each and back: random levels, two means, halves, adaptive bins, an orthonormal basis.
+"""Quantisation of floats: random levels, two means, half precision, adaptive bins, an orthonormal basis.
 
 Random rounding draws by place: half a word of `draw(key, place // 2)` decides for the entry at `place`, so what
 is drawn depends on the key alone.

@@ -1,4 +1,4 @@
-"""Counter-based random numbers: a hash of what is drawn for, so that a draw depends on nothing drawn before.
+"""Counter-based random numbers: each draw is a hash of its key and depends on no earlier draw.
 
 `mix64` is the finaliser of splitmix64 (Steele, Lea and Flood, OOPSLA 2014, with Stafford's constants "mix 13"): a
 bijection of 64-bit words in which every input bit flips every output bit with a probability close to one half.

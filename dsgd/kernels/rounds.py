@@ -1,4 +1,4 @@
-"""Many rounds of local SGD and averaging in one call, by ranks that share memory.
+"""Many rounds of local SGD and averaging in one compiled call, for ranks that share memory.
 
 Problem: steps on a row take a tenth of a microsecond and a round that passes through Python twenty, so whoever averages
 after every few rows pays for the interpreter and not for the averaging.

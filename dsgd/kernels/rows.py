@@ -1,4 +1,4 @@
-"""Fingerprints of rows, and the one pass that puts rows into their walking order."""
+"""Fingerprints of rows, and the pass that sorts rows into the order of training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Update rules of local minibatch steps: what becomes of a mean gradient before a step is taken along it.
+"""Update rules of minibatch steps: from a mean gradient to a step.
 
 With g the mean gradient of a batch, w the weights, mu, b1, b2, c, e constants of the rule, and eta the rate of
 `dsgd.kernels.schedules`; the step is ``w <- w - eta d``. A penalty ``s ||w||^2 / 2`` adds ``s w`` to g, or, decoupled,

@@ -1,4 +1,4 @@
-"""The learning-rate schedules: a frozen table, and one scalar function that kernels call with the code of a row.
+"""The learning-rate schedules: a table, and a scalar function that kernels call with the code of a schedule.
 
 t counts steps from 1, e counts epochs from 1, s is the factor by which an adaptive rate has been cut.
 

@@ -1,4 +1,4 @@
-"""The entries of largest magnitude, exactly.
+"""Exact selection of the entries of largest magnitude.
 
 Problem: to find the k largest of n numbers at the price of reading them once, where sorting moves them about and
 quickselect reads them several times.

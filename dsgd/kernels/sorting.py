@@ -1,4 +1,4 @@
-"""Sorting of hashes: one pass puts them almost where they belong, since hashes are spread evenly; and of strata."""
+"""Sorting of evenly distributed hashes in one pass, and of strata."""
 
 from __future__ import annotations
 

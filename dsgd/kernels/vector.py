@@ -1,4 +1,4 @@
-"""Row against weights: the two loops that nearly all time of training is spent in.
+"""Dot product and update of one row: the two loops that take nearly all the time of training.
 
 A row is ``values[first:last]``; ``indices`` says its columns, or is None for a dense row. Numba prunes the branch on
 None when it compiles, so one source gives the dense and the sparse machine code. Column numbers are unsigned: a signed

@@ -1,4 +1,4 @@
-"""The walk of an epoch over the rows of a rank: blocks of neighbours, one after the other, in an order of their own.
+"""The order of an epoch: blocks of consecutive rows, visited in a random order of the blocks.
 
 What kernels are told to walk are places in that order (`dsgd.local.order` makes it). Inside a block memory is read from
 one end to the other.

@@ -1,4 +1,4 @@
-"""What a rank owns and does by itself: its shard of the rows, the objective, and steps on them."""
+"""What one rank computes: its packed rows, the objective, and steps on them."""
 
 from __future__ import annotations
 

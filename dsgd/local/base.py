@@ -1,4 +1,4 @@
-"""The oracle that the rank loop sees: rows of a rank, an optimiser that steps on them, and the state of its steps.
+"""The interface between the rank loop and a model: rows, an optimiser that steps on them, its state.
 
 The loop knows how many rows a rank has and cuts them by their places; the model is one flat vector, and so is a
 gradient. What a row is, what is computed from it and what a step does belongs to these classes alone. `dsgd.local.SGD`

@@ -1,4 +1,4 @@
-"""Blocks of rows as kernels read them: of the right type, canonical, converted a piece at a time."""
+"""Conversion of row blocks to the types and layout that kernels read, a piece at a time."""
 
 from __future__ import annotations
 

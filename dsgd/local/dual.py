@@ -1,4 +1,4 @@
-"""What ranks mix where an L1 penalty is: not their models, but what these are before it.
+"""Averaging with an L1 penalty: ranks average their models before the penalty.
 
 Problem: a mean of models has hardly a zero, since a weight is zero on some ranks and not on others. And a weight pays
 its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a feature

@@ -1,4 +1,4 @@
-"""How good a model is on the rows of a rank, as plain sums that ranks can add up."""
+"""Loss and score of a model on the rows of a rank, as sums that ranks can add up."""
 
 from __future__ import annotations
 

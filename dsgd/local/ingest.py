@@ -1,4 +1,4 @@
-"""Pack blocks of rows into a shard, looking at one block at a time.
+"""Packing blocks of rows into a shard, one block at a time.
 
 Where a row belongs is known when all rows have been seen, so every block is visited twice: `ShardBuilder.look` takes
 from it what decides the order, `ShardBuilder.place` copies its rows to their places. Between the visits a block need

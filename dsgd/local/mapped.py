@@ -1,4 +1,4 @@
-"""Memory that is a file: what a rank's rows lie in when they are more than its memory.
+"""Arrays in memory-mapped files, for rows that exceed memory.
 
 The file has no name from the start (or loses it at once, where the file system knows no nameless files), so nothing is
 left of it when the process is killed. Its room on disk is taken before anything is written: a full disk is an error

@@ -1,4 +1,4 @@
-"""What is minimised, and how the parameters of a model lie in one flat vector."""
+"""The objective, and the layout of a model's parameters in one flat vector."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The order in which training walks the rows of a rank: how they lie in memory, and the order of an epoch.
+"""The order of the rows of a rank: in memory, and within each epoch.
 
 With ``shuffle=True`` rows are sorted by a hash of (seed, content of the row, copy number). Whatever order rows come
 in, however they were cut into blocks, dense or sparse: the same rows are walked in the same order, and an epoch reads

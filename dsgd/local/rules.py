@@ -1,4 +1,4 @@
-"""Update rules for local minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS.
+"""Local optimisers for minibatch steps: heavy ball, Nesterov, Adagrad, Adam, LARS.
 
 Problem: plain SGD takes a step per row and remembers nothing. Where gradients are noisy or badly scaled, or the batch
 is large, a rule that remembers what gradients were like gets further with each step.

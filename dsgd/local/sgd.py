@@ -1,4 +1,4 @@
-"""SGD, by rows or by minibatches; the arithmetic is in `dsgd.kernels.sgd` and `dsgd.kernels.rules`."""
+"""The SGD optimiser of linear models, by rows or minibatches; `dsgd.kernels` has the arithmetic."""
 
 from __future__ import annotations
 

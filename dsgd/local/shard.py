@@ -1,4 +1,4 @@
-"""The rows a rank owns, packed once, in the order in which training walks them (`dsgd.local.order`)."""
+"""The rows of a rank, packed once in the order of training (`dsgd.local.order`)."""
 
 from __future__ import annotations
 

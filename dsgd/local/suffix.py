@@ -1,4 +1,4 @@
-"""The mean of the last models of an epoch, which the next epoch begins with and training returns.
+"""The mean of the last models of an epoch, from which the next epoch starts and which training returns.
 
 Problem: with rates 1 / (alpha t) the last model is as noisy as its last steps are long. One rank takes a step per row,
 so they are short after some epochs. A server takes one per batch, along gradients that are late: after as many rows its

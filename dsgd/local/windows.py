@@ -1,4 +1,4 @@
-"""Put rows into their walking order in a file that is larger than memory, without scattered writes.
+"""Sorting rows into a file larger than memory, without scattered writes.
 
 Problem: where a row goes depends on a hash of it, so every block has rows for every part of the file. Written one by
 one to where they belong, they would touch every page of the file once per block.

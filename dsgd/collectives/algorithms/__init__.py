@@ -1,4 +1,4 @@
-"""How a sum, a broadcast or a gather goes from rank to rank: one module per algorithm.
+"""The algorithms of sums, broadcasts and gathers: one module each.
 
 `plan` is the form in which most of them are written: who sends which part to whom in which step, as data. `tree` and
 `ring` are the plain ones, `hierarchical` goes by levels, `packing` finds the trees that `packed_trees` sends along.

@@ -1,4 +1,4 @@
-"""The shortest directed spanning tree.
+"""The directed spanning tree of least weight.
 
 Problem: of all trees that lead from one rank to all others along directed edges, find one whose edges are shortest in
 total.

@@ -1,4 +1,4 @@
-"""All-reduce up and down one binomial tree, for when nothing else will do.
+"""All-reduce up and down one binomial tree, for links that carry one direction at a time.
 
 Problem: some networks are fast to one rank only, and some sums are needed in the order of a tree.
 

@@ -1,4 +1,4 @@
-"""All-reduce up and down two binary trees at once, for vectors of middling length on many ranks.
+"""All-reduce on two binary trees at once, for vectors of medium length on many ranks.
 
 Problem: in one tree half of the ranks are leaves, whose wires carry every byte once in either direction while those of
 the inner ranks carry it three times.

@@ -1,4 +1,4 @@
-"""Collectives in levels: inside each process or host first, then among one rank of each, then inside again.
+"""Collectives in levels: within each process or host first, then among one rank of each.
 
 Problem: inside a process a vector moves at the price of a copy, inside a host ten times faster than between hosts, and
 all ranks of a host share one network card. What a flat algorithm sends across grows with the ranks, not with the

@@ -1,4 +1,4 @@
-"""All-reduce up and down packed trees, each with the share of the vector that its links can carry.
+"""All-reduce over packed spanning trees, each with the share of the vector that its links can carry.
 
 Problem: where links differ, a fast sum sends most over those that carry most (`dsgd.collectives.algorithms.packing`).
 

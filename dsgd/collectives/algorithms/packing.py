@@ -1,4 +1,4 @@
-"""Packing spanning trees into a graph of links, so that a sum uses all of them.
+"""Packing spanning trees into a graph of links, so that a sum uses all links.
 
 Problem: in a box of accelerators, or between unlike machines, links differ and some are missing. A ring needs a cycle
 through all ranks, of which there may be none among the ranks a job was given, and leaves all other links idle.

@@ -1,4 +1,4 @@
-"""Reducing up trees and broadcasting down them, piece by piece and all trees at once.
+"""Reduction up trees and broadcast down them, pipelined over pieces and over all trees at once.
 
 Problem: a tree keeps most ranks idle while a vector climbs it. Cut into pieces, one follows the other; and several
 trees carry parts of the vector at the same time. Which rank does what when must then be settled beforehand, or ranks

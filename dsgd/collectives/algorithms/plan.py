@@ -1,4 +1,4 @@
-"""An all-reduce as a list of messages, and what carries it out on any wire.
+"""An all-reduce as a list of messages, and its execution on any wire.
 
 Problem: many algorithms differ only in who sends which part of the vector to whom in which order. Written as a list of
 messages, that can be run, counted and checked without a word about wires.

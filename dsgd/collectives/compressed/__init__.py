@@ -1,4 +1,4 @@
-"""Means over ranks of vectors that travel compressed.
+"""Means over ranks of compressed vectors.
 
 `mean` says for each compressor how its payloads are summed, and what that costs; `factors` (PowerSGD) and `gtopk` have
 ways of their own, `encoding` has ranks that share memory encode once. Called by strategies, by way of

@@ -1,4 +1,4 @@
-"""Work of encoding and decoding, told to the ledger in seconds and to a virtual clock in elements.
+"""Encoding and decoding, charged to the ledger in seconds and to a virtual clock in elements.
 
 On a real rank the clock has moved by itself. A simulated one is charged for the elements that were passed over, at the
 price of a parameter (`dsgd.sim.Compute`): the whole vector where it is encoded or decoded, the entries alone where they

@@ -1,4 +1,4 @@
-"""Sums of matrices of low rank, as `PowerSGD` sends them: the factors of all of them in two all-reduces.
+"""Sums of low-rank matrices for `PowerSGD`: the factors of all matrices in two all-reduces.
 
 Problem: a module has many matrices, and a sum for each of their short factors costs more in messages than in bytes.
 

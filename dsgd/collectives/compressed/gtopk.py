@@ -1,4 +1,4 @@
-"""The sum of sparse vectors, cut to its k largest entries at every step.
+"""The sum of sparse vectors, truncated to its k largest entries at every step.
 
 Problem: gathered by everybody, the k entries of each of P ranks are up to k P different ones.
 

@@ -1,4 +1,4 @@
-"""The weighted mean over ranks of vectors that travel compressed.
+"""The weighted mean over ranks of compressed vectors.
 
 Problem: the mean of long vectors on a slow wire; a compressor makes them small, but not every payload can be added to
 another one.
