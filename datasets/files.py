@@ -1,4 +1,4 @@
-"""Finding the files of a set: in the folder DSGD_DATA names, in the cache, or on the web."""
+"""Finding the files of a data set: in the folder ``DSGD_DATA``, in the cache, or on the web."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Generated sets with a known separator and a known noise level.
+"""Generated data sets with a known separator and noise level.
 
 A twin has the rows, columns, density and class balance of a published set. Each row is drawn so that::
 

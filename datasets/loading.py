@@ -1,4 +1,4 @@
-"""Loading a set by name: the published rows, a deterministic split where none is published, or the generated twin."""
+"""Loading a data set by name: published rows, a deterministic split if none is published, or a generated twin."""
 
 from __future__ import annotations
 

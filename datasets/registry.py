@@ -1,4 +1,4 @@
-"""What is known about each set: shape, task, where its files are, and how to tell they are the right ones.
+"""The registry of data sets: shape, task, location and checksum of the files.
 
 Shapes are those the LIBSVM data page states. Checksums are given only where somebody other than us has published
 them, or for the copies described in the data notes of the project, which hold the same rows in another packing; a

@@ -1,4 +1,4 @@
-"""Parallel SGD on a Dask cluster, with a tunable synchronisation frequency.
+"""Parallel SGD and support vector machines on Dask, with a tunable synchronisation period.
 
 The names below are loaded when they are first used, so that ``import dsgd`` costs next to nothing and a worker that
 only runs a rank never loads what it does not need.

@@ -1,4 +1,4 @@
-"""The ``dsgd`` command: runs the command line and turns errors into one line a user can act on.
+"""The ``dsgd`` command: runs the command line and reports errors in one line.
 
 Exit status: 0 when all went well, 2 when the command or its input was wrong or the job could not run, 130 after
 ctrl-C. Errors nobody foresaw keep their traceback and leave status 1.

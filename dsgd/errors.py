@@ -1,4 +1,4 @@
-"""The errors dsgd raises.
+"""The exceptions and warnings of dsgd.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What becomes of what a rank remembers when other ranks take over: some are lost, new ones join, rows are dealt anew.
+"""How each part of a rank's state is handed over when ranks are lost or join.
 
 Problem: a mean over ranks is right for models, and wrong for what is summed over ranks (a mean of residuals would lose
 part of them or send them twice), for what all of them have alike, and for what belongs to the number of ranks.

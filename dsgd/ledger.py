@@ -1,4 +1,4 @@
-"""Where the time and the bytes of a training run went.
+"""The ledger: where the time and the bytes of a training run went.
 
 Each rank keeps a `RankLedger`: seconds of compute (local steps), encode (weighting, packing), wire (bytes moving) and
 wait (a peer not there yet), with bytes and messages, for every round. A round is the span from one exchange to the

@@ -1,4 +1,4 @@
-"""Array aliases. The name says the shape; docstrings say the meaning."""
+"""Array aliases: the name says the shape, docstrings say the meaning."""
 
 from __future__ import annotations
 

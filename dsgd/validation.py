@@ -1,4 +1,4 @@
-"""Checks of parameters, with one wording for all errors: what, where, what was got."""
+"""Checks of parameters, with one wording for all errors: what, where, and the value passed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""scikit-learn-compatible estimators."""
+"""`SGDClassifier` and `SGDRegressor`, compatible with scikit-learn."""
 
 from dsgd.estimators.classifier import SGDClassifier
 from dsgd.estimators.regressor import SGDRegressor

@@ -1,4 +1,4 @@
-"""What the classifier and the regressor share: from a user's data to a trained model, in process or on a cluster.
+"""Training shared by the classifier and the regressor, in this process or on a cluster.
 
 There is one path: data become row blocks, each block is looked at where it lies, the blocks of a rank are packed into
 its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads; anything else

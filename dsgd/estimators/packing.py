@@ -1,4 +1,4 @@
-"""The blocks of a rank packed into its shards; runs on the rank, beside the data."""
+"""Packing the blocks of a rank into its shard, on the rank."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checks of what a user passes to the estimators."""
+"""Checks of the parameters of the estimators."""
 
 from __future__ import annotations
 

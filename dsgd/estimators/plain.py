@@ -1,4 +1,4 @@
-"""From an estimator of dsgd to the plain one of scikit-learn."""
+"""Conversion of a fitted estimator to scikit-learn's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that early stopping holds out where one rank has them all: scikit-learn's for the same random_state."""
+"""The rows that early stopping holds out: those of scikit-learn for the same ``random_state``."""
 
 from __future__ import annotations
 

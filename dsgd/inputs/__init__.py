@@ -1,4 +1,4 @@
-"""From what a user passes to row blocks on a cluster, and from a model back to lazy predictions."""
+"""From a user's data to row blocks on a cluster, and from a model to lazy predictions."""
 
 from dsgd.inputs.blocks import Block, BlockSummary, make_block, widen
 from dsgd.inputs.callbacks import notifies_callbacks

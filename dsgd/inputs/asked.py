@@ -1,4 +1,4 @@
-"""What an estimator asks of the blocks of its rows, and of the gang that trains on them."""
+"""What an estimator requires of its row blocks, and of the gang that trains on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Row blocks on the workers, and what one look at each tells the client.
+"""Row blocks on the workers, and the summary of each that the client gets.
 
 These functions run on the workers, beside the data. What a look brings back is a few numbers per block, so the client
 learns classes, counts, widths and defects without any row travelling to it.

@@ -1,4 +1,4 @@
-"""How ``fit`` lets callbacks take part: those of `dsgd.progress` and those of scikit-learn, set by one method.
+"""Callbacks of ``fit``: those of `dsgd.progress` and those of scikit-learn, set by one method.
 
 scikit-learn (1.9 and newer) keeps the callbacks of an estimator in ``_skl_callbacks`` and hands those of a pipeline or
 a search on to the estimators inside, through ``set_callbacks``. Ours lie in the same list, each in an envelope that has

@@ -1,4 +1,4 @@
-"""Docstrings of estimators, written once: what a class shares with others is said by the base that they share."""
+"""Docstrings of estimators, completed from those of their base classes."""
 
 from __future__ import annotations
 

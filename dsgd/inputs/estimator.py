@@ -1,4 +1,4 @@
-"""What every estimator that can train on a cluster shares: its client, its rows on the workers, lazy prediction.
+"""The base of all estimators that can train on a cluster: client, row blocks, lazy prediction.
 
 Training goes through three steps: data become row blocks, each block is looked at where it lies, and a gang runs a rank
 program over them. An estimator says how to check arrays of this process, how blocks are packed and which program runs.

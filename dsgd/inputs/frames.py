@@ -1,4 +1,4 @@
-"""Tables as arrays of numbers: columns of numbers, of bools and of numbers that may be missing.
+"""Tables as arrays of numbers: numeric, boolean and nullable columns.
 
 Problem: numpy knows no missing integer, and no row of a bool and a float; of a table that holds them it makes objects.
 

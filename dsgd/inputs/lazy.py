@@ -1,4 +1,4 @@
-"""Prediction and scoring on dask collections: lazy, block by block, the model in the graph once."""
+"""Lazy prediction and scoring on dask collections, block by block."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Estimators whose model is a matrix of coefficients and a vector of intercepts."""
+"""The base of estimators with a coefficient matrix and intercepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which rows of an array go to which block: neighbours, or rows dealt at random.
+"""Assignment of rows to blocks: consecutive or at random.
 
 Problem: rows are often in an order that means something (a series in time, one class after the other). Ranks that are
 given neighbours then have rows of different kinds, and a model that is averaged seldom suffers: on ijcnn1, a series in

@@ -1,4 +1,4 @@
-"""Row blocks of a simulated cluster: they lie in this process, one per rank, as they would lie on the workers."""
+"""Row blocks of a simulated cluster: one per rank, in this process."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Turn what a user passes into row blocks on the cluster.
+"""Conversion of a user's data to row blocks on the cluster.
 
 Dask arrays, dataframes, lists of delayed blocks, futures and svmlight files become one future per block, each a tuple
 (X, y, sample_weight) on the worker that made it. Arrays of this process are cut by rows and sent straight to the

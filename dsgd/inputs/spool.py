@@ -1,4 +1,4 @@
-"""Row blocks on the disks of the workers, for data that are more than their memory.
+"""Row blocks on the disks of the workers, for data larger than their memory.
 
 Problem: Dask holds the blocks of a collection in the memory of its workers, or compresses them to disk when it runs
 out of memory and reads them back whole. Rows that are read twice in all and never again need neither.

@@ -1,4 +1,4 @@
-"""Progress where people look: what a fit tells while it runs, who listens, and a live line that shows it."""
+"""Progress of a running fit: events, callbacks, and a live line that shows them."""
 
 from dsgd.progress.callback import Audience, Callback, StopTraining
 from dsgd.progress.event import Notice, ProgressEvent, read_event

@@ -1,4 +1,4 @@
-"""Who listens to a fit: the protocol of a callback, and how several are told."""
+"""The protocol of progress callbacks, and calling several of them."""
 
 from __future__ import annotations
 

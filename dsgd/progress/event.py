@@ -1,4 +1,4 @@
-"""What a fit tells of itself while it runs: one record per look, made by rank 0 and read by everything that listens.
+"""Progress events: what a running fit reports, made by rank 0.
 
 Events travel as flat mappings of plain values, from the rank to the scheduler and on to the client; there they become
 one of two records. A `ProgressEvent` is a number of epochs done; at most five a second are told, so one may stand for

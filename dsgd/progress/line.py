@@ -1,4 +1,4 @@
-"""A live line per fit, on a terminal or in a notebook."""
+"""A live progress line per fit, on a terminal or in a notebook."""
 
 from __future__ import annotations
 

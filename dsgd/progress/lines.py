@@ -1,4 +1,4 @@
-"""Lines of text on the standard output: what ``verbose=1`` means, as in scikit-learn."""
+"""Lines of text on the standard output for ``verbose=1``, as in scikit-learn."""
 
 from __future__ import annotations
 

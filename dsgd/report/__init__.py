@@ -1,4 +1,4 @@
-"""Reports: one self-contained HTML page per run, with tables that sort and figures to hover over and zoom.
+"""Reports: one self-contained HTML page with sortable tables and interactive figures.
 
 ::
 

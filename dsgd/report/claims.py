@@ -1,4 +1,4 @@
-"""A claim that a study holds against what it measured."""
+"""A claim and what a study measured for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a figure shows, whoever draws it: panels with axes, and in them lines, bars, levels, bands and words.
+"""The content of a figure, independent of how it is drawn: panels with axes, lines, bars, levels, bands and text.
 
 `dsgd.report.interactive` draws it for a page, to hover over and zoom; `dsgd.report.png` as a picture in a file.
 """

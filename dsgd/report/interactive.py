@@ -1,4 +1,4 @@
-"""Figures for a page: drawn by bokeh in the browser, so that one can hover over them and zoom.
+"""Interactive figures for a page, drawn by bokeh in the browser.
 
 Only this module of the package imports bokeh. Colours are those of the light ground; the page exchanges them.
 """

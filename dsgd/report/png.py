@@ -1,4 +1,4 @@
-"""Figures as pictures in files, drawn by matplotlib: for documents, and for who has no browser at hand.
+"""Figures as PNG files, drawn by matplotlib.
 
 Only this module of the package imports matplotlib.
 """

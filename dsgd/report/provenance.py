@@ -1,4 +1,4 @@
-"""What a row says about where it was made: machine, versions, commit and command."""
+"""Where a row was measured: machine, versions, commit and command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of text, for the terminal and for a page, and numbers written for people."""
+"""Tables of text for the terminal and for a page, and formatting of numbers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How figures and pages look: one palette, each colour with a form for light and for dark grounds, and markers.
+"""Colours and markers of figures and pages, for light and dark backgrounds.
 
 Hues are those of Okabe and Ito (2008), told apart with any colour vision, made darker or lighter until each stands out
 from its ground by a contrast of 3 or more (text 4.5). Series differ in marker or dashes as well.

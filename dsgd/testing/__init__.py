@@ -1,4 +1,4 @@
-"""Checks for strategies, compressors and topologies of your own: the laws that those of the package are held to.
+"""Checks for strategies, compressors and topologies of your own: the laws that those of the package satisfy.
 
 ::
 

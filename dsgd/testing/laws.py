@@ -1,4 +1,4 @@
-"""What the lists of checks share."""
+"""What all checks share."""
 
 from __future__ import annotations
 

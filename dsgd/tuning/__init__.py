@@ -1,4 +1,4 @@
-"""Tuning: which period, strategy, compressor and step size reach a target soonest on this machine."""
+"""Tuning: the period, strategy, compressor and step size that reach a target soonest."""
 
 from dsgd.tuning.result import Trial, TuningResult
 from dsgd.tuning.search import tune

@@ -1,4 +1,4 @@
-"""Successive halving under a budget in seconds: who runs next, for how long, and who is better.
+"""Successive halving within a budget of seconds.
 
 Problem: many candidates, little time. Most of them show early that they are no good.
 

@@ -1,4 +1,4 @@
-"""An estimator as the line that makes it: what a user pastes."""
+"""An estimator as a line of code to paste."""
 
 from __future__ import annotations
 

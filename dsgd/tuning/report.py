@@ -1,4 +1,4 @@
-"""The report of a tuning: the recommendation, how candidates fell away, and what was predicted of them."""
+"""The report of a tuning run: recommendation, elimination of candidates, predictions."""
 
 from __future__ import annotations
 

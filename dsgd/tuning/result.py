@@ -1,4 +1,4 @@
-"""What tuning brings home: the recommendation, and every candidate with what was predicted and measured."""
+"""The result of tuning: the recommendation, and every candidate with its predictions and measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows that candidates are tried on: checked and placed once, and fewer where all of them take too long."""
+"""The rows that candidates train on: checked and placed once, and reduced if epochs are too long."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tuning: the period, the strategy, the compressor and the step size that reach a target soonest, within a budget.
+"""The search for the period, strategy, compressor and step size that reach a target soonest within a budget.
 
 Problem: how often ranks should synchronise depends on the set, on the machine and on the step size, and trying all of
 it takes longer than training.

@@ -1,4 +1,4 @@
-"""What is searched: periods, batches, strategies, compressors and step sizes, before any of them has run.
+"""The search space: periods, batches, strategies, compressors and step sizes.
 
 Problem: of all combinations few are worth a run. The cost model knows what their epochs take, and that leaves out most
 of them.
