@@ -64,19 +64,24 @@ class AbstractTopology(ABC):
         """Return the number of rounds after which the graph repeats, at least 1."""
 
 
-@final
-@dataclass(frozen=True)
-class Ring(AbstractTopology):
-    """Every rank talks to the one before it and the one after it."""
+class AbstractFixedGraph(AbstractTopology):
+    """A graph that is the same in every round, and whose edges all go both ways."""
 
+    @abstractmethod
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """Return the ranks that `rank` of `size` talks to."""
+
+    @final
     def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
         """See `AbstractTopology.out_peers`."""
-        return _others(rank, [(rank + 1) % size, (rank - 1) % size])
+        return self.neighbours(rank, size)
 
+    @final
     def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
         """See `AbstractTopology.in_peers`."""
-        return self.out_peers(rank, size)
+        return self.neighbours(rank, size)
 
+    @final
     def period(self, size: int) -> int:
         """Return 1: the graph stays."""
         return 1
@@ -84,7 +89,17 @@ class Ring(AbstractTopology):
 
 @final
 @dataclass(frozen=True)
-class Grid(AbstractTopology):
+class Ring(AbstractFixedGraph):
+    """Every rank talks to the one before it and the one after it."""
+
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """See `AbstractFixedGraph.neighbours`."""
+        return _others(rank, [(rank + 1) % size, (rank - 1) % size])
+
+
+@final
+@dataclass(frozen=True)
+class Grid(AbstractFixedGraph):
     """Ranks in rows and columns as nearly equal in number as divisors of the world size allow; a prime is a line.
 
     Parameters
@@ -95,8 +110,8 @@ class Grid(AbstractTopology):
 
     wraps: bool = False
 
-    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.out_peers`."""
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """See `AbstractFixedGraph.neighbours`."""
         rows, columns = grid_shape(size)
         row, column = divmod(rank, columns)
         found = []
@@ -105,14 +120,6 @@ class Grid(AbstractTopology):
             if self.wraps or (0 <= y < rows and 0 <= x < columns):
                 found.append(y % rows * columns + x % columns)
         return _others(rank, found)
-
-    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.in_peers`."""
-        return self.out_peers(rank, size)
-
-    def period(self, size: int) -> int:
-        """Return 1: the graph stays."""
-        return 1
 
 
 @final
@@ -135,7 +142,7 @@ class Complete(AbstractTopology):
 
 @final
 @dataclass(frozen=True)
-class Star(AbstractTopology):
+class Star(AbstractFixedGraph):
     """One rank, the hub, talks to all others, and they only to it.
 
     Parameters
@@ -146,18 +153,10 @@ class Star(AbstractTopology):
 
     hub: int = 0
 
-    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.out_peers`."""
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """See `AbstractFixedGraph.neighbours`."""
         hub = self.hub % size
         return _others(rank, range(size)) if rank == hub else (hub,)
-
-    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.in_peers`."""
-        return self.out_peers(rank, size)
-
-    def period(self, size: int) -> int:
-        """Return 1: the graph stays."""
-        return 1
 
 
 @final
@@ -236,7 +235,7 @@ class Bipartite(AbstractTopology):
 
 @final
 @dataclass(frozen=True)
-class RandomRegular(AbstractTopology):
+class RandomRegular(AbstractFixedGraph):
     """A connected graph in which every rank has `degree` neighbours, drawn once per seed and world size.
 
     Where no such graph exists it is the nearest one: of an odd number of odd degrees one is smaller by one, and with
@@ -263,22 +262,14 @@ class RandomRegular(AbstractTopology):
         _check_count("RandomRegular", "degree", self.degree, 1)
         _check_count("RandomRegular", "seed", self.seed, 0)
 
-    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.out_peers`."""
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """See `AbstractFixedGraph.neighbours`."""
         return random_regular_graph(self.degree, self.seed, size)[rank]
-
-    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.in_peers`."""
-        return self.out_peers(rank, size)
-
-    def period(self, size: int) -> int:
-        """Return 1: the graph stays."""
-        return 1
 
 
 @final
 @dataclass(frozen=True)
-class Groups(AbstractTopology):
+class Groups(AbstractFixedGraph):
     """Consecutive ranks in groups as nearly equal as possible; everybody talks to all of the own group.
 
     Parameters
@@ -305,17 +296,9 @@ class Groups(AbstractTopology):
         group = rank * n // size
         return range(-(-group * size // n), -(-(group + 1) * size // n))
 
-    def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.out_peers`."""
+    def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
+        """See `AbstractFixedGraph.neighbours`."""
         return _others(rank, self.members(rank, size))
-
-    def in_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
-        """See `AbstractTopology.in_peers`."""
-        return self.out_peers(rank, size)
-
-    def period(self, size: int) -> int:
-        """Return 1: the groups stay."""
-        return 1
 
 
 def grid_shape(size: int) -> tuple[int, int]:
