@@ -33,7 +33,7 @@ def mailboxes(
             boxes = inproc_mailbox.connect([RankLedger(rank) for rank in range(n)], aborts, timeout_s)
         else:
             meshes = cleanup.enter_context(gang(kind, n, timeout_s, aborts))
-            boxes = [LinkMailbox(mesh, abort) for mesh, abort in zip(meshes, aborts, strict=True)]
+            boxes = [LinkMailbox(mesh) for mesh in meshes]
         for box in boxes:
             cleanup.callback(box.close)
         yield boxes

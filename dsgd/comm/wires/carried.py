@@ -16,17 +16,15 @@ from __future__ import annotations
 import struct
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Protocol
+from typing import Any, Final, Protocol
 
-from dsgd.comm.abort import AbortFlag, check_limit
+from dsgd.comm.abort import AbortFlag
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.sockets.handshake import Credentials, receive_exactly
+from dsgd.comm.sockets.handshake import receive_exactly
 from dsgd.comm.sockets.link import Link, charge_exchange
 from dsgd.comm.sockets.listener import Listener
-from dsgd.comm.sockets.mesh import join_mesh
-from dsgd.comm.wires.tcp import DEFAULT_TIMEOUT_S, TCPTransport
-from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
-from dsgd.ledger import RankLedger
+from dsgd.comm.wires.tcp import Entrance, TCPTransport
+from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.types import AnyArray
 
 __all__ = ["CarriedTransport", "Carrier", "Pending", "connect", "look_until", "tell_all"]
@@ -184,22 +182,14 @@ def connect(
     addresses: Sequence[str],
     wire: str,
     make: Callable[[dict[int, Link], AbortFlag, int], Carrier],
-    *,
-    job_id: bytes | str,
-    epoch: int,
-    token: bytes,
-    config: bytes = b"",
-    ledger: RankLedger | None = None,
-    abort: AbortFlag | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    connect_timeout_s: float = DEFAULT_TIMEOUT_S,
+    **options: Any,
 ) -> CarriedTransport:
     """Join the gang over TCP, and let a library carry the arrays.
 
     Parameters
     ----------
-    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s
-        See `dsgd.comm.wires.tcp.connect`.
+    listener, rank, addresses, **options
+        See `dsgd.comm.wires.tcp.Entrance`; sockets are neither wrapped nor relayed.
     wire : str
         What to call it; the same on all ranks.
     make : callable
@@ -216,25 +206,17 @@ def connect(
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
         See `dsgd.comm.wires.tcp.connect`.
     """
-    size = len(addresses)
-    if not 0 <= rank < size:
-        raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
-    check_limit("timeout_s", timeout_s)
-    check_limit("connect_timeout_s", connect_timeout_s)
-    abort = AbortFlag() if abort is None else abort
-    credentials = Credentials(rank, size, job_id, epoch, token, f"{wire} ".encode() + config)
-    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, None)
-    mesh = TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
+    entrance = Entrance(listener, rank, addresses, f"{wire} ".encode(), **options)
+    links = entrance.join()
+    mesh = entrance.transport(links)
     try:
-        carrier = make(links, abort, credentials.job)
+        carrier = make(links, mesh.abort, entrance.credentials.job)
     except BaseException as error:
         mesh.close()
-        abort.check()
-        if isinstance(error, TimeoutError):
+        mesh.abort.check()
+        if isinstance(error, (BlockingIOError, TimeoutError)):  # the first is what a deadline of the kernel raises
             raise GangTimeoutError(f"rank {rank}: {wire} did not come up: {error}.") from error
         if isinstance(error, OSError):
             raise AbortedError(f"a peer went away while rank {rank} set up {wire}: {error}.") from error
         raise
-    for link in links.values():
-        link.configure(timeout_s)
     return CarriedTransport(mesh, carrier, wire)

@@ -16,7 +16,6 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any, Final, final
 
-from dsgd.comm.abort import AbortFlag
 from dsgd.comm.frames import HEADER_BYTES, OP_SEND
 from dsgd.comm.mailbox import MAX_OUTSTANDING, AbstractMailbox, next_after, no_room
 from dsgd.comm.sockets.duplex import receive_some, send_bytes
@@ -50,17 +49,15 @@ class LinkMailbox(AbstractMailbox):
     ----------
     mesh : TCPTransport
         The connections, made for this mailbox; it closes them.
-    abort : AbortFlag
-        The one that `mesh` was made with.
     """
 
-    def __init__(self, mesh: TCPTransport, abort: AbortFlag) -> None:
+    def __init__(self, mesh: TCPTransport) -> None:
         self.rank = mesh.rank
         self.size = mesh.size
         self.ledger = mesh.ledger
         self.deadline_s = mesh.deadline_s
         self._mesh = mesh
-        self._abort = abort
+        self._abort = mesh.abort
         self._last = -1
         # What the thread and its owner share; also held while a socket under TLS is read or written, whose two
         # directions have one state.
@@ -69,7 +66,7 @@ class LinkMailbox(AbstractMailbox):
         self._thread: threading.Thread | None = None
         self._is_closing = False
         self._broken: dict[int, OSError] = {}
-        abort.on_set(self._wake)
+        mesh.abort.on_set(self._wake)
 
     def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
         """Give the kernel what it takes, and keep a copy of the rest; see `AbstractMailbox.post`."""
@@ -220,6 +217,6 @@ def connect(listener: Listener, rank: int, addresses: Sequence[str], **settings:
     addresses : sequence of str, length size
         Where each rank listens.
     **settings
-        Those of `dsgd.comm.wires.tcp.connect`, whose errors it raises; `abort` must be among them.
+        Those of `dsgd.comm.wires.tcp.Entrance`; raises what `dsgd.comm.wires.tcp.connect` does.
     """
-    return LinkMailbox(tcp.connect(listener, rank, addresses, **settings), settings["abort"])
+    return LinkMailbox(tcp.connect(listener, rank, addresses, **settings))

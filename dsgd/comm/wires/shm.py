@@ -31,22 +31,18 @@ from __future__ import annotations
 import select
 import time
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, get_args
+from typing import Any, Final, Literal, get_args
 
-from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.memory.frame_exchange import FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.streams import DONE
 from dsgd.comm.memory.window import Window
-from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
-from dsgd.comm.sockets.listener import Listener, Wrap
-from dsgd.comm.sockets.mesh import Detour, join_mesh
-from dsgd.comm.wires.tcp import DEFAULT_TIMEOUT_S, TCPTransport
+from dsgd.comm.sockets.listener import Listener
+from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import InvalidParameterError
-from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
 __all__ = ["RING_BYTES", "RING_FROM_BYTES", "SPIN_S", "SharedTransport", "Wait", "connect"]
@@ -72,26 +68,13 @@ class SharedTransport(AbstractTransport):
         The connections to all peers; those to neighbours over local sockets.
     neighbourhood : Neighbourhood
         Hosts of all ranks, and rings to the neighbours.
-    abort : AbortFlag
-        Wakes this rank from any wait when set.
-    timeout_s : float
-        Longest wait without progress, in seconds.
     spins : bool
         Whether a rank that waits looks at memory for a while before it sleeps.
     has_window : bool
         Whether the ranks have a window, if they all share memory.
     """
 
-    def __init__(
-        self,
-        mesh: TCPTransport,
-        neighbourhood: Neighbourhood,
-        abort: AbortFlag,
-        timeout_s: float,
-        *,
-        spins: bool,
-        has_window: bool,
-    ) -> None:
+    def __init__(self, mesh: TCPTransport, neighbourhood: Neighbourhood, *, spins: bool, has_window: bool) -> None:
         self.rank = mesh.rank
         self.size = mesh.size
         self.ledger = mesh.ledger
@@ -99,13 +82,13 @@ class SharedTransport(AbstractTransport):
         self.wire = mesh.wire
         self._mesh = mesh
         self._rings = neighbourhood.rings
-        self._abort = abort
-        self.deadline_s = timeout_s
+        self._abort = mesh.abort
+        self.deadline_s = mesh.deadline_s
         self._spins = spins
         self._n_polls = _SPIN_POLLS if spins else _POLLS
         self._from_bytes = 0 if spins else RING_FROM_BYTES
         self.adder = self._add
-        abort.on_set(self._wake)
+        mesh.abort.on_set(self._wake)
         if has_window and self.wire == "shm":
             self.window = self._open_window()
 
@@ -247,27 +230,18 @@ def connect(
     rank: int,
     addresses: Sequence[str],
     *,
-    job_id: bytes | str,
-    epoch: int,
-    token: bytes,
-    config: bytes = b"",
-    ledger: RankLedger | None = None,
-    abort: AbortFlag | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    connect_timeout_s: float = DEFAULT_TIMEOUT_S,
-    wrap: Wrap | None = None,
-    detour: Detour | None = None,
     wait: Wait = "sleep",
     window: bool = False,
     identity: bytes | None = None,
     pulls: bool = True,
+    **options: Any,
 ) -> SharedTransport:
     """Join the gang, and share memory with the peers on this host.
 
     Parameters
     ----------
-    listener, rank, addresses, job_id, epoch, token, config, ledger, abort, timeout_s, connect_timeout_s, wrap, detour
-        See `dsgd.comm.wires.tcp.connect`.
+    listener, rank, addresses, **options
+        See `dsgd.comm.wires.tcp.Entrance`.
     wait : {"sleep", "spin"}, default "sleep"
         What a rank does that waits for a neighbour; the same on all ranks.
     window : bool, default False
@@ -288,39 +262,21 @@ def connect(
     InvalidParameterError, ProtocolError, GangTimeoutError, AbortedError
         See `dsgd.comm.wires.tcp.connect`; a peer that waits in another way, or has no window, is a `ProtocolError`.
     """
-    size = len(addresses)
-    if not 0 <= rank < size:
-        raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
     if wait not in get_args(Wait):
         raise InvalidParameterError(f"connect(wait=...) must be 'sleep' or 'spin'. Got {wait!r}.")
-    check_limit("timeout_s", timeout_s)
-    check_limit("connect_timeout_s", connect_timeout_s)
-    spins = wait == "spin"
-    abort = AbortFlag() if abort is None else abort
-    credentials = Credentials(rank, size, job_id, epoch, token, b"shm %s %d " % (wait.encode(), window) + config)
+    entrance = Entrance(listener, rank, addresses, b"shm %s %d " % (wait.encode(), window), **options)
+    job, epoch, spins = entrance.credentials.job, entrance.credentials.epoch, wait == "spin"
     # Loaded or compiled now, and not while a peer waits for the first frame.
-    with listener.attended(wrap, credentials.job, epoch):
+    with listener.attended(entrance.wrap, job, epoch):
         pump(None, None)
-    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap, detour)
+    links = entrance.join()
     try:
-        neighbourhood = join_neighbours(
-            links,
-            rank,
-            job=credentials.job,
-            epoch=epoch,
-            capacity=RING_BYTES,
-            carries_headers=spins,
-            has_boxes=window,
-            identity=identity,
-            pulls=pulls,
-        )
+        settings = {"capacity": RING_BYTES, "carries_headers": spins, "has_boxes": window, "identity": identity}
+        neighbourhood = join_neighbours(links, rank, job=job, epoch=epoch, pulls=pulls, **settings)
     except BaseException:
         for link in links.values():
             link.sock.close()
-        abort.check()
+        entrance.flag.check()
         raise
     warn_of(neighbourhood.problems, rank)
-    for link in links.values():
-        link.configure(timeout_s)
-    mesh = TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
-    return SharedTransport(mesh, neighbourhood, abort, timeout_s, spins=spins, has_window=window)
+    return SharedTransport(entrance.transport(links), neighbourhood, spins=spins, has_window=window)

@@ -19,7 +19,8 @@ import errno
 import select
 import socket
 from collections.abc import Callable, Sequence
-from typing import Final, NoReturn
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
@@ -42,7 +43,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["Detour", "Listener", "TCPTransport", "Wrap", "connect"]
+__all__ = ["Detour", "Entrance", "Listener", "TCPTransport", "Wrap", "connect"]
 
 DEFAULT_TIMEOUT_S: Final = 60.0
 _WAYS: Final = ("shm", "rpc", "tcp")
@@ -63,6 +64,11 @@ class TCPTransport(AbstractTransport):
         Wakes this rank from any wait when set, by shutting the connections down.
     timeout_s : float
         Longest wait without progress, in seconds.
+
+    Attributes
+    ----------
+    abort : AbortFlag
+        As given.
     """
 
     def __init__(
@@ -74,7 +80,7 @@ class TCPTransport(AbstractTransport):
         self.hosts = tuple(range(size))
         self.wire = "+".join(way for way in _WAYS if any(link.way == way for link in links.values())) or "tcp"
         self._links = links
-        self._abort = abort
+        self.abort = abort
         self.deadline_s = timeout_s
         self._closed = False
         self._is_plain = all(link.is_plain for link in links.values())
@@ -99,7 +105,7 @@ class TCPTransport(AbstractTransport):
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int
     ) -> tuple[Link | None, Link | None]:
         """Number and count the frames of an exchange, and return their links with the headers packed."""
-        self._abort.check()
+        self.abort.check()
         if self._closed:
             raise AbortedError(f"rank {self.rank} has closed its transport and can exchange nothing.")
         try:
@@ -218,7 +224,7 @@ class TCPTransport(AbstractTransport):
 
     def raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
         """Say which peer an error of a connection means, and what it means: gone, late, or the job stopped."""
-        self._abort.check()
+        self.abort.check()
         link = error.link if isinstance(error, PeerGoneError) else at or source
         if link is None:
             raise error
@@ -243,23 +249,9 @@ class TCPTransport(AbstractTransport):
             shut_down(link.sock)
 
 
-def connect(
-    listener: Listener,
-    rank: int,
-    addresses: Sequence[str],
-    *,
-    job_id: bytes | str,
-    epoch: int,
-    token: bytes,
-    config: bytes = b"",
-    ledger: RankLedger | None = None,
-    abort: AbortFlag | None = None,
-    timeout_s: float = DEFAULT_TIMEOUT_S,
-    connect_timeout_s: float = DEFAULT_TIMEOUT_S,
-    wrap: Wrap | None = None,
-    detour: Detour | None = None,
-) -> TCPTransport:
-    """Join the gang: return once this rank is connected with all others.
+@dataclass
+class Entrance:
+    """What a rank brings to join its gang; every wire between processes begins with it.
 
     Parameters
     ----------
@@ -269,6 +261,8 @@ def connect(
         This rank.
     addresses : sequence of str, length world size
         ``Listener.address`` of every rank, in rank order.
+    greeting : bytes, default b""
+        What ranks on this wire must agree on beside `config`.
     job_id : bytes or str
         Name of the job.
     epoch : int
@@ -280,7 +274,7 @@ def connect(
     ledger : RankLedger, optional
         Charged with what this rank sends and waits for; a new one by default.
     abort : AbortFlag, optional
-        Wakes this rank from any wait when set.
+        Wakes this rank from any wait when set; a new one by default.
     timeout_s : float, default 60
         Longest wait for a peer without progress, in seconds.
     connect_timeout_s : float, default 60
@@ -290,6 +284,67 @@ def connect(
         TLS.
     detour : Detour, optional
         How to get to peers that cannot be connected to.
+
+    Attributes
+    ----------
+    flag : AbortFlag
+        `abort`, or the new one.
+    credentials : Credentials
+        What this rank shows to its peers.
+
+    Raises
+    ------
+    InvalidParameterError
+        `rank`, `token` or a time limit cannot be.
+    """
+
+    listener: Listener
+    rank: int
+    addresses: Sequence[str]
+    greeting: bytes = b""
+    _: KW_ONLY
+    job_id: bytes | str
+    epoch: int
+    token: bytes
+    config: bytes = b""
+    ledger: RankLedger | None = None
+    abort: AbortFlag | None = None
+    timeout_s: float = DEFAULT_TIMEOUT_S
+    connect_timeout_s: float = DEFAULT_TIMEOUT_S
+    wrap: Wrap | None = None
+    detour: Detour | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be."""
+        size = len(self.addresses)
+        if not 0 <= self.rank < size:
+            raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {self.rank}.")
+        check_limit("timeout_s", self.timeout_s)
+        check_limit("connect_timeout_s", self.connect_timeout_s)
+        self.flag = AbortFlag() if self.abort is None else self.abort
+        config = self.greeting + self.config
+        self.credentials = Credentials(self.rank, size, self.job_id, self.epoch, self.token, config)
+
+    def join(self) -> dict[int, Link]:
+        """Return one link per peer, once this rank is connected with all of them; see `connect` for the errors."""
+        ways = self.wrap, self.detour
+        return join_mesh(self.listener, self.addresses, self.credentials, self.flag, self.connect_timeout_s, *ways)
+
+    def transport(self, links: dict[int, Link]) -> TCPTransport:
+        """Return the transport over these links, with the deadlines of the data path."""
+        for link in links.values():
+            link.configure(self.timeout_s)
+        ledger = self.ledger or RankLedger(self.rank)
+        return TCPTransport(self.rank, len(self.addresses), links, ledger, self.flag, self.timeout_s)
+
+
+def connect(listener: Listener, rank: int, addresses: Sequence[str], **options: Any) -> TCPTransport:
+    """Join the gang: return once this rank is connected with all others.
+
+    Parameters
+    ----------
+    listener, rank, addresses, **options
+        See `Entrance`.
 
     Returns
     -------
@@ -307,14 +362,5 @@ def connect(
     AbortedError
         The job stopped, or a peer went away meanwhile.
     """
-    size = len(addresses)
-    if not 0 <= rank < size:
-        raise InvalidParameterError(f"connect(rank=...) must be from 0 to {size - 1}. Got {rank}.")
-    check_limit("timeout_s", timeout_s)
-    check_limit("connect_timeout_s", connect_timeout_s)
-    abort = AbortFlag() if abort is None else abort
-    credentials = Credentials(rank, size, job_id, epoch, token, config)
-    links = join_mesh(listener, addresses, credentials, abort, connect_timeout_s, wrap, detour)
-    for link in links.values():
-        link.configure(timeout_s)
-    return TCPTransport(rank, size, links, ledger or RankLedger(rank), abort, timeout_s)
+    entrance = Entrance(listener, rank, addresses, **options)
+    return entrance.transport(entrance.join())
