@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import socket
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -29,7 +30,7 @@ def two_hosts(n: int) -> list[bytes]:
     return [bytes([1 + (rank % 3 == 2) * (1 + rank)]) * 32 for rank in range(n)]
 
 
-class _PickySocket(tcp.socket.socket):
+class _PickySocket(socket.socket):
     """A socket that, as one under TLS, has no sendmsg, recvmsg_into or flags: calls of them must fail."""
 
     def sendmsg(self, *args: Any) -> int:
@@ -39,7 +40,7 @@ class _PickySocket(tcp.socket.socket):
         raise NotImplementedError
 
 
-def wrap_picky(sock: tcp.socket.socket, server_side: bool) -> tcp.socket.socket:
+def wrap_picky(sock: socket.socket, server_side: bool) -> socket.socket:
     """Wrap as a TLS context would: another object takes the descriptor over, and keeps the deadline."""
     limit_s = sock.gettimeout()
     wrapped = _PickySocket(sock.family, sock.type, sock.proto, sock.detach())
@@ -70,13 +71,13 @@ class _Exchange:
     def detour(self, rank: int) -> Detour:
         """Return the way of a rank to its peers; it is taken without trying to connect."""
 
-        def open_relay(peer: int) -> tcp.socket.socket:
+        def open_relay(peer: int) -> socket.socket:
             return asyncio.run_coroutine_threadsafe(self._open(rank, peer), self.loop).result(10.0)
 
         return Detour(open_relay, always=True)
 
-    async def _open(self, rank: int, peer: int) -> tcp.socket.socket:
-        ours, theirs = tcp.socket.socketpair()
+    async def _open(self, rank: int, peer: int) -> socket.socket:
+        ours, theirs = socket.socketpair()
         self.boards[rank].start(rank, peer, theirs, self._post(peer, rank))
         await self.boards[peer].admit(peer, rank, self._post(rank, peer))
         return ours

@@ -129,10 +129,9 @@ class AbstractMailbox(ABC):
             Nothing came within the deadline; names those that were waited for.
         """
         ledger = self.ledger
-        start = ledger.clock() if ledger.timing else 0.0
+        start = ledger.clock()
         source = self.ready(sources, self.deadline_s)
-        if ledger.timing:
-            ledger.charge(WAIT, ledger.clock() - start)
+        ledger.charge(WAIT, ledger.clock() - start)
         if source is None:
             names = ", ".join(map(str, sources))
             raise GangTimeoutError(

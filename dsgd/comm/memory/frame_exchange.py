@@ -1,31 +1,39 @@
 """Two frames on their way at once, each over a socket, through memory, or its header this way and its array that way.
 
-Problem: a rank may owe one peer a frame through memory while another peer, on another host, sends to it over TCP; it
-must serve whichever moves, and when neither does sleep until one of them can, or notice that a peer has gone.
+Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it: two ranks that both
+send before they read would wait for each other for ever. And a rank may owe one peer a frame through memory while
+another peer, on another host, sends to it over TCP. It must serve whichever moves, straight from or to the caller's
+array, and when neither does sleep until one of them can, or notice that a peer has gone.
 """
 
 from __future__ import annotations
 
 import select
 import socket
+import time
 from typing import Final
 
+from dsgd.comm.abort import AbortFlag
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.streams import BAD_HEADER, BAD_OUT, IN_AT, IN_END, OUT_AT, OUT_END, UNREADABLE
 from dsgd.comm.sockets.duplex import receive_some, send_some
-from dsgd.comm.sockets.link import Link, PeerGoneError, as_bytes
+from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, as_bytes
 from dsgd.errors import ProtocolError
+from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["FrameExchange", "drain"]
+__all__ = ["SPIN_S", "FrameExchange", "drain"]
+
+#: How long a rank of a spinning gang looks at memory before it sleeps.
+SPIN_S: Final = 0.01
 
 _BELL_BYTES: Final = 4096
 _NO_BYTES: Final = memoryview(bytearray())
 
 
 class FrameExchange:
-    """What is left of two frames; nothing here blocks but `sleep`.
+    """What is left of two frames.
 
     Parameters
     ----------
@@ -35,6 +43,8 @@ class FrameExchange:
         The memory shared with them, where the arrays go through it.
     outgoing, incoming : array or None
         The arrays.
+    sent : int, default 0
+        Bytes of the outgoing frame already sent.
     """
 
     __slots__ = (
@@ -58,11 +68,13 @@ class FrameExchange:
         source: Link | None,
         ring_in: Ring | None,
         incoming: AnyArray | None,
+        sent: int = 0,
     ) -> None:
         self.link_out, self.ring_out, self.link_in, self.ring_in = out, ring_out, source, ring_in
         # What goes over sockets (all, the header or nothing of a frame), and how much of it is through.
         self._payload_out = self._payload_in = _NO_BYTES
-        self._out_bytes = self._in_bytes = self._sent = self._got = 0
+        self._out_bytes = self._in_bytes = self._got = 0
+        self._sent = sent
         if out is not None and outgoing is not None:
             self._out_bytes = HEADER_BYTES
             if ring_out is None:
@@ -77,6 +89,64 @@ class FrameExchange:
                 self._in_bytes += incoming.nbytes
             elif ring_in.carries_headers:
                 self._in_bytes = 0
+
+    def run(
+        self, ledger: RankLedger, deadline_s: float, abort: AbortFlag, *, n_polls: int = 0, spins: bool = False
+    ) -> float:
+        """Move both frames, each as fast as its peer lets it.
+
+        Parameters
+        ----------
+        ledger : RankLedger
+            Has the clock, and says whether the exchange is timed.
+        deadline_s : float
+            Longest time without progress in either direction, in seconds.
+        abort : AbortFlag
+            Ends the wait when set.
+        n_polls : int, default 0
+            How often to look at memory before saying that this side sleeps.
+        spins : bool, default False
+            Whether to look on for `SPIN_S` before this rank really sleeps.
+
+        Returns
+        -------
+        float
+            What the clock showed when the first bytes of the incoming frame were there; zero unless that is timed.
+
+        Raises
+        ------
+        ProtocolError
+            The frame that came is not the one due.
+        PeerGoneError
+            A connection broke; says which.
+        PeerLateError
+            Neither frame moved in time.
+        AbortedError
+            The job stopped.
+        """
+        arrived_at, last, n_looks = 0.0, time.monotonic(), 0
+        gone: Link | None = None
+        has_rings = self.ring_in is not None or self.ring_out is not None
+        while not self.is_over:
+            before, timed = self.moved, ledger.timing and not arrived_at
+            self.step_sockets()
+            self.step_rings(n_polls, until_arrived=timed)
+            if timed and self.has_arrived:
+                arrived_at = ledger.clock()
+            if self.moved != before:
+                last, n_looks = time.monotonic(), 0
+                continue
+            abort.check()
+            if gone is not None:
+                raise PeerGoneError("it closed the connection", gone)
+            n_looks += 1
+            if n_looks <= LOOKS and has_rings and not self.only_rings:
+                continue
+            idle_s = time.monotonic() - last
+            if idle_s >= deadline_s:
+                raise PeerLateError("made no progress", self.awaited)
+            gone = self.sleep(0.0 if spins and idle_s < SPIN_S else deadline_s - idle_s)
+        return arrived_at
 
     @property
     def moved(self) -> int:
@@ -121,6 +191,8 @@ class FrameExchange:
     def step_rings(self, n_polls: int, *, until_arrived: bool) -> None:
         """Write and read what the rings take and have; look `n_polls` times where there is nothing else to look at."""
         ring_in = self.ring_in
+        if ring_in is None and self.ring_out is None:
+            return
         if not self.only_rings:
             n_polls = 0
             if self._got < self._in_bytes:

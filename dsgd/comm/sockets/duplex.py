@@ -1,97 +1,20 @@
-"""Frames on connections whose two directions must move at once.
+"""Pieces of frames on connections whose two directions must move at once: as much as moves now, without waiting.
 
-Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it; two ranks that both
-send before they read would wait for each other for ever.
+A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
+`dsgd.comm.memory.frame_exchange` moves whole frames by these.
 
-Both sockets are watched, and whichever is ready is served with at most one piece, straight from or to the caller's
-array. A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
-
-Cost: two system calls per piece and one wait for both directions.
+Cost: a system call per piece, or two on a wrapped socket.
 """
 
 from __future__ import annotations
 
 import select
 import socket
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Final
 
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.comm.sockets.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError, PeerLateError
+from dsgd.comm.sockets.link import SEGMENT_BYTES, STREAM_SEGMENT_BYTES, Link, PeerGoneError
 
-__all__ = ["duplex", "receive_some", "send_bytes", "send_some"]
-
-_BROKEN: Final = select.POLLERR | select.POLLHUP | select.POLLNVAL
-
-
-def duplex(
-    out: Link,
-    outgoing: memoryview,
-    sent: int,
-    source: Link,
-    incoming: memoryview,
-    timeout_s: float,
-    clock: Callable[[], float] | None,
-) -> float:
-    """Move two frames at once, each as fast as its peer lets it.
-
-    Parameters
-    ----------
-    out, source : Link
-        Where the frames go and come from; may be the same.
-    outgoing, incoming : memoryview of bytes
-        The payloads, as `as_bytes` makes them.
-    sent : int
-        Bytes of the outgoing frame already sent.
-    timeout_s : float
-        Longest time without progress in either direction, in seconds.
-    clock : callable, optional
-        Returns seconds.
-
-    Returns
-    -------
-    float
-        What `clock` showed when the first bytes of the incoming frame were there; zero without one.
-
-    Raises
-    ------
-    ProtocolError
-        The frame that came is not the one due.
-    PeerGoneError
-        A connection broke; says which.
-    PeerLateError
-        Neither frame moved in time.
-    """
-    got, arrived_at = 0, 0.0
-    out_total, in_total = HEADER_BYTES + outgoing.nbytes, HEADER_BYTES + incoming.nbytes
-    out_fd, in_fd = out.sock.fileno(), source.sock.fileno()
-    poller = select.poll()
-    watched: tuple[bool, bool] | None = None
-    while sent < out_total or got < in_total:
-        sending, receiving = sent < out_total, got < in_total
-        if watched != (sending, receiving):
-            watched = (sending, receiving)
-            for fd in {out_fd, in_fd}:
-                wanted = (select.POLLOUT if sending and fd == out_fd else 0) | (
-                    select.POLLIN if receiving and fd == in_fd else 0
-                )
-                if wanted:
-                    poller.register(fd, wanted)
-                else:
-                    with suppress(KeyError):
-                        poller.unregister(fd)
-        pending = receiving and source.has_pending
-        events = dict(poller.poll(0 if pending else timeout_s * 1000))
-        if not events and not pending:
-            raise PeerLateError("made no progress", source if receiving else out)
-        if receiving and (pending or events.get(in_fd, 0) & (select.POLLIN | _BROKEN)):
-            if got == 0 and clock is not None:
-                arrived_at = clock()
-            got += receive_some(source, incoming, got)
-        if sending and events.get(out_fd, 0) & (select.POLLOUT | _BROKEN):
-            sent += send_some(out, outgoing, sent)
-    return arrived_at
+__all__ = ["receive_some", "send_bytes", "send_some"]
 
 
 def receive_some(link: Link, payload: memoryview, got: int) -> int:
@@ -169,8 +92,11 @@ def _receive_stream(link: Link, payload: memoryview, got: int) -> int:
 def _send_stream(link: Link, payload: memoryview, sent: int) -> int:
     if not _is_ready(link.sock, select.POLLOUT):
         return 0
-    start = sent - HEADER_BYTES
-    buffer = memoryview(link.header_out)[sent:] if start < 0 else payload[start : start + STREAM_SEGMENT_BYTES]
+    start = max(sent - HEADER_BYTES, 0)
+    buffer = payload[start : start + STREAM_SEGMENT_BYTES]
+    if sent < HEADER_BYTES:
+        # Header and array in one record: a copy costs less than a second record.
+        buffer = memoryview(b"".join((memoryview(link.header_out)[sent:], buffer)))
     try:
         link.sock.sendall(buffer)
     except OSError as error:

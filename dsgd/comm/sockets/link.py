@@ -96,25 +96,6 @@ class Link:
         Whether the socket is the kernel's own; one that is wrapped (TLS) has no ``sendmsg``.
     """
 
-    __slots__ = (
-        "_epoch",
-        "_job",
-        "_n_looks",
-        "_n_received",
-        "_n_sent",
-        "_n_unlooked",
-        "_rest",
-        "address",
-        "header_in",
-        "header_out",
-        "header_wanted",
-        "is_plain",
-        "latency_s",
-        "rank",
-        "sock",
-        "way",
-    )
-
     def __init__(
         self,
         sock: socket.socket,
@@ -197,7 +178,7 @@ class Link:
             text = str(error)
         raise ProtocolError(f"A frame from rank {self.rank} at {self.address} is not the one due here: {text}")
 
-    def hear(self, payload: memoryview) -> int:
+    def _hear(self, payload: memoryview) -> int:
         """Return how many bytes of a frame came first, into `header_in` and `payload`; waits for them.
 
         Looks for them a few times before it sleeps. When that was in vain the next frames are waited for asleep: one,
@@ -218,37 +199,41 @@ class Link:
         self._rest = min(2 * self._rest, _MAX_REST)
         return self.sock.recvmsg_into(buffers)[0]
 
-    def fill(self, buffer: memoryview, clock: Callable[[], float] | None) -> float:
-        """Receive until `buffer` is full, from a wrapped socket; returns what `clock` showed at the first bytes."""
+    def send_at_once(self, outgoing: AnyArray) -> int:
+        """Send what leaves without waiting for the peer, which of most short frames is all; return the bytes sent."""
+        if not self.is_plain:
+            if outgoing.nbytes > STREAM_SEGMENT_BYTES:
+                return 0
+            # Header and array in one record: a copy costs less than a second record.
+            self.sock.sendall(b"".join((self.header_out, as_bytes(outgoing))))
+            return HEADER_BYTES + outgoing.nbytes
+        first = outgoing.data if outgoing.nbytes <= SEGMENT_BYTES else as_bytes(outgoing)[:SEGMENT_BYTES]
+        try:
+            return self.sock.sendmsg((self.header_out, first), (), socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return 0
+
+    def receive(self, incoming: AnyArray, clock: Callable[[], float]) -> float:
+        """Receive a frame, and check it; return what `clock` showed when its first bytes were there."""
         got, arrived_at = 0, 0.0
-        while got < len(buffer):
-            more = self.sock.recv_into(buffer[got:])
-            if not more:
+        if self.is_plain:
+            got = self._hear(incoming.data)
+            if not got:
                 raise PeerGoneError("it closed the connection", self)
-            if got == 0 and clock is not None:
-                arrived_at = clock()
-            got += more
+            arrived_at = clock()
+            if got == HEADER_BYTES + incoming.nbytes and self.header_in == self.header_wanted:
+                return arrived_at
+        self.fill(memoryview(self.header_in)[got:])
+        arrived_at = arrived_at or clock()
+        self.check_header()
+        self.fill(as_bytes(incoming)[max(got - HEADER_BYTES, 0) :])
         return arrived_at
 
-    def send_rest(self, payload: memoryview, sent: int) -> None:
-        """Send a frame from byte `sent` on; `payload` is the bytes of the array."""
-        sock, total = self.sock, HEADER_BYTES + payload.nbytes
-        if sent < HEADER_BYTES:
-            sent += sock.sendmsg((memoryview(self.header_out)[sent:], payload))
-        while sent < total:
-            sent += sock.send(payload[sent - HEADER_BYTES :])
-
-    def receive_rest(self, payload: memoryview, got: int) -> None:
-        """Receive a frame from byte `got` on; `payload` is the bytes of the array."""
-        sock, total = self.sock, HEADER_BYTES + payload.nbytes
-        while got < HEADER_BYTES:
-            more = sock.recvmsg_into((memoryview(self.header_in)[got:], payload))[0]
-            if not more:
-                raise PeerGoneError("it closed the connection", self)
-            got += more
-        self.check_header()
-        while got < total:
-            more = sock.recv_into(payload[got - HEADER_BYTES :], 0, socket.MSG_WAITALL)
+    def fill(self, buffer: memoryview) -> None:
+        """Receive until `buffer` is full."""
+        flags, got = socket.MSG_WAITALL if self.is_plain else 0, 0
+        while got < len(buffer):
+            more = self.sock.recv_into(buffer[got:], 0, flags)
             if not more:
                 raise PeerGoneError("it closed the connection", self)
             got += more

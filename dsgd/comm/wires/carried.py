@@ -91,9 +91,7 @@ class CarriedTransport(AbstractTransport):
         out, inn = self._mesh.announce(to, outgoing, source, incoming, op)
         carrier, ledger = self._carrier, self.ledger
         assert carrier is not None  # announce has refused a closed transport
-        clock = ledger.clock if ledger.timing else None
-        start = clock() if clock else 0.0
-        arrived_at = start
+        start = arrived_at = ledger.clock()
         at, sending = out, None
         try:
             if out is not None and to is not None and outgoing is not None:
@@ -102,8 +100,9 @@ class CarriedTransport(AbstractTransport):
                     sending = carrier.send(to, outgoing)
             at = inn
             if inn is not None and source is not None and incoming is not None:
-                arrived_at = inn.fill(memoryview(inn.header_in), clock)
+                inn.fill(memoryview(inn.header_in))
                 inn.check_header()
+                arrived_at = ledger.clock()
                 if incoming.nbytes:
                     carrier.receive(source, incoming).wait(self.deadline_s)
             at = out
@@ -111,7 +110,7 @@ class CarriedTransport(AbstractTransport):
                 sending.wait(self.deadline_s)
         except OSError as error:
             self._mesh.raise_for(error, at, inn)
-        if clock:
+        if ledger.timing:
             charge_exchange(ledger, start, arrived_at, inn)
 
     def set_deadline(self, deadline_s: float) -> None:

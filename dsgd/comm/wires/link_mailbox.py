@@ -72,8 +72,7 @@ class LinkMailbox(AbstractMailbox):
         """Give the kernel what it takes, and keep a copy of the rest; see `AbstractMailbox.post`."""
         self._check_peer(to)
         ledger = self.ledger
-        clock = ledger.clock if ledger.timing else None
-        start = clock() if clock else 0.0
+        start = ledger.clock()
         waited_s = self._await_room(to)
         link, _ = self._mesh.announce(to, array, None, None, op)
         assert link is not None  # announce returns one for each array
@@ -91,9 +90,8 @@ class LinkMailbox(AbstractMailbox):
                     self._changed.notify_all()
         except OSError as error:
             self._mesh.raise_for(error, link, None)
-        if clock:
-            ledger.charge(WAIT, waited_s)
-            ledger.charge(WIRE, clock() - start - waited_s)
+        ledger.charge(WAIT, waited_s)
+        ledger.charge(WIRE, ledger.clock() - start - waited_s)
 
     def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
         """Look, or wait; see `AbstractMailbox.ready`."""
@@ -109,9 +107,8 @@ class LinkMailbox(AbstractMailbox):
         _, link = self._mesh.announce(None, None, source, out, op)
         assert link is not None  # announce returns one for each array
         ledger = self.ledger
-        clock = ledger.clock if ledger.timing else None
-        start = clock() if clock else 0.0
-        arrived_at, got, payload = start, 0, as_bytes(out)
+        start = arrived_at = ledger.clock()
+        got, payload = 0, as_bytes(out)
         total = HEADER_BYTES + payload.nbytes
         last = time.monotonic()
         try:
@@ -119,8 +116,8 @@ class LinkMailbox(AbstractMailbox):
                 with self._changed:
                     more = receive_some(link, payload, got)
                 if more:
-                    if clock and not got:
-                        arrived_at = clock()
+                    if not got:
+                        arrived_at = ledger.clock()
                     got, last = got + more, time.monotonic()
                 elif not self._mesh.heard_from((source,), left_s := last + self.deadline_s - time.monotonic()):
                     self._abort.check()
@@ -128,7 +125,7 @@ class LinkMailbox(AbstractMailbox):
                         raise PeerLateError("made no progress", link)
         except OSError as error:
             self._mesh.raise_for(error, link, None)
-        if clock:
+        if ledger.timing:
             charge_exchange(ledger, start, arrived_at, link)
 
     def close(self) -> None:

@@ -29,17 +29,16 @@ Source: the two-copy protocol of MPICH's Nemesis (Buntinas, Mercier and Gropp 20
 from __future__ import annotations
 
 import select
-import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.memory.frame_exchange import FrameExchange, drain
+from dsgd.comm.memory.frame_exchange import SPIN_S, FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.streams import DONE
 from dsgd.comm.memory.window import Window
-from dsgd.comm.sockets.link import LOOKS, Link, PeerGoneError, PeerLateError, charge_exchange, shut_down
+from dsgd.comm.sockets.link import Link, charge_exchange, shut_down
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.wires.tcp import Entrance, TCPTransport
 from dsgd.errors import InvalidParameterError
@@ -53,8 +52,6 @@ Wait = Literal["sleep", "spin"]
 RING_FROM_BYTES: Final = 16 * 1024
 # Of each direction: what fits the cache beside the vectors. A pair of ranks shares twice that and a page.
 RING_BYTES: Final = 512 * 1024
-# How long a rank of a spinning gang looks at memory before it sleeps.
-SPIN_S: Final = 0.01
 _POLLS: Final = 500
 _SPIN_POLLS: Final = 1000
 
@@ -133,22 +130,20 @@ class SharedTransport(AbstractTransport):
     ) -> None:
         """Move two frames that have been announced and started."""
         ledger = self.ledger
-        code = DONE
+        code, arrived_at = DONE, 0.0
         if self._spins and not ledger.timing and (out is None or ring_out) and (inn is None or ring_in):
             # A short frame of a spinning gang is over in one call.
             code = pump(ring_out, ring_in, self._n_polls)
             if code == DONE:
                 return
         frames = FrameExchange(out, ring_out, outgoing, inn, ring_in, incoming)
-        clock = ledger.clock if ledger.timing else None
-        start = clock() if clock else 0.0
-        arrived_at = 0.0
+        start = ledger.clock()
         try:
             frames.check(code)
-            arrived_at = self._move(frames, clock)
+            arrived_at = frames.run(ledger, self.deadline_s, self._abort, n_polls=self._n_polls, spins=self._spins)
         except OSError as error:
             self._mesh.raise_for(error, out, inn)
-        if clock:
+        if ledger.timing:
             charge_exchange(ledger, start, arrived_at, inn)
 
     def set_deadline(self, deadline_s: float) -> None:
@@ -165,32 +160,6 @@ class SharedTransport(AbstractTransport):
         rings, self._rings = self._rings, {}
         for ring in rings.values():
             ring.close()
-
-    def _move(self, frames: FrameExchange, clock: Callable[[], float] | None) -> float:
-        """Move frames until both are through; returns what the clock showed when the first bytes came."""
-        arrived_at, last, n_looks = 0.0, time.monotonic(), 0
-        gone: Link | None = None
-        while not frames.is_over:
-            before = frames.moved
-            timed = clock is not None and not arrived_at
-            frames.step_sockets()
-            frames.step_rings(self._n_polls, until_arrived=timed)
-            if timed and clock is not None and frames.has_arrived:
-                arrived_at = clock()
-            if frames.moved != before:
-                last, n_looks = time.monotonic(), 0
-                continue
-            self._abort.check()
-            if gone is not None:
-                raise PeerGoneError("it closed the connection", gone)
-            n_looks += 1
-            if n_looks <= LOOKS and not frames.only_rings:
-                continue
-            idle_s = time.monotonic() - last
-            if idle_s >= self.deadline_s:
-                raise PeerLateError("made no progress", frames.awaited)
-            gone = frames.sleep(0.0 if self._spins and idle_s < SPIN_S else self.deadline_s - idle_s)
-        return arrived_at
 
     def _open_window(self) -> Window:
         rings = self._rings

@@ -17,23 +17,19 @@ from __future__ import annotations
 
 import errno
 import select
-import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, check_array
-from dsgd.comm.sockets.duplex import duplex
+from dsgd.comm.memory.frame_exchange import FrameExchange
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
-    SEGMENT_BYTES,
-    STREAM_SEGMENT_BYTES,
     Link,
     PeerGoneError,
     PeerLateError,
-    as_bytes,
     charge_exchange,
     shut_down,
 )
@@ -83,7 +79,6 @@ class TCPTransport(AbstractTransport):
         self.abort = abort
         self.deadline_s = timeout_s
         self._closed = False
-        self._is_plain = all(link.is_plain for link in links.values())
         abort.on_set(self._wake)
 
     def exchange(
@@ -91,15 +86,21 @@ class TCPTransport(AbstractTransport):
     ) -> None:
         """Send `outgoing` while receiving `incoming`; see `AbstractTransport.exchange`."""
         out, inn = self.announce(to, outgoing, source, incoming, op)
-        ledger = self.ledger
-        move = self._move if self._is_plain else self._move_stream
-        if not ledger.timing:
-            move(out, outgoing, inn, incoming, None)
-            return
-        clock = ledger.clock
-        start = clock()
-        arrived_at = move(out, outgoing, inn, incoming, clock)
-        charge_exchange(ledger, start, arrived_at, inn)
+        ledger, at = self.ledger, out
+        start = arrived_at = ledger.clock()
+        try:
+            # Whatever leaves at once does, before anything is waited for: a short frame, all of it.
+            sent = 0 if out is None or outgoing is None else out.send_at_once(outgoing)
+            if outgoing is not None and out is not None and sent < HEADER_BYTES + outgoing.nbytes:
+                frames = FrameExchange(out, None, outgoing, inn, None, incoming, sent)
+                arrived_at = frames.run(ledger, self.deadline_s, self.abort)
+            elif inn is not None and incoming is not None:
+                at = inn
+                arrived_at = inn.receive(incoming, ledger.clock)
+        except OSError as error:
+            self.raise_for(error, at, inn)
+        if ledger.timing:
+            charge_exchange(ledger, start, arrived_at, inn)
 
     def announce(
         self, to: int | None, outgoing: AnyArray | None, source: int | None, incoming: AnyArray | None, op: int
@@ -151,76 +152,6 @@ class TCPTransport(AbstractTransport):
         self._closed = True
         for link in self._links.values():
             link.sock.close()
-
-    def _move(
-        self,
-        out: Link | None,
-        outgoing: AnyArray | None,
-        source: Link | None,
-        incoming: AnyArray | None,
-        clock: Callable[[], float] | None,
-    ) -> float:
-        # Returns what the clock showed when the first bytes came.
-        at = out
-        arrived_at = 0.0
-        try:
-            if out is not None and outgoing is not None:
-                if source is None or incoming is None:
-                    out.send_rest(as_bytes(outgoing), 0)
-                    return arrived_at
-                # Whatever fits the socket's buffer leaves before anything is waited for: a short frame, all of it.
-                total, sent = HEADER_BYTES + outgoing.nbytes, 0
-                first = outgoing.data if total <= SEGMENT_BYTES else as_bytes(outgoing)[:SEGMENT_BYTES]
-                try:
-                    sent = out.sock.sendmsg((out.header_out, first), (), socket.MSG_DONTWAIT)
-                except BlockingIOError:
-                    sent = 0
-                if sent < total:
-                    moved = as_bytes(outgoing), sent, source, as_bytes(incoming)
-                    return duplex(out, *moved, self.deadline_s, clock)
-            at = source
-            if source is not None and incoming is not None:
-                got = source.hear(incoming.data)
-                if not got:
-                    raise PeerGoneError("it closed the connection", source)
-                if clock is not None:
-                    arrived_at = clock()
-                if got != HEADER_BYTES + incoming.nbytes or source.header_in != source.header_wanted:
-                    source.receive_rest(as_bytes(incoming), got)
-        except OSError as error:
-            self.raise_for(error, at, source)
-        return arrived_at
-
-    def _move_stream(
-        self,
-        out: Link | None,
-        outgoing: AnyArray | None,
-        source: Link | None,
-        incoming: AnyArray | None,
-        clock: Callable[[], float] | None,
-    ) -> float:
-        # For wrapped sockets (TLS), which know neither sendmsg nor MSG_DONTWAIT.
-        at = out
-        arrived_at = 0.0
-        try:
-            if out is not None and outgoing is not None:
-                sends = as_bytes(outgoing)
-                if source is not None and incoming is not None and outgoing.nbytes > STREAM_SEGMENT_BYTES:
-                    return duplex(out, sends, 0, source, as_bytes(incoming), self.deadline_s, clock)
-                if outgoing.nbytes <= STREAM_SEGMENT_BYTES:
-                    # Header and array in one record: a copy costs less than a second record.
-                    out.sock.sendall(b"".join((out.header_out, sends)))
-                else:
-                    out.sock.sendall(out.header_out)
-                    out.sock.sendall(sends)
-            at = source
-            if source is not None and incoming is not None:
-                arrived_at = source.fill(memoryview(source.header_in), clock)
-                source.check_header()
-                source.fill(as_bytes(incoming), None)
-        except OSError as error:
-            self.raise_for(error, at, source)
-        return arrived_at
 
     def raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
         """Say which peer an error of a connection means, and what it means: gone, late, or the job stopped."""
