@@ -153,7 +153,7 @@ def test_any_first_record_is_kept_or_refused(data: bytes) -> None:
 
 
 @share
-@given(near(neighbours._Note(neighbours._OPEN, 1 << 19, b"n" * 32, b"a" * 32, b"b" * 32, "text").pack()))
+@given(near(neighbours._Note(neighbours._OPEN, b"n" * 32, b"a" * 32, "text").pack()))
 def test_any_note_of_a_neighbour_is_read_or_refused(data: bytes) -> None:
     """What a peer says about its host is a note or an error, and no name of a segment opens anything else."""
     note = feed(data, lambda sock: neighbours._Note.read(Link(sock, 1, "x", job=JOB, epoch=EPOCH), neighbours._OPEN))

@@ -6,7 +6,7 @@ if one talks through memory and the other over TCP, both hang.
 Over the connection that `handshake` has opened, records of `_LAYOUT.size` bytes go to and fro; the lower rank of a pair
 makes the segment::
 
-    all    -> all      who:     my host, by `segment.host_identity`; how large my rings are
+    all    -> all      who:     my host, by `segment.host_identity`
     lower  -> higher   open:    name of a segment, or why there is none
     higher -> lower    opened:  what it found in the segment, and what it has put there, or why not
     lower  -> higher   verdict: moved, or both stay where they are
@@ -22,6 +22,7 @@ Cost: four records per pair and two short messages, once.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import secrets
 import socket
@@ -33,10 +34,10 @@ from typing import Final
 
 import numpy as np
 
-from dsgd.comm.memory.pulling import agree_on_pulling
+from dsgd.comm.memory.pulling import Pulling, agree_on_pulling
 from dsgd.comm.memory.ring import Ring, segment_bytes
 from dsgd.comm.memory.segment import NAME_BYTES, Segment, host_identity, socket_path
-from dsgd.comm.sockets.handshake import receive_exactly
+from dsgd.comm.sockets.handshake import Credentials, receive_exactly
 from dsgd.comm.sockets.link import Link
 from dsgd.comm.sockets.mesh import measure_latency
 from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
@@ -44,8 +45,8 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 __all__ = ["Neighbourhood", "join_neighbours", "warn_of"]
 
 _MAGIC: Final = b"dsgS"
-_VERSION: Final = 2
-_LAYOUT: Final = struct.Struct("<4sBBxxQ32s32s32s48s")
+_VERSION: Final = 3
+_LAYOUT: Final = struct.Struct("<4sBBxx32s32s48s")
 _NONCE_BYTES: Final = 32
 _WHO: Final = 1
 _OPEN: Final = 2
@@ -66,15 +67,13 @@ class _Note:
     """One record; which fields count depends on its kind."""
 
     kind: int
-    capacity: int = 0
     first: bytes = _NOTHING
     second: bytes = _NOTHING
-    third: bytes = _NOTHING
     text: str = ""
 
     def pack(self) -> bytes:
         text = self.text.encode()[:_TEXT_BYTES]
-        return _LAYOUT.pack(_MAGIC, _VERSION, self.kind, self.capacity, self.first, self.second, self.third, text)
+        return _LAYOUT.pack(_MAGIC, _VERSION, self.kind, self.first, self.second, text)
 
     @classmethod
     def read(cls, link: Link, *kinds: int) -> _Note:
@@ -83,13 +82,13 @@ class _Note:
             raise ConnectionResetError("it closed the connection")
         if len(data) != _LAYOUT.size:
             raise ProtocolError(f"rank {link.rank} at {link.address} left in the middle of a record.")
-        magic, version, kind, capacity, first, second, third, text = _LAYOUT.unpack(data)
+        magic, version, kind, first, second, text = _LAYOUT.unpack(data)
         if magic != _MAGIC or version != _VERSION or kind not in kinds:
             raise ProtocolError(
                 f"rank {link.rank} at {link.address} does not say which host it is on: expected a record of kind "
                 f"{kinds}, got kind {kind} of version {version} that starts with {magic!r}."
             )
-        return cls(kind, capacity, first, second, third, text.rstrip(b"\0").decode(errors="replace"))
+        return cls(kind, first, second, text.rstrip(b"\0").decode(errors="replace"))
 
 
 @dataclass
@@ -121,20 +120,15 @@ class _Offer:
 
     @classmethod
     def make(cls, n_bytes: int) -> _Offer:
-        segment = Segment.create(n_bytes)
-        try:
-            nonce = secrets.token_bytes(_NONCE_BYTES)
+        nonce, listener = secrets.token_bytes(_NONCE_BYTES), socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        with contextlib.ExitStack() as on_error:
+            on_error.callback(listener.close)
+            segment = Segment.create(n_bytes)
+            on_error.callback(segment.unlink)
             segment.array[:_NONCE_BYTES] = np.frombuffer(nonce, np.uint8)
-            listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-            try:
-                listener.bind(str(socket_path(segment.name)))
-                listener.listen()
-            except BaseException:
-                listener.close()
-                raise
-        except BaseException:
-            segment.unlink()
-            raise
+            listener.bind(str(socket_path(segment.name)))
+            listener.listen()
+            on_error.pop_all()
         return cls(segment, nonce, listener)
 
     def accept(self) -> tuple[socket.socket, socket.socket]:
@@ -180,10 +174,8 @@ class _Shared:
 
 def join_neighbours(
     links: dict[int, Link],
-    rank: int,
+    credentials: Credentials,
     *,
-    job: int,
-    epoch: int,
     capacity: int,
     carries_headers: bool,
     has_boxes: bool,
@@ -196,10 +188,8 @@ def join_neighbours(
     ----------
     links : dict of int to Link
         One per peer. Those of neighbours are replaced by links over local sockets.
-    rank : int
-        This rank.
-    job, epoch : int
-        What the frames carry.
+    credentials : Credentials
+        Who this rank is, and what its frames carry.
     capacity : int
         Bytes of each ring.
     carries_headers : bool
@@ -223,15 +213,18 @@ def join_neighbours(
     GangTimeoutError, AbortedError
         A peer does not answer, or went away.
     """
+    rank, rings = credentials.rank, dict[int, Ring]()
     identity = host_identity() if identity is None else identity
-    meeting = _Meeting(links, rank, capacity, segment_bytes(capacity, has_boxes=has_boxes))
+    meeting = _Meeting(links, rank, segment_bytes(capacity, has_boxes=has_boxes))
     try:
         identities = meeting.ask(identity)
         meeting.make_segments([peer for peer in sorted(links) if identities[peer] == identity])
-        rings = {
-            peer: _move(links, peer, rank, meeting, job, epoch, carries_headers, pulls)
-            for peer in sorted(meeting.moved)
-        }
+        for peer, shared in sorted(meeting.moved.items()):
+            meeting.link = links[peer]
+            link, pulling = _move(shared, links[peer], credentials, pulls)
+            parts = shared.segment, capacity, link, shared.bell
+            rings[peer] = Ring(*parts, first=rank < peer, carries_headers=carries_headers, pulling=pulling)
+            links[peer] = link
     except BaseException as error:
         for shared in meeting.moved.values():
             shared.close()
@@ -251,11 +244,8 @@ def join_neighbours(
 class _Meeting:
     """The exchange of records with all peers, and what it has opened so far."""
 
-    def __init__(self, links: dict[int, Link], rank: int, capacity: int, n_bytes: int) -> None:
-        self.links = links
-        self.rank = rank
-        self.capacity = capacity
-        self.n_bytes = n_bytes
+    def __init__(self, links: dict[int, Link], rank: int, n_bytes: int) -> None:
+        self.links, self.rank, self.n_bytes = links, rank, n_bytes
         self.link: Link | None = None
         self.offers: dict[int, _Offer] = {}
         self.opened: dict[int, _Shared] = {}
@@ -266,7 +256,7 @@ class _Meeting:
         """Return what stands for the host of each rank."""
         identities = {self.rank: identity}
         for peer in self.links:
-            self._send(peer, _Note(_WHO, self.capacity, identity))
+            self._send(peer, _Note(_WHO, identity))
         for peer in self.links:
             identities[peer] = self._read(peer, _WHO).first
         return identities
@@ -309,7 +299,7 @@ class _Meeting:
         except OSError as error:
             self.problems.append(f"{self.n_bytes} bytes for rank {peer}: {error}")
             return _Note(_FAILED, text=str(error))
-        return _Note(_OPEN, self.capacity, offer.segment.name.encode())
+        return _Note(_OPEN, offer.segment.name.encode())
 
     def _open(self, peer: int, note: _Note) -> _Note:
         if note.kind == _FAILED:
@@ -338,7 +328,7 @@ class _Meeting:
             self.problems.append(f"rank {peer}: {error}")
             return _Note(_FAILED, text=str(error))
         self.opened[peer] = _Shared(segment, *sockets)
-        return _Note(_OPENED, self.capacity, theirs, ours)
+        return _Note(_OPENED, theirs, ours)
 
     def _judge(self, peer: int, note: _Note) -> _Note:
         offer = self.offers.get(peer)
@@ -360,33 +350,15 @@ class _Meeting:
         return _Note(_VERDICT)
 
 
-def _move(
-    links: dict[int, Link],
-    peer: int,
-    rank: int,
-    meeting: _Meeting,
-    job: int,
-    epoch: int,
-    carries_headers: bool,
-    pulls: bool,
-) -> Ring:
-    """Put a link over the local socket in the place of the one over TCP."""
-    shared, old = meeting.moved[peer], links[peer]
-    meeting.link = old
+def _move(shared: _Shared, old: Link, credentials: Credentials, pulls: bool) -> tuple[Link, Pulling]:
+    """Return the link over the local socket that takes the place of the one over TCP, and who pulls from whom."""
     shared.frames.settimeout(_STEP_S)
-    latency_s = measure_latency(shared.frames, is_first=peer < rank)
+    latency_s = measure_latency(shared.frames, is_first=old.rank < credentials.rank)
     pulling = agree_on_pulling(shared.frames, wanted=pulls)
-    link = links[peer] = Link(shared.frames, peer, old.address, job=job, epoch=epoch, latency_s=latency_s, way="shm")
+    job, epoch = credentials.job, credentials.epoch
+    link = Link(shared.frames, old.rank, old.address, job=job, epoch=epoch, latency_s=latency_s, way="shm")
     old.sock.close()
-    return Ring(
-        shared.segment,
-        meeting.capacity,
-        link,
-        shared.bell,
-        first=rank < peer,
-        carries_headers=carries_headers,
-        pulling=pulling,
-    )
+    return link, pulling
 
 
 def warn_of(problems: Sequence[str], rank: int) -> None:

@@ -234,14 +234,21 @@ def connect(
     if wait not in get_args(Wait):
         raise InvalidParameterError(f"connect(wait=...) must be 'sleep' or 'spin'. Got {wait!r}.")
     entrance = Entrance(listener, rank, addresses, b"shm %s %d " % (wait.encode(), window), **options)
-    job, epoch, spins = entrance.credentials.job, entrance.credentials.epoch, wait == "spin"
+    credentials, spins = entrance.credentials, wait == "spin"
     # Loaded or compiled now, and not while a peer waits for the first frame.
-    with listener.attended(entrance.wrap, job, epoch):
+    with listener.attended(entrance.wrap, credentials.job, credentials.epoch):
         pump(None, None)
     links = entrance.join()
     try:
-        settings = {"capacity": RING_BYTES, "carries_headers": spins, "has_boxes": window, "identity": identity}
-        neighbourhood = join_neighbours(links, rank, job=job, epoch=epoch, pulls=pulls, **settings)
+        neighbourhood = join_neighbours(
+            links,
+            credentials,
+            capacity=RING_BYTES,
+            carries_headers=spins,
+            has_boxes=window,
+            identity=identity,
+            pulls=pulls,
+        )
     except BaseException:
         for link in links.values():
             link.sock.close()
