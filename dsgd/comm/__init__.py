@@ -1,4 +1,4 @@
-"""How arrays travel between ranks, and which ranks talk to which.
+"""Communication between ranks: transports, mailboxes and topologies.
 
 `base` is the contract of every wire; collectives and strategies see nothing else of this folder, but for `topology`.
 Begin with `base`, then `wires.inproc`, the shortest wire there is. The rooms:

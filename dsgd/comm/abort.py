@@ -1,4 +1,4 @@
-"""The flag that stops everybody who waits on a wire, and how long they may wait."""
+"""The flag that stops all waiting ranks of a gang, and their deadlines."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The one interface of every wire."""
+"""The interface of every transport."""
 
 from __future__ import annotations
 

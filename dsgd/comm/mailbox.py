@@ -1,4 +1,4 @@
-"""Frames between two ranks of which the sender does not wait for the receiver.
+"""Messages between two ranks whose sender does not wait for the receiver.
 
 Problem: `AbstractTransport.exchange` is a meeting: both ranks are there. Asynchronous methods need the opposite. A rank
 sends what it has and goes on; the other looks now and then whether something has come, and takes it when it likes.

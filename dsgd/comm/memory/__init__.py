@@ -1,4 +1,4 @@
-"""Memory that ranks share.
+"""Memory shared by ranks: threads of a process, or processes of a host.
 
 Between processes of one host: `neighbours` finds them, `segment` is the memory, `ring` a stream of bytes through it
 (`streams` is its compiled part), `pulling` reads a peer's own memory where the kernel allows it, `frame_exchange` moves

@@ -1,4 +1,4 @@
-"""Which core a thread runs on, and how it leaves it.
+"""Which core a thread runs on, and moving it to another one.
 
 Problem: a thread that is woken may be put on the core of the one that woke it. Two ranks on one core that wait for each
 other then run by turns, each a fraction of a millisecond, until the system balances its cores, tens of milliseconds

@@ -1,4 +1,4 @@
-"""Two frames on their way at once, each over a socket, through memory, or its header this way and its array that way.
+"""Sending and receiving a frame at once, over a socket or through shared memory.
 
 Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it: two ranks that both
 send before they read would wait for each other for ever. And a rank may owe one peer a frame through memory while

@@ -1,4 +1,4 @@
-"""How two ranks find out that they run on one host, and move from TCP to memory they share.
+"""How two ranks detect that they run on one host, and move from TCP to shared memory.
 
 Problem: names of hosts lie (containers, clones of a virtual machine, address translation), and two ranks must agree:
 if one talks through memory and the other over TCP, both hang.

@@ -1,4 +1,4 @@
-"""Whether two processes that share memory may also read each other's own.
+"""Whether two processes may read each other's memory directly.
 
 Problem: systems forbid it for many reasons (`dsgd.kernels.processes`), and the rank that sends must know what the one
 that receives can do.

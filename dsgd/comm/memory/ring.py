@@ -1,4 +1,4 @@
-"""Two streams of bytes through memory that two ranks share, one each way.
+"""A pair of byte streams through shared memory, one for each direction.
 
 Problem: a long frame should cost as few copies as can be and no system call per piece, both ways at once; a rank that
 has to wait must sleep, and be woken without polling; and nothing that the peer writes into the memory may lead this

@@ -1,4 +1,4 @@
-"""Memory that two processes of one host share, and that is gone when they are.
+"""Shared memory of two processes of one host, which disappears with them.
 
 Problem: a file in ``/dev/shm`` outlives the process that made it, and a full ``/dev/shm`` kills whoever touches a page
 that is not there.

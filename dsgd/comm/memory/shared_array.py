@@ -1,4 +1,4 @@
-"""An array that threads of one process own together.
+"""An array shared by the threads of a process.
 
 Problem: methods without locks have all ranks read and write one model, at any time, and not copies of it.
 

@@ -1,4 +1,4 @@
-"""How bytes move between two ranks that share memory: the compiled part of `dsgd.comm.memory.ring`.
+"""The compiled part of `dsgd.comm.memory.ring`: how bytes move through shared memory.
 
 A frame goes one of two ways. Through the ring it is copied in and out, piece by piece. Posted, it stays where it is:
 its address and length are shown, and the other side pulls it from there (`dsgd.kernels.processes`), which is one copy.

@@ -1,4 +1,4 @@
-"""Memory of each rank that all others of its gang can read.
+"""Memory of each rank that all other ranks of its gang can read.
 
 Problem: a round of a few microseconds has no time for a message. Ranks that share memory can instead read each other's
 vectors where they are written; `dsgd.kernels.rounds` does, and this is where its boxes are and what happens when a

@@ -1,4 +1,4 @@
-"""Connections between ranks over sockets.
+"""Socket connections between ranks.
 
 `listener` waits for peers, `handshake` finds out that they belong to the same job, `mesh` connects all ranks with all
 others. A connection is a `link`; `duplex` moves frames both ways at once. Called by `dsgd.comm.wires`. Begin with

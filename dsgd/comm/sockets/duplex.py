@@ -1,4 +1,4 @@
-"""Pieces of frames on connections whose two directions must move at once: as much as moves now, without waiting.
+"""Sending and receiving pieces of frames at the same time on one connection, without waiting.
 
 A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
 `dsgd.comm.memory.frame_exchange` moves whole frames by these.

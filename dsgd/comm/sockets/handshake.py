@@ -1,4 +1,4 @@
-"""How ranks find out that they belong together, before the first frame.
+"""The handshake: ranks authenticate and check that they belong to the same job.
 
 Problem: a port is open to whoever can reach it. A health check, a scanner, a rank of yesterday's job or of another
 version may connect, and none of them may get in, stop the gang, or learn its secret.

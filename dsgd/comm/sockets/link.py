@@ -1,4 +1,4 @@
-"""One end of a connection between two ranks: a blocking socket and the headers of its frames.
+"""One end of a connection between two ranks: a blocking socket and frame headers.
 
 Problem: a short frame must cost two system calls and no allocation; a long one must move both ways at once, straight
 between the callers' arrays and the kernel.

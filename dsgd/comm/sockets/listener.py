@@ -1,4 +1,4 @@
-"""The port on which a rank waits for its peers, and how strangers are sent away from it.
+"""The port on which a rank accepts its peers and refuses other connections.
 
 Problem: a port is open to whoever can reach it, from before the first peer may come until the last has joined, and
 the rank has other things to do meanwhile. A stranger that says nothing, speaks slowly or speaks something else must be

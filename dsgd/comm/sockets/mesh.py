@@ -1,4 +1,4 @@
-"""Connecting every rank with every other one.
+"""Connecting every rank to every other rank.
 
 Rank i connects to all lower ranks, one after the other, then accepts all higher ones, many at a time, and closes its
 port: a stranger that connects and says nothing holds up nobody, and is gone within a second whatever the rank does.

@@ -1,4 +1,4 @@
-"""Which ranks talk to which: pure functions of the rank, the number of ranks and the round.
+"""Topologies: which ranks exchange in a round, as pure functions of rank, number of ranks and round.
 
 `graphs` has the topologies, `regular` draws random ones, `mixing` has the weights with which neighbours are averaged,
 `matching` the order in which they exchange, `machines` the links inside machines that are sold. No rank is needed to

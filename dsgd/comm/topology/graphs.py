@@ -1,4 +1,4 @@
-"""Who talks to whom in a round, as pure functions of the rank, the number of ranks and the round.
+"""The topologies: ring, grid, exponential graph, star and others.
 
 Problem: methods that mix models between neighbours instead of over everybody need a graph. It must be the same on every
 rank without a word being said, and known before there is a connection, so that it can be drawn, simulated and tested.

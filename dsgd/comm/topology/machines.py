@@ -1,4 +1,4 @@
-"""Links between the accelerators of machines that are sold in this form, as numbers of links between each pair."""
+"""The links between the accelerators of common machines, such as the DGX-1V."""
 
 from __future__ import annotations
 

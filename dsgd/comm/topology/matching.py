@@ -1,4 +1,4 @@
-"""The order in which ranks exchange with the neighbours of a graph, such that nobody waits for a rank that waits.
+"""The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.
 
 Problem: where every rank takes its peers in an order of its own, a ring of ranks can wait for each other for ever.
 

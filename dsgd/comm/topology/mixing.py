@@ -1,4 +1,4 @@
-"""With which weights ranks take in what their peers have, as pure functions of a graph.
+"""Mixing matrices: the weights with which ranks average with their neighbours.
 
 Problem: repeated averaging with neighbours must leave the mean over all ranks alone, whatever the graph.
 

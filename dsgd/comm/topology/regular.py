@@ -1,4 +1,4 @@
-"""Random regular graphs: few neighbours each, and everybody is near everybody.
+"""Random regular graphs: few neighbours each, and short paths between all ranks.
 
 Problem: a graph of constant degree on which mixing does not slow down as ranks are added. Almost every random regular
 graph is one: its second eigenvalue tends to 2 sqrt(d - 1) / d (Friedman 2008).

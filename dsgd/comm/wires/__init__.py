@@ -1,4 +1,4 @@
-"""The wires: one module each, all with the interface of `dsgd.comm.base.AbstractTransport`.
+"""The transports: one module each, all with the interface of `dsgd.comm.base.AbstractTransport`.
 
 `inproc` (threads of one process), `tcp`, `shm` (memory inside a host, TCP between hosts), `rpc` (the workers' own
 ports), `nested` (threads of several processes), and libraries that carry arrays, by way of `carried`: `gloo`, `mpi`,

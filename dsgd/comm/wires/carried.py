@@ -1,4 +1,4 @@
-"""Ranks whose arrays travel by a library that moves bytes well: the part that all such libraries share.
+"""The common part of transports whose arrays are carried by a library (gloo, MPI, UCX).
 
 Problem: gloo, MPI, UCX and the like have fast ways between processes, but know nothing of jobs, deadlines or ranks that
 are not at the same point; what comes out of step in them hangs or ends the process.

@@ -1,4 +1,4 @@
-"""Arrays carried by gloo, which comes with torch.
+"""The transport that carries arrays by gloo, which comes with torch.
 
 Problem: some clusters have a gloo that is tuned for their network, or are to be compared with it.
 

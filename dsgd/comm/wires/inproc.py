@@ -1,4 +1,4 @@
-"""Ranks as threads of one process.
+"""The transport between threads of one process.
 
 Problem: several ranks in one process must exchange arrays by the rules of any other wire (deadlines, abort, frames that
 are checked), at the price of one copy and two wake-ups.

@@ -1,4 +1,4 @@
-"""The mailboxes of ranks that are threads of one process; see `dsgd.comm.mailbox`.
+"""Mailboxes of ranks that are threads of one process; see `dsgd.comm.mailbox`.
 
 Every rank has a box with a queue for each other one, and a lock. To post is to copy an array into a queue and to wake
 whoever waits at the box; to take is to copy it out again.

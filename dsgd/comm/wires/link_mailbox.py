@@ -1,4 +1,4 @@
-"""The mailboxes of ranks that have a connection to each other; see `dsgd.comm.mailbox`.
+"""Mailboxes of ranks that are connected to each other; see `dsgd.comm.mailbox`.
 
 The connections are a mesh of their own: TCP, with TLS or without, or by way of the workers of the ranks. A frame goes
 to the kernel as far as that takes it without waiting, which is all of most frames. The rest of a long one is left to a

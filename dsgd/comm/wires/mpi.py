@@ -1,4 +1,4 @@
-"""Arrays carried by MPI, for workers that were started by ``mpiexec``.
+"""The transport that carries arrays by MPI, for workers started by ``mpiexec``.
 
 Problem: on a supercomputer the fast network is MPI's, and Dask's workers are its processes already (dask-mpi, or
 ``mpiexec dask worker``).

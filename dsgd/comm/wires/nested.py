@@ -1,4 +1,4 @@
-"""Ranks as threads of several processes: memory inside a process, any other wire between processes.
+"""The transport between threads of several processes: memory within a process, another wire between.
 
 Problem: a cluster of W workers with T threads has W T ranks. Connecting them pairwise takes (W T)^2 / 2 connections,
 4,088 open files in each process of 64 workers with 8 threads, and a segment of shared memory for every pair on a host.

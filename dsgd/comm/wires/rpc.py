@@ -1,4 +1,4 @@
-"""Connections between ranks through the ports on which their processes are reached anyway.
+"""The transport through the ports of Dask's workers, where no other port can be reached.
 
 Problem: firewalls, proxies and container networks often let one port per worker through, the one that Dask talks over,
 and nothing else. Ranks must be able to train there, by the same rules as everywhere.

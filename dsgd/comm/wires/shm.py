@@ -1,4 +1,4 @@
-"""Ranks as processes, some of them on one host: memory inside a host, TCP between hosts.
+"""The transport between processes: shared memory within a host, TCP between hosts.
 
 Problem: inside a host TCP copies every byte four times and charges two system calls and a wake-up per frame. Ranks that
 can share memory should, and one gang may have peers of both kinds.

@@ -1,4 +1,4 @@
-"""Ranks as processes, joined by TCP connections.
+"""The transport between processes over TCP.
 
 Problem: ranks talk after every few hundred microseconds of work, so a message must cost what the kernel charges for it
 and nothing more; and a peer that dies, hangs or belongs elsewhere must become an error, never a hang.

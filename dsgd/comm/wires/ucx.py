@@ -1,4 +1,4 @@
-"""Arrays carried by UCX, through ucxx.
+"""The transport that carries arrays by UCX, through ucxx.
 
 Problem: UCX knows networks with remote memory access (InfiniBand, RoCE, AWS EFA) and chooses among them, TCP and shared
 memory; a cluster that has such a network has it from UCX.
