@@ -1,4 +1,4 @@
-"""What ranks say in fewer bytes: one file per compressor."""
+"""Compressors of the vectors that ranks exchange: one file each."""
 
 from dsgd.compress.adacomp import AdaComp, ResidualMemory
 from dsgd.compress.base import AbstractCompressor, AbstractMemory, NoMemory

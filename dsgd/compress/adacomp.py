@@ -1,4 +1,4 @@
-"""AdaComp: from each bin of entries those that count, however many they are.
+"""AdaComp: sends a varying number of entries from each bin of the vector.
 
 Update, with r the memory and bins of L entries::
 

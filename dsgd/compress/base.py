@@ -1,4 +1,4 @@
-"""What a compressor is: a vector into as few bytes as can be, and back.
+"""The interface of a compressor: encode a vector in few bytes, and decode it.
 
 A compressor is a frozen dataclass of its parameters; what it remembers from one vector to the next (what it has not
 sent yet, momentum, how many vectors it has seen) is a record that `init` makes: a dataclass of arrays, part of the

@@ -1,4 +1,4 @@
-"""Deep gradient compression: momentum before the choice of entries, so that late entries come with theirs.
+"""Deep gradient compression: top-k of gradients with local momentum and its correction.
 
 Problem: with momentum applied after a sparse sum, an entry that waited a hundred rounds in memory arrives as one push,
 where plain SGD would have given it a hundred, each carried on by momentum.

@@ -1,4 +1,4 @@
-"""Half the bits of a float.
+"""Half precision: 16 bits per entry.
 
 Update: entries are rounded to nearest, to IEEE 754 binary16 (11 bits of precision, magnitudes from 6e-8 to 65504;
 beyond that they become infinite) or to bfloat16 (8 bits of precision, the range of float32). float64 is rounded to

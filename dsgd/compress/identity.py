@@ -1,4 +1,4 @@
-"""No compression: what the others are compared with, and the limit that they must reach.
+"""No compression, for comparison and as the limit case of all others.
 
 Update: ``decode(encode(v)) == v``, bit for bit.
 

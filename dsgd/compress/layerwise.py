@@ -1,4 +1,4 @@
-"""Tensor by tensor: every tensor of a module has a compressor of its own.
+"""Layer by layer: a compressor for each tensor of a module.
 
 Problem: one compressor for the whole vector of a network treats its layers alike. The largest entries of all of it may
 all lie in one layer, so that others wait long for theirs; a bias is so short that it may as well travel whole; and a

@@ -1,4 +1,4 @@
-"""The entries that are not zero: lossless, and small where data are sparse.
+"""The nonzero entries: lossless, and short for sparse data.
 
 Problem: on wide sparse data a rank touches few of its weights between two synchronisations, and a round of a gradient
 has no more entries than its rows have; all others are zeros, and need not be sent.

@@ -1,4 +1,4 @@
-"""One bit an entry: which of two means of its bucket it is.
+"""One bit per entry, which selects one of two means of its bucket.
 
 Update, bucket by bucket: entries below zero become their mean, the others theirs; of all pairs of numbers these two
 leave the least squared error given the bits.

@@ -1,4 +1,4 @@
-"""Compressors by name, as a command line or a table of studies gives them."""
+"""Compressors by name, for the command line and tables of studies."""
 
 from __future__ import annotations
 

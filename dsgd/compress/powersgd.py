@@ -1,4 +1,4 @@
-"""PowerSGD: a matrix of low rank in the place of the vector.
+"""PowerSGD: a low-rank matrix in place of the vector.
 
 Update, for the vector seen as a matrix M of a rows and b columns, and V, r rows of b columns, from the last time (at
 first drawn, with one seed on all ranks)::

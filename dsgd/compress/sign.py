@@ -1,4 +1,4 @@
-"""Signs: with one magnitude for all entries, or as votes.
+"""Signs of the entries: with one common magnitude, or as votes.
 
 Update of `Sign`: ``decode(encode(v)) = mean(|v|) sign(v)``, a contraction, so that with error feedback SGD converges
 (EF-SGD). Of `MajorityVote`: ``u <- m u + (1 - m) v`` (m is 0 for plain signSGD), each rank sends ``sign(u)``, and what

@@ -1,4 +1,4 @@
-"""The payload of a sparse vector, shared by all compressors that choose entries.
+"""The payload of a sparse vector, shared by all compressors that select entries.
 
 A payload is a word that counts the entries, their values in the precision of the vector, and their places: k ascending
 numbers below n, of which each keeps ``l = floor(log2(n / k))`` low bits and the rest is a bit vector of

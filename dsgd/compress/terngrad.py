@@ -1,4 +1,4 @@
-"""TernGrad: minus one, zero or one, times one scale for all ranks.
+"""TernGrad: minus one, zero or one, times a scale common to all ranks.
 
 Update: ``t_i = sign(v_i)`` with probability ``|v_i| / scale`` and zero otherwise, where scale is the largest magnitude;
 ``decode`` gives ``scale t_i``, whose mean is v and whose variance over the vector is ``scale ||v||_1 - ||v||_2^2``.

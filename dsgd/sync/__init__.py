@@ -1,4 +1,4 @@
-"""When ranks talk, and what they say: one file per strategy."""
+"""Synchronisation strategies, which decide when ranks exchange and what: one file each."""
 
 from dsgd.sync.adpsgd import ADPSGD, PairState
 from dsgd.sync.anytime import AnytimeSGD

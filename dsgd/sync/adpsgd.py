@@ -1,4 +1,4 @@
-"""Asynchronous decentralised parallel SGD: pairs of ranks average their models, and nobody waits for all.
+"""Asynchronous decentralised parallel SGD: pairs of ranks average their models without waiting for others.
 
 Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
 

@@ -1,4 +1,4 @@
-"""Anytime SGD: ranks step for a fixed time instead of a fixed number of rows, then average their models.
+"""Anytime SGD: ranks take steps for a fixed time instead of a fixed number of rows, then average their models.
 
 Problem: with a fixed number of rows per round everybody waits for the slowest rank: an older machine, a core that
 somebody else uses too, a rank with denser rows.

@@ -1,4 +1,4 @@
-"""Asynchronous SGD: a server takes a step with every gradient as it comes.
+"""Asynchronous SGD: a server takes a step with every gradient on arrival.
 
 Problem: in a synchronous step everybody waits for the slowest worker.
 

@@ -1,4 +1,4 @@
-"""Elastic averaging by post: each worker and the centre pull each other, whenever the worker is there.
+"""Asynchronous elastic averaging: each worker exchanges with the centre at its own pace.
 
 Problem: elastic averaging lets models explore on a spring, but as an all-reduce (`EASGD`) it waits for all of them.
 

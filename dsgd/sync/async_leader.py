@@ -1,4 +1,4 @@
-"""Leader SGD by post: workers are pulled to the best one, and a global counter says when there is a new one.
+"""Asynchronous leader SGD: a server keeps the best model, and workers are pulled towards it.
 
 Problem: in `LeaderSGD` all ranks meet to find out who leads.
 

@@ -1,4 +1,4 @@
-"""Local SGD with a period that ranks find themselves.
+"""Local SGD with a period that the ranks choose during training.
 
 Problem: how often to average depends on the wire, on the machine, on the rows and on the place in training, and nobody
 knows it beforehand: too often and ranks wait for messages, too rarely and the replicas drift apart.

@@ -1,4 +1,4 @@
-"""The weighted mean over ranks, which every synchronous strategy ends in.
+"""The weighted mean over ranks, used by all synchronous strategies.
 
 Problem: ranks own different numbers of rows, some none, so a plain mean of their vectors is biased.
 

@@ -1,4 +1,4 @@
-"""Synchronous SGD with backup workers: a step is taken when most gradients are there, and the rest are dropped.
+"""Synchronous SGD with backup workers: a step uses the first gradients that arrive, the rest are dropped.
 
 Problem: a synchronous step takes as long as its slowest worker; asynchronous steps are stale.
 

@@ -1,4 +1,4 @@
-"""What a synchronisation strategy is: when ranks talk and what they say.
+"""The interface of a synchronisation strategy.
 
 A strategy is a frozen dataclass of its policy alone; what changes during training lives in a record that `init` makes
 and the rank loop hands back. The loop cuts every epoch into rounds of the same number on every rank: rank r with n_r

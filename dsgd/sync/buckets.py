@@ -1,4 +1,4 @@
-"""Sums of a gradient in buckets, beside the backward pass that makes it.
+"""Sums of a gradient in buckets, while the backward pass still computes.
 
 Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
 gradients waits for all of it.

@@ -1,4 +1,4 @@
-"""Which strategies and local optimisers go together; what does not is refused before work starts."""
+"""Which strategies and local optimisers can be combined; others are refused before training."""
 
 from __future__ import annotations
 

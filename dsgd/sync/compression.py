@@ -1,4 +1,4 @@
-"""Strategies whose vectors travel compressed.
+"""Compressed exchange, shared by the strategies that take a compressor.
 
 Problem: where a model is long or the wire is slow, exchanging vectors costs more than the steps between exchanges.
 

@@ -1,4 +1,4 @@
-"""Delay-compensated asynchronous SGD: a late gradient is moved to where the model is now.
+"""Delay-compensated asynchronous SGD: a late gradient is corrected for the change of the model since.
 
 Problem: a gradient that was computed at an old model is not that of the present one.
 

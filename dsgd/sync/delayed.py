@@ -1,4 +1,4 @@
-"""The mean of the models one round late, so that its exchange runs beside the steps of that round.
+"""Delayed averaging: the mean of the models arrives one round late, so the exchange overlaps with steps.
 
 Problem: while vectors travel, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
 every round.

@@ -1,4 +1,4 @@
-"""DiLoCo: many local steps, then a step with Nesterov's momentum along what they have changed on average.
+"""DiLoCo: many local steps, then a step with Nesterov momentum along their average change.
 
 Problem: ranks far apart, between which a vector can be sent only once in hundreds of steps.
 

@@ -1,4 +1,4 @@
-"""Downpour SGD: workers step on their own and pour what has changed into the model of a server.
+"""Downpour SGD: workers take steps of their own and send the changes to the model of a server.
 
 Problem: a message for every gradient is too many; a worker can take many steps between two of them.
 

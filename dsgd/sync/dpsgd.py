@@ -1,4 +1,4 @@
-"""D-PSGD: ranks average with their neighbours in a graph, not with everybody.
+"""D-PSGD: ranks average with their neighbours in a graph.
 
 Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and takes more messages the
 more ranks there are; neighbours in a graph of fixed degree do not.

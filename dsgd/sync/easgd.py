@@ -1,4 +1,4 @@
-"""Elastic averaging SGD: ranks and a centre pull each other, like masses on springs.
+"""Elastic averaging SGD: an elastic force between every rank and a common centre.
 
 Problem: an average throws away where each rank has got to. Springs let ranks explore around a centre that only moves
 slowly, and rare exchanges then cost less accuracy.

@@ -1,4 +1,4 @@
-"""Averaging per epoch: local SGD with the longest period that still scores an averaged model every epoch.
+"""Averaging once per epoch.
 
 Problem: on a slow wire, or with large shards, even rare averages inside an epoch cost more than they bring.
 

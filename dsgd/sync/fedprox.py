@@ -1,4 +1,4 @@
-"""FedProx: local SGD with a spring to the last average.
+"""FedProx: local SGD with a penalty on the distance from the last average.
 
 Problem: where ranks have rows of different kinds, many local steps lead each of them to a place of its own, and the
 mean of those is no good.

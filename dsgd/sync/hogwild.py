@@ -1,4 +1,4 @@
-"""Hogwild: threads step on one model at once, without locks and without messages.
+"""Hogwild: threads take steps on one shared model, without locks and without messages.
 
 Problem: where rows are sparse, two threads seldom want the same weight at the same time; to lock, or to keep copies and
 to average them, costs more than the few steps that are lost.

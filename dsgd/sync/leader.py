@@ -1,4 +1,4 @@
-"""Leader SGD: every rank is pulled to the best one, not to an average.
+"""Leader SGD: every rank is pulled towards the best one.
 
 Problem: the mean of models in different valleys of a loss that is not convex lies on the ridge between them, and the
 centre of elastic averaging is drawn there too. The best rank never does.

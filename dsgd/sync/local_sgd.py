@@ -1,4 +1,4 @@
-"""Local SGD: ranks step on their own and average their models every so many samples.
+"""Local SGD: ranks take steps of their own and average their models every so many rows.
 
 Problem: averaging after every step costs a message per sample; averaging rarely lets the replicas drift apart. How
 often is best depends on the data and on the wire, so it is a parameter: the model synchronisation frequency.

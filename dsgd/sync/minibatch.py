@@ -1,4 +1,4 @@
-"""Minibatch SGD: ranks share out a batch, sum their gradients and take the same step.
+"""Minibatch SGD: ranks divide a batch, average their gradients and take the same step.
 
 Problem: local models drift apart; here there is only one model at any time, at the price of a message per step.
 

@@ -1,4 +1,4 @@
-"""What becomes of the memory of local rules where models are averaged.
+"""What happens to the momentum of local optimisers when models are averaged.
 
 Problem: after an average the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
 has. Papers and released codes differ, often without saying so, in what they do about it.

@@ -1,4 +1,4 @@
-"""One-shot averaging: ranks train alone and average once, at the end.
+"""One-shot averaging: ranks train independently and average once, at the end.
 
 Problem: where ranks cannot talk while they train, or a message costs as much as a training run.
 

@@ -1,4 +1,4 @@
-"""The outer step: treat what a round of local steps has changed as a gradient, and take a step with momentum along it.
+"""The outer step of SlowMo and DiLoCo: momentum on the change of a round of local steps.
 
 Problem: with rare averages the change of the mean from one to the next is a good direction; plain averaging forgets it
 each time.

@@ -1,4 +1,4 @@
-"""Overlap SGP: stochastic gradient push whose messages arrive some rounds late, so that nobody waits for them.
+"""Overlap SGP: stochastic gradient push whose messages are used some rounds later.
 
 Problem: even one message per round is waited for. A rank that sends its share and goes on, and takes in what was sent
 to it some rounds ago, waits only for peers that are that many rounds behind: short stalls of a rank or a link cost

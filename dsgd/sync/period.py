@@ -1,4 +1,4 @@
-"""When ranks talk: into how many rounds an epoch is cut, and which of them end in a synchronisation.
+"""The period: the rounds of an epoch, and which of them end with a synchronisation.
 
 A period is a pure function of the rows of all ranks and of the place in training. All ranks ask it the same and so
 agree without a message. A strategy that finds its period while it trains (`dsgd.sync.base.AbstractAdaptation`) has what

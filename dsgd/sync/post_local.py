@@ -1,4 +1,4 @@
-"""Post-local SGD: average often at first, rarely later.
+"""Post-local SGD: average often at first, less often later.
 
 Problem: averages matter most while models move fast; later on, rare averages cost less and, on some problems, lead to
 models that generalise better than those of large batches.

@@ -1,4 +1,4 @@
-"""What the methods have in common whose workers send gradients to a server that takes the steps.
+"""The common part of methods whose workers send gradients to a server that takes the steps.
 
 Every worker walks its rows in batches of its own. It sends the mean gradient of a batch and gets a model, from which it
 goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of

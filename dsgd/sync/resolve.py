@@ -1,4 +1,4 @@
-"""What a user may write for ``sync=`` and the strategy it means.
+"""The strategy that a value of ``sync=`` stands for.
 
 A package of its own makes its strategies known by names of their own, with entry points of the group
 ``dsgd.strategies``::

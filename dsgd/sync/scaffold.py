@@ -1,4 +1,4 @@
-"""SCAFFOLD: local SGD whose ranks know how their own gradients differ from everybody's.
+"""SCAFFOLD: local SGD corrected for the difference between a rank's gradients and those of all ranks.
 
 Problem: where ranks have rows of different kinds, local steps drift to the minimum of each rank, and the fixed point of
 local SGD is not the minimum of the whole.

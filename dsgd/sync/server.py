@@ -1,4 +1,4 @@
-"""A rank that has no rows and keeps the model that the others send to and get from: the parameter server.
+"""The parameter server: a rank without rows that keeps the model of the others.
 
 Problem: where everybody waits for everybody, the slowest rank and the slowest link set the pace. Ranks that only talk
 to a server wait for nobody else.

@@ -1,4 +1,4 @@
-"""SGP: stochastic gradient push, gossip over graphs whose edges go one way.
+"""SGP: stochastic gradient push, gossip over directed graphs.
 
 Problem: to average with a neighbour both must be there at once. Sending one way is cheaper and waits for less, but then
 plain averages would not keep the mean.

@@ -1,4 +1,4 @@
-"""Stale synchronous parallel: workers may be ahead of the slowest, but not by more than a few rounds.
+"""Stale synchronous parallel: workers may be at most a few rounds ahead of the slowest.
 
 Problem: without bounds a slow worker sends gradients of models that nobody remembers; with a barrier in every round it
 stops everybody.

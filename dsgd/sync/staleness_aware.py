@@ -1,4 +1,4 @@
-"""Staleness-aware asynchronous SGD: old gradients count for less.
+"""Staleness-aware asynchronous SGD: old gradients get smaller rates.
 
 Problem: a gradient that was computed d steps ago points from where the model was; at full rate late workers throw the
 model back.

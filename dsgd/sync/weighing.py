@@ -1,4 +1,4 @@
-"""How much a rank counts in a mean of models, so that uneven shards minimise what all rows together define.
+"""The weights of ranks in a mean of models, such that unequal shards minimise the objective over all rows.
 
 Problem: a round gives a rank with more rows more steps, so its model has moved further. A mean weighted by rows counts
 them twice: with a constant rate it settles where ``sum_p n_p^2 f_p`` is least, f_p being the mean loss of the n_p rows

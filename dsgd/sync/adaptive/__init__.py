@@ -1,4 +1,4 @@
-"""Rules by which `dsgd.sync.AutoSync` finds its period: one file per rule, each one pure function."""
+"""Rules by which `dsgd.sync.AutoSync` chooses the period: one file per rule, each a pure function."""
 
 from dsgd.sync.adaptive.adacomm import AdaComm
 from dsgd.sync.adaptive.base import WHYS, AbstractRule, Choice, Measured, Why, comm_floor

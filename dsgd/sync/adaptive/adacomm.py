@@ -1,4 +1,4 @@
-"""AdaComm: rare averages at first, frequent ones as the loss falls.
+"""AdaComm: infrequent averages at first, frequent ones as the loss falls.
 
 Problem: rare averages make quick progress while the loss is high, and leave a higher floor of error in the end.
 

@@ -1,4 +1,4 @@
-"""What a rule for the period is: a pure function of what all ranks have measured together.
+"""The interface of a rule for the period: a pure function of what all ranks have measured.
 
 All ranks call it with the same numbers, which are sums over ranks, and must come to the same period on whatever machine
 they run. So rules add, multiply, divide and take square roots, which IEEE 754 rounds in one way only, and leave powers

@@ -1,4 +1,4 @@
-"""Adaptive tau under a budget: the period with the best bound on the loss that some seconds of training can reach.
+"""Adaptive tau under a budget: the period that minimises a bound on the loss reached within some seconds.
 
 Problem: with a budget of seconds, rare synchronisation leaves time for more steps, and lets models drift apart.
 

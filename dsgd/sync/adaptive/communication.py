@@ -1,4 +1,4 @@
-"""The communication floor: as often as the wire allows, and more rarely once the replicas stay together.
+"""The communication floor: the shortest period that keeps communication below a share of the time.
 
 Problem: how often is worth it depends on the machine more than on the data: on what a synchronisation takes beside a
 row. Both are known after a few rounds, and nobody should have to guess.

@@ -1,4 +1,4 @@
-"""Dynamic averaging: synchronise when the models have moved too far from the last one in common.
+"""Dynamic averaging: synchronise when the models have moved too far from their last average.
 
 Problem: while models hardly move, averages change nothing.
 

@@ -1,4 +1,4 @@
-"""A fixed period: the rule that never changes its mind.
+"""A fixed period.
 
 Problem: what other rules gain shows beside a period that stays.
 

@@ -1,4 +1,4 @@
-"""Post-local: often until the rate has dropped, rarely afterwards.
+"""Post-local: frequent averages until the rate has dropped, infrequent ones afterwards.
 
 Problem: averages matter most while models move fast; later on, rare ones cost less and, on some problems, lead to
 models that generalise better than those of large batches.

@@ -1,4 +1,4 @@
-"""A band for the variance of the replicas: longer periods while they are close, shorter ones while they are apart.
+"""A band for the variance of the replicas: longer periods below it, shorter periods above.
 
 Problem: a fixed period lets replicas drift far apart early on, when rates are high, and hardly at all later.
 
