@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dsgd.errors import MissingPackageError
+from dsgd.stages import Stage
 from dsgd.types import FloatMatrix, IntVector
 
 if TYPE_CHECKING:
@@ -323,6 +324,8 @@ class Ledger:
         seconds until the last rank had ended.
     workers : sequence of str
         The worker of each rank, where ranks run on workers; several threads of one are several ranks.
+    stages : sequence of Stage
+        What the whole fit has spent, in the process of its caller and on the workers; see `dsgd.stages`.
 
     Examples
     --------
@@ -334,6 +337,7 @@ class Ledger:
     ranks: Sequence[RankRecords]
     elapsed_s: float = field(default=0.0)
     workers: Sequence[str] = ()
+    stages: Sequence[Stage] = ()
 
     def totals(self) -> dict[str, float]:
         """Return the sums over ranks.
@@ -380,7 +384,10 @@ class Ledger:
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     def summary(self) -> str:
-        """Return a text table: one line per rank, the total, the share of communication, and where the ranks ran."""
+        """Return a text table: one line per rank, the total, the share of communication, and where the ranks ran.
+
+        Below it a line for each stage of the fit; of those on workers, the longest seconds and the bytes of all.
+        """
         header = f"{'rank':>5} {'compute':>11} {'encode':>11} {'wire':>11} {'wait':>11} {'sent':>11} {'rounds':>9}"
         lines = [header, "-" * len(header)]
         lines += [_line(str(r.rank), r.totals) for r in self.ranks]
@@ -397,10 +404,24 @@ class Ledger:
             lines.append(
                 f"{len(self.workers)} ranks on {len(threads)} workers ({' + '.join(map(str, threads))} threads)"
             )
-        return "\n".join(lines)
+        return "\n".join([*lines, *_stage_lines(self.stages)])
 
     def __str__(self) -> str:
         return self.summary()
+
+
+def _stage_lines(stages: Sequence[Stage]) -> list[str]:
+    """Return the lines of a summary that tell of stages."""
+    found: dict[tuple[str, str], tuple[float, int]] = {}
+    for stage in stages:
+        key = stage.name, "client" if stage.where == "client" else "workers"
+        seconds, nbytes = found.get(key, (0.0, 0))
+        found[key] = max(seconds, stage.seconds), nbytes + stage.nbytes
+    lines = [
+        f"{name:>10} {where:>8} {seconds:>10.4f}s {_bytes_text(nbytes) if nbytes else '':>11}"
+        for (name, where), (seconds, nbytes) in found.items()
+    ]
+    return ["", f"{'stage':>10} {'where':>8} {'seconds':>11} {'bytes':>11}", *lines] if lines else []
 
 
 def _line(name: str, totals: dict[str, float]) -> str:

@@ -26,7 +26,7 @@ from dsgd.estimators.parameters import check_any_weight, check_parameters, check
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
-from dsgd.inputs.blocks import check_summaries, summarise
+from dsgd.inputs.blocks import check_summaries, nbytes_of, summarise
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.partition import pack_for_threads
@@ -38,6 +38,7 @@ from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
 from dsgd.runtime.train.partial_fit import goes_on
 from dsgd.runtime.train.serving import mail_for
+from dsgd.stages import stage
 from dsgd.sync import resolve
 from dsgd.types import AnyArray, FloatVector
 
@@ -156,8 +157,8 @@ class AbstractSGD(AbstractLinearEstimator):
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank; a pickle of the model leaves it out.
     fit_report_ : dict
-        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``recoveries`` and ``rows_lost``
-        tell of failures that the fit survived.
+        Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
+        seconds of the whole fit went, ``recoveries`` and ``rows_lost`` tell of failures that it survived.
     loss_functions : mapping
         Of the class: the row of each loss, and the default of its threshold if it has one.
     """
@@ -240,7 +241,9 @@ class AbstractSGD(AbstractLinearEstimator):
     def _train_in_process(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
-        block = self._check_rows(X, y, sample_weight, first=first)
+        with stage("check") as it:
+            block = self._check_rows(X, y, sample_weight, first=first)
+            it.nbytes = nbytes_of(block[0])
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # Who says how ranks are to talk gets them all.
         least_rows = _LEAST_ROWS if self.sync is None else 1
@@ -248,8 +251,9 @@ class AbstractSGD(AbstractLinearEstimator):
         held_out = None
         if self.early_stopping and not max_iter and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
-        check_any_weight(block[2])
-        summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
+        with stage("encode", nbytes_of(block[1])):
+            check_any_weight(block[2])
+            summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
         packer = replace(packer, held_out=held_out)
@@ -377,19 +381,18 @@ class AbstractSGD(AbstractLinearEstimator):
         self.t_ = result.t
         self.loss_curve_ = [record.train_loss for record in result.history]
         self.sync_history_ = result.periods
-        self.ledger_ = gang.ledger
-        self.fit_report_ = {
-            **gang.report,
-            "strategy": repr(resolve(self.sync)),
-            "elapsed_s": elapsed_s,
-            "epochs": [dict(vars(record)) for record in result.history],
-            "converged": result.converged,
-            "stragglers": [
+        self._take_report(
+            gang,
+            strategy=repr(resolve(self.sync)),
+            elapsed_s=elapsed_s,
+            epochs=[dict(vars(record)) for record in result.history],
+            converged=result.converged,
+            stragglers=[
                 {**vars(slow), "worker": gang.stats[slow.rank]["worker"], "host": gang.stats[slow.rank]["host"]}
                 for slow in result.stragglers
             ],
-            "rows_lost": max((event["rows_lost"] for event in gang.recoveries), default=0),
-        }
+            rows_lost=max((event["rows_lost"] for event in gang.recoveries), default=0),
+        )
         if result.note:
             warnings.warn(result.note, RuntimeWarning, stacklevel=4)
 
@@ -445,8 +448,10 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
         """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
-        block = self._check_rows(X, y, sample_weight, first=first)
-        check_any_weight(block[2])
+        with stage("check") as it:
+            block = self._check_rows(X, y, sample_weight, first=first)
+            check_any_weight(block[2])
+            it.nbytes = nbytes_of(block[0])
         return block
 
     def _n_epochs_at_most(self) -> int:

@@ -16,6 +16,7 @@ from dsgd.local.windows import WINDOW_BYTES
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.train.job import TrainData
 from dsgd.runtime.train.walk import entries_per_call
+from dsgd.stages import stage
 from dsgd.types import AnyArray
 
 __all__ = ["OUT_OF_CORE_ADVICE", "Packer"]
@@ -124,10 +125,11 @@ class Packer:
 
     def targets(self, y: AnyArray) -> AnyArray:
         """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""
-        if self.classes is None:
-            return np.asarray(y, dtype=self.dtype)
-        codes = np.searchsorted(self.classes, y)
-        return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
+        with stage("encode", y.nbytes):
+            if self.classes is None:
+                return np.asarray(y, dtype=self.dtype)
+            codes = np.searchsorted(self.classes, y)
+            return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
 
     def _builder(self, folder: str | None) -> ShardBuilder:
         return ShardBuilder(

@@ -18,7 +18,7 @@ from dsgd.inputs.frames import column_values, is_table, table_values
 from dsgd.local.order import count_visits
 from dsgd.types import AnyArray
 
-__all__ = ["Block", "BlockSummary", "check_summaries", "hold_out", "make_block", "summarise", "widen"]
+__all__ = ["Block", "BlockSummary", "check_summaries", "hold_out", "make_block", "nbytes_of", "summarise", "widen"]
 
 Block: TypeAlias = tuple[Any, Any, Any]  # X (n, d) dense or CSR, y (n,), sample_weight (n,) or None
 
@@ -128,7 +128,6 @@ def summarise(
     if supervised and not problem:
         problem = _target_problem(X, y, classification=classification, any_shape=any_shape)
     n_features = X.shape[1] if X.ndim == 2 or (any_shape and X.ndim > 2) else 0
-    nbytes = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if sparse else X.nbytes
     classes = counts = None
     if classification and not problem:
         try:
@@ -139,7 +138,7 @@ def summarise(
     n_visits = X.shape[0] if weights is None or problem else int(count_visits(np.asarray(weights, np.float64)).sum())
     nnz = int(X.nnz) if sparse else int(X.size)
     return BlockSummary(
-        X.shape[0], n_features, int(nbytes), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
+        X.shape[0], n_features, nbytes_of(X), dtype, sparse, classes, counts, problem, nnz=nnz, visits=n_visits
     )
 
 
@@ -182,6 +181,12 @@ def _weight_problem(X: Any, weights: Any) -> str:
     if not np.isfinite(weights).all() or (weights < 0).any():
         return "sample_weight must be finite and not negative"
     return ""
+
+
+def nbytes_of(*arrays: Any) -> int:
+    """Return the bytes of arrays, CSR matrices and nothing (None)."""
+    parts = [(a.data, a.indices, a.indptr) if sp.issparse(a) else (a,) for a in arrays if a is not None]
+    return sum(int(part.nbytes) for each in parts for part in each)
 
 
 def widen(X: Any, n_features: int) -> Any:

@@ -18,6 +18,7 @@ from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 from dsgd.errors import InvalidParameterError
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
 from dsgd.progress.lines import PrintedLines
+from dsgd.stages import recording
 
 __all__ = ["notifies_callbacks", "wrap_callbacks"]
 
@@ -28,7 +29,7 @@ _SKLEARN_HOOKS: Final = ("setup", "on_fit_task_begin", "on_fit_task_end", "teard
 
 
 def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Concatenate[Any, P], R]:
-    """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains."""
+    """Let the callbacks of an estimator, and its ``verbose``, take part in a method that trains; record its stages."""
 
     @functools.wraps(method)
     def notifying(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
@@ -43,17 +44,18 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
             callbacks.append(PrintedLines())
         if theirs:
             callbacks.append(_Tasks(*args, **kwargs))
-        if not callbacks:
-            return method(estimator, *args, **kwargs)
 
         def train(estimator: Any) -> R:
             return _told(method, Audience(estimator, callbacks), estimator, *args, **kwargs)
 
-        if theirs:
-            from sklearn.callback import with_callbacks
+        with recording():
+            if not callbacks:
+                return method(estimator, *args, **kwargs)
+            if theirs:
+                from sklearn.callback import with_callbacks
 
-            train = with_callbacks(train)  # tears them down, whatever happens
-        return train(estimator)
+                train = with_callbacks(train)  # tears them down, whatever happens
+            return train(estimator)
 
     return notifying
 

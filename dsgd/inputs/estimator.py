@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
@@ -39,6 +39,7 @@ from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.pools import count_cores
 from dsgd.runtime.rank import GangResult
 from dsgd.sim import SimulatedCluster
+from dsgd.stages import recorded, stage
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -220,6 +221,13 @@ class AbstractClusterEstimator(BaseEstimator):
         of_cluster: dict[str, Any] = {name: getattr(self, name, default) for name, default in _OF_CLUSTERS.items()}
         return Terms(**of_cluster, on_event=on_event, title=type(self).__name__)
 
+    def _take_report(self, gang: GangResult, **more: Any) -> None:
+        """Set what every fit tells of its gang and its stages, and what else an estimator tells."""
+        stages = [*recorded("client"), *gang.stages]
+        self.ledger_ = replace(gang.ledger, stages=stages)
+        told = [{"stage": s.name, "where": s.where, "seconds": s.seconds, "bytes": s.nbytes} for s in stages]
+        self.fit_report_: dict[str, Any] = {**gang.report, "stages": told, **more}
+
     @contextlib.contextmanager
     def _open_blocks(
         self,
@@ -270,18 +278,22 @@ class AbstractClusterEstimator(BaseEstimator):
             check_targets(X, y, sample_weight, supervised=expected.supervised)
         with client_for(self.client) as client, _released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
-            check_versions(client)
+            with stage("connect"):
+                check_versions(client)
             resend: Callable[[int], Future] | None = None
             if is_distributed(X):
                 if not spread.on_disk:
                     check_room(client, X, self._if_too_large)
-                futures = _computed(client, X, y, sample_weight, expected, spread)
+                with stage("hand over"):
+                    futures = _computed(client, X, y, sample_weight, expected, spread)
                 held += futures
             else:
                 futures, resend = _scattered(client, check(), spread, held)
-            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
-            held += looks
-            summaries: list[BlockSummary] = _gathered(client, looks)
+            with stage("look") as it:
+                looks = _looks(client, futures, expected, on_disk=spread.on_disk)
+                held += looks
+                summaries: list[BlockSummary] = _gathered(client, looks)
+                it.nbytes = sum(s.nbytes for s in summaries)
             check_summaries(summaries)
             if is_distributed(X):
                 self._check_width(summaries, feature_names(X), first=first)

@@ -30,11 +30,12 @@ from typing import Any, TypeVar
 import numpy as np
 from scipy.sparse import issparse
 
-from dsgd.inputs.blocks import Block
+from dsgd.inputs.blocks import Block, nbytes_of
 from dsgd.local import split
 from dsgd.local.blocks import Piece, Selection, fingerprints, readable
 from dsgd.local.order import MAX_COPIES, Words, content_keys, count_visits, sort_keys
 from dsgd.runtime.pools import count_cores
+from dsgd.stages import carried, stage
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["Partition", "pack_for_threads", "partition_rows"]
@@ -128,14 +129,16 @@ def partition_rows(
     if seed is None or n_ranks == 1:
         return Partition(_stops(visits, None, n_rows, n_ranks), pieces)
     if prints is None:
-        prints = fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:])))
-    order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
-    stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
-    # Sorted by rank, rows of a rank as they lie: numpy sorts small integers in two passes.
-    rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
-    for rank, (start, stop) in enumerate(pairwise(stops)):
-        rank_of[order[start:stop]] = rank
-    return Partition(stops, pieces, np.argsort(rank_of, kind="stable"))
+        with stage("hash", nbytes_of(X)):
+            prints = fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:])))
+    with stage("order", prints.nbytes):
+        order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
+        stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
+        # Sorted by rank, rows of a rank as they lie: numpy sorts small integers in two passes.
+        rank_of = np.empty(n_rows, np.uint16 if n_ranks < 2**16 else np.int64)
+        for rank, (start, stop) in enumerate(pairwise(stops)):
+            rank_of[order[start:stop]] = rank
+        return Partition(stops, pieces, np.argsort(rank_of, kind="stable"))
 
 
 def pack_for_threads(
@@ -167,8 +170,9 @@ def pack_for_threads(
         What `pack` has returned for each rank.
     """
     if n_ranks == 1:
-        return [pack([partition_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
-    with ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
+        with stage("pack"):
+            return [pack([partition_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
+    with stage("pack"), ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
         whole = readable(rows[0]) if by_index and seed is not None else None
         prints = None if whole is None else _fingerprints(whole, n_ranks, threads)
         partition = partition_rows(rows[0], rows[2], n_ranks, seed=seed, prints=prints)
@@ -181,7 +185,8 @@ def pack_for_threads(
             y, weights = (None if column is None else column[mine] for column in rows[1:])
             return pack([(chosen, y, weights)], rank)
 
-        return list(threads.map(share, range(n_ranks)))
+        packing = [threads.submit(carried(share, leads=rank == 0), rank) for rank in range(n_ranks)]
+        return [packed.result() for packed in packing]
 
 
 def _fingerprints(whole: Piece, n_parts: int, threads: ThreadPoolExecutor) -> Words:
@@ -192,7 +197,8 @@ def _fingerprints(whole: Piece, n_parts: int, threads: ThreadPoolExecutor) -> Wo
         start, stop = split(whole.n_rows, n_parts, part)
         whole.part(start, stop).add_fingerprints(prints[start:stop])
 
-    list(threads.map(add, range(n_parts)))
+    with stage("hash", whole.nbytes):
+        list(threads.map(add, range(n_parts)))
     return prints
 
 

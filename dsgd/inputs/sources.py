@@ -17,11 +17,12 @@ import numpy as np
 
 from dsgd.errors import InvalidDataError, MemoryLimitError, PartitionMismatchError
 from dsgd.inputs.asked import Spread
-from dsgd.inputs.blocks import make_block
+from dsgd.inputs.blocks import make_block, nbytes_of
 from dsgd.inputs.frames import column_values
 from dsgd.inputs.partition import Partition, partition_rows
 from dsgd.inputs.spool import spool
 from dsgd.runtime.memory import refuse
+from dsgd.stages import stage
 
 if TYPE_CHECKING:
     from distributed import Client, Future
@@ -209,7 +210,7 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
     places = [address for address, n in threads for _ in range(min(n, spread.ranks_per_worker or n))]
     n_ranks, pieces = spread.n_ranks or len(places), spread.pieces
     if spread.on_disk:
-        pieces = max(pieces, -(-_nbytes(X) // (n_ranks * _PART_BYTES)))
+        pieces = max(pieces, -(-nbytes_of(X) // (n_ranks * _PART_BYTES)))
     partition = partition_rows(X, sample_weight, n_ranks, pieces=pieces, seed=spread.seed)
     futures: list[Any] = [None] * partition.n_blocks
     last: list[Any] = []
@@ -218,7 +219,8 @@ def scatter_rows(client: Client, X: Any, y: Any, sample_weight: Any, spread: Spr
         futures[k] = scatter_block(client, X, y, sample_weight, partition, k, workers, on_disk=spread.on_disk)
         if spread.on_disk:
             # A block that is not on disk yet is in memory, here and there.
-            settle(client, last)
+            with stage("hand over"):
+                settle(client, last)
             last = [futures[k]]
     return futures, partition
 
@@ -241,9 +243,11 @@ def scatter_block(
     Future
         The block.
     """
-    block = partition.block((X, y, sample_weight), k)
-    # Keys by content would cost a pass over all rows, and blocks that are equal would share one.
-    [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
+    with stage("hand over") as it:
+        block = partition.block((X, y, sample_weight), k)
+        it.nbytes = nbytes_of(*block)
+        # Keys by content would cost a pass over all rows, and blocks that are equal would share one.
+        [future] = client.scatter([block], workers=workers, direct=_reaches_workers(client), hash=False)
     return client.submit(spool, future, workers=workers, pure=False) if on_disk else future
 
 
@@ -255,10 +259,6 @@ def settle(client: Client, futures: Sequence[Future]) -> None:
         await asyncio.gather(*(future.exception() for future in futures), return_exceptions=True)
 
     client.sync(settled)
-
-
-def _nbytes(X: Any) -> int:
-    return int(X.data.nbytes + X.indices.nbytes if hasattr(X, "indptr") else X.nbytes)
 
 
 def _reaches_workers(client: Client) -> bool:

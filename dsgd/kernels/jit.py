@@ -10,6 +10,8 @@ from typing import Any
 from numba import njit
 from numba.core import event
 
+from dsgd.stages import stage
+
 __all__ = ["kernel", "scalar"]
 
 #: Compiles a small function that kernels call; LLVM inlines it. It has no entry in the cache of its own: a kernel's
@@ -25,6 +27,7 @@ class _FirstUse(event.Listener):
 
     def __init__(self) -> None:
         self._is_said = False
+        self._stages: list[stage] = []
 
     def on_start(self, event: Any) -> None:
         """Look at a kernel that is about to be compiled."""
@@ -33,9 +36,12 @@ class _FirstUse(event.Listener):
             logging.getLogger("dsgd").warning(
                 "compiling kernels of dsgd for this machine: a few seconds, once; they are kept on disk."
             )
+        # Numba compiles one at a time, and what that calls inside it.
+        self._stages.append(stage("kernels").__enter__())
 
     def on_end(self, event: Any) -> None:
-        """Do nothing."""
+        """Look at a kernel that is compiled, or failed to be."""
+        self._stages.pop().__exit__()
 
 
 event.register("numba:compile", _FirstUse())
@@ -49,12 +55,23 @@ def kernel(function: Callable[..., Any]) -> Any:
     compiled function that it calls.
     """
     dispatcher = _compile(function)
+    dispatcher._cache.load_overload = _staged(dispatcher._cache.load_overload)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
         files = sorted(_files | _files_called(function))
         stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
         cache_file._source_stamp = (cache_file._source_stamp, stamp)
     return dispatcher
+
+
+def _staged(load: Callable[..., Any]) -> Callable[..., Any]:
+    """Return what loads a kernel from disk, as a stage of the fit."""
+
+    def staged(*args: Any) -> Any:
+        with stage("kernels"):
+            return load(*args)
+
+    return staged
 
 
 def _files_called(function: Any) -> frozenset[Path]:

@@ -31,6 +31,11 @@ class AbstractRows(ABC):
     def n_rows(self) -> int:
         """How many rows an epoch visits."""
 
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes that an epoch reads, where they are known; else 0."""
+
     @abstractmethod
     def rows(self, start: int, stop: int) -> Self:
         """Return rows start..stop as views, for a thread that shares the memory of the others."""

@@ -45,6 +45,11 @@ class DensePiece:
         """Rows of the piece."""
         return int(self.X.shape[0])
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        return int(self.X.nbytes)
+
     def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
         """Return the rows as a shard, not copied."""
         return Shard(self.X, None, None, targets, weights, n_features)
@@ -87,6 +92,12 @@ class SparsePiece:
     def n_rows(self) -> int:
         """Rows of the piece."""
         return int(self.indptr.shape[0]) - 1
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its rows."""
+        n_entries = int(self.indptr[-1] - self.indptr[0])
+        return n_entries * (self.values.itemsize + self.indices.itemsize) + self.indptr.nbytes
 
     def as_shard(self, targets: FloatVector, weights: FloatVector, n_features: int) -> Shard:
         """Return the rows as a shard, not copied."""
@@ -148,6 +159,11 @@ class Selection:
     def n_rows(self) -> int:
         """Rows of the selection."""
         return int(self.index.shape[0])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what is read of the rows to know their fingerprints: nothing, they are known."""
+        return 0
 
     @property
     def shape(self) -> tuple[int, int]:

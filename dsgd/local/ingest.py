@@ -21,6 +21,7 @@ from dsgd.local.mapped import MappedFile, mapped_bytes
 from dsgd.local.order import Words, visits, walking_order
 from dsgd.local.shard import Shard
 from dsgd.local.windows import WINDOW_BYTES, Windows
+from dsgd.stages import stage
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["ShardBuilder", "concat_blocks", "make_shard"]
@@ -103,28 +104,32 @@ class ShardBuilder:
         self._weights.append(n_rows if sample_weight is None else as_weights(sample_weight, n_rows))
         if not (self.shuffle or self.sparse):
             return
-        for piece in cut(X, self.dtype, sparse=self.sparse):
-            self._lengths.append(piece.lengths())
-            if self.shuffle:
-                prints = np.zeros(piece.n_rows, np.uint64)
-                piece.add_fingerprints(prints)
-                self._prints.append(prints)
+        with stage("hash") as it:
+            for piece in cut(X, self.dtype, sparse=self.sparse):
+                self._lengths.append(piece.lengths())
+                if self.shuffle:
+                    prints = np.zeros(piece.n_rows, np.uint64)
+                    piece.add_fingerprints(prints)
+                    self._prints.append(prints)
+                    it.nbytes += piece.nbytes
 
     def place(self, X: Any) -> None:
         """Copy the rows of the next block to their places; blocks come as they did before."""
-        for piece in cut(_matrix(X), self.dtype, sparse=self.sparse):
-            if self._shard is None:
-                self._arrange(piece)
-            self._copy(piece)
-        if self._shard is not None and self._shard.mapping is not None:
-            self._shard.mapping.release()
+        with stage("pack"):
+            for piece in cut(_matrix(X), self.dtype, sparse=self.sparse):
+                if self._shard is None:
+                    self._arrange(piece)
+                self._copy(piece)
+            if self._shard is not None and self._shard.mapping is not None:
+                self._shard.mapping.release()
 
     def finish(self) -> Shard:
         """Return the shard."""
         if self._shard is None:
             self._arrange(None)
         if self._windows is not None and self._order is not None:
-            self._windows.settle(self._order)
+            with stage("pack"):
+                self._windows.settle(self._order)
         self._order = self._place = self._source = self._windows = None
         shard, self._shard = self._shard, None
         if shard is None:
@@ -138,7 +143,9 @@ class ShardBuilder:
         if not all(isinstance(w, int) for w in self._weights):
             weighted = visits(np.concatenate([np.ones(w) if isinstance(w, int) else w for w in self._weights]))
         if self.shuffle:
-            self._order = walking_order(np.concatenate(self._prints), targets, weighted, self.seed)
+            prints = np.concatenate(self._prints)
+            with stage("order", prints.nbytes + targets.nbytes):
+                self._order = walking_order(prints, targets, weighted, self.seed)
         self._targets, self._weights, self._prints, self._lengths = [], [], [], []
         if weighted is not None:
             self._source = weighted[0]
@@ -152,7 +159,9 @@ class ShardBuilder:
         if walk is None and self.folder is None and self._n_blocks == 1 and _fits_directly(piece):
             self._shard = piece.as_shard(targets, weights, self.n_features)
             return
-        self._shard = self._room(targets, weights, lengths)
+        with stage("pack") as it:
+            self._shard = self._room(targets, weights, lengths)
+            it.nbytes = self._shard.nbytes
         if self._shard.mapping is not None and self.shuffle and self._shard.nbytes > self.window_bytes:
             self._windows = Windows(self._shard, self.window_bytes)
         if self._order is not None:

@@ -13,6 +13,7 @@ from dsgd.comm.abort import AbortFlag
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
+from dsgd.stages import Stage
 
 __all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram"]
 
@@ -177,12 +178,15 @@ class GangResult:
         One entry for each time the gang was formed anew: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"`` or
         ``"joined"``), ``rank``, ``worker`` and ``host`` of the cause, ``ranks`` afterwards, ``blocks_lost`` and
         ``rows_lost`` (None where rows were not known), and ``seconds`` from the notice until the ranks began again.
+    stages : sequence of Stage
+        What the workers have spent since the gang was last formed; nothing where ranks are threads of this process.
     """
 
     value: Any
     stats: Sequence[dict[str, Any]]
     ledger: Ledger
     recoveries: Sequence[dict[str, Any]] = ()
+    stages: Sequence[Stage] = ()
 
     @property
     def report(self) -> dict[str, Any]:

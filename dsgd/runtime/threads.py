@@ -22,6 +22,7 @@ from dsgd.ledger import Ledger, RankLedger
 from dsgd.runtime.pools import count_cores, limit_pools
 from dsgd.runtime.progress import heeding
 from dsgd.runtime.rank import GangResult, Mail, Rank, RankProgram, Server
+from dsgd.stages import carried, stage
 
 __all__ = ["ThreadGang", "peak_rss_bytes", "root_cause", "run_on_threads", "run_threads"]
 
@@ -96,7 +97,8 @@ def run_on_threads(
             with limit_pools(n_threads) if size > 1 else contextlib.nullcontext():
                 values[number] = program(rank, data[number], *args)
 
-    run_threads(work, range(gang.n_ends), abort)
+    with stage("train"):
+        run_threads(work, range(gang.n_ends), abort)
     gang.raise_first()
     stats = [
         {
@@ -195,6 +197,8 @@ def peak_rss_bytes() -> int:
 def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortFlag, *, apart: bool = False) -> None:
     """Call `work` for every rank, the first in this thread and the others in theirs; return when all have ended.
 
+    What the first spends on stages (`dsgd.stages`) is what this thread does.
+
     Parameters
     ----------
     work : callable
@@ -207,7 +211,11 @@ def run_threads(work: Callable[[int], None], ranks: Sequence[int], abort: AbortF
         Leave this thread free of ranks, and give the first one a thread as well.
     """
     here = 0 if apart else 1
-    threads = [threading.Thread(target=work, args=(r,), name=f"dsgd-rank-{r}", daemon=True) for r in ranks[here:]]
+    threads = [
+        threading.Thread(target=carried(work, leads=k == 0), args=(r,), name=f"dsgd-rank-{r}", daemon=True)
+        for k, r in enumerate(ranks)
+        if k >= here
+    ]
     started = []
     try:
         for thread in threads:

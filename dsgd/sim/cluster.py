@@ -30,6 +30,7 @@ from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
 from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.sim.turns import Turns
+from dsgd.stages import stage
 
 __all__ = ["SimulatedCluster"]
 
@@ -154,7 +155,7 @@ class SimulatedCluster:
 
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.
-        with limit_pools(1):
+        with limit_pools(1), stage("train"):
             run_threads(work, range(gang.n_ends), gang.abort)
         gang.raise_first()
         stats = [

@@ -31,6 +31,7 @@ from dsgd.runtime.threads import run_on_threads
 from dsgd.runtime.train import TrainJob, TrainResult, train
 from dsgd.runtime.train.serving import mail_for
 from dsgd.sim import SimulatedCluster
+from dsgd.stages import stage
 from dsgd.sync import AbstractStrategy
 from dsgd.torch.fingerprint import fingerprint
 from dsgd.torch.flat import FlatModule
@@ -147,8 +148,10 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             X = np.arange(self._count_ranks(), dtype=np.int64)[:, None]
         n_parts = 0 if supervised else len(X)
         if not self._uses_cluster(X):
-            block = self._check_rows(X, y)
-            summaries = [self._look(block, supervised=supervised)]
+            with stage("check") as it:
+                block = self._check_rows(X, y)
+                summaries = [self._look(block, supervised=supervised)]
+                it.nbytes = summaries[0].nbytes
             packer, job = self._plan(summaries, template, seed, n_parts)
             n = self._n_threads()
             # Numbers of parts stay in their order, one to a rank.
@@ -242,15 +245,14 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         self.n_iter_ = result.n_iter
         self.history_ = History(_line(vars(record), early=self.early_stopping) for record in result.history)
         self.sync_history_ = result.periods
-        self.ledger_ = gang.ledger
-        self.fit_report_ = {
-            **gang.report,
-            "strategy": repr(self._strategy()),
-            "n_params": len(result.params),
-            "elapsed_s": elapsed_s,
-            "epochs": [dict(vars(record)) for record in result.history],
-            "converged": result.converged,
-        }
+        self._take_report(
+            gang,
+            strategy=repr(self._strategy()),
+            n_params=len(result.params),
+            elapsed_s=elapsed_s,
+            epochs=[dict(vars(record)) for record in result.history],
+            converged=result.converged,
+        )
         if result.note:
             warnings.warn(result.note, RuntimeWarning, stacklevel=3)
 

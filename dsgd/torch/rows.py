@@ -53,6 +53,11 @@ class TensorRows(AbstractRows):
         """How many rows an epoch visits."""
         return len(self.inputs)
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes of inputs and targets; of a dataset they are not known."""
+        return 0 if self.targets is None else int(self.inputs.nbytes + self.targets.nbytes)
+
     def rows(self, start: int, stop: int) -> Self:
         """Return rows start..stop; tensors are views, and of a dataset the others are left out."""
         if self.targets is None:

@@ -355,13 +355,12 @@ class AbstractKernelSVM(AbstractKernelMachine):
             program, *more = self._program
             gang = blocks.run(Work(program, packer, (model, *more), numbered=True), self._terms(self._listener()))
         self.__dict__.update(gang.value)
-        self.ledger_ = gang.ledger
-        self.fit_report_ = {
-            **gang.report,
-            "elapsed_s": time.perf_counter() - begin,
-            "rounds": sum(record.event == "block" for history in self.elimination_history_ for record in history),
-            "converged": self.converged_,
-        }
+        self._take_report(
+            gang,
+            elapsed_s=time.perf_counter() - begin,
+            rounds=sum(record.event == "block" for history in self.elimination_history_ for record in history),
+            converged=self.converged_,
+        )
         self._warn_if_open(int(np.sum(self.n_iter_)))
 
     def _check_classes(self, classes: AnyArray) -> AnyArray:

@@ -207,13 +207,12 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             )
             gang = blocks.run(Work(train_linear, packer, (job,)), self._terms(self._listener()))
         result: LinearResult = gang.value
-        self.ledger_ = gang.ledger
-        self.fit_report_ = {
-            **gang.report,
-            "elapsed_s": time.perf_counter() - begin,
-            "converged": all(solution.converged for solution in result.solutions),
-            "certificates": [asdict(record) for record in result.history],
-        }
+        self._take_report(
+            gang,
+            elapsed_s=time.perf_counter() - begin,
+            converged=all(solution.converged for solution in result.solutions),
+            certificates=[asdict(record) for record in result.history],
+        )
         return result.solutions
 
     def to_sklearn(self) -> Any:

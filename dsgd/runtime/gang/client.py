@@ -14,6 +14,7 @@ from typing import Any, Final
 from distributed import Client, LocalCluster, get_worker, worker_client
 
 from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidParameterError
+from dsgd.stages import stage
 
 __all__ = ["QUIET_WORKER", "client_for", "client_of", "close_own_cluster", "connect_client"]
 
@@ -86,7 +87,8 @@ class _OwnCluster:
                 if is_ours:
                     self._close()
                 held = ExitStack()
-                self._client = held.enter_context(_started())
+                with stage("connect"):
+                    self._client = held.enter_context(_started())
                 self._held, self._pid = held, os.getpid()
                 _log.warning(
                     "no client=...: started %d worker processes on this machine. They serve every fit without a client "

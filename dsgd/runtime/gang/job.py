@@ -28,6 +28,7 @@ from dsgd.runtime.versions import check_versions
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Pack, run_member
 from dsgd.runtime.worker.timers import servers_here, slow_timers
 from dsgd.runtime.worker.wires import WireOptions
+from dsgd.stages import stage
 from dsgd.validation import check_number
 
 if TYPE_CHECKING:
@@ -181,14 +182,16 @@ def run_on_cluster(
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     orders = _Orders(cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given), algorithm, wires, mail)
-    check_versions(client)
-    register(client)
+    with stage("connect"):
+        check_versions(client)
+        register(client)
     title = title or str(getattr(program, "__name__", type(program).__name__))
     session = Session(client, timeout_s, on_event, hung_after_s, title)
     recovery = Recovery(session, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     try:
         outcomes = _outcomes(session, recovery, rows, orders, queue_timeout_s)
-        session.leave()
+        with stage("gather"):
+            session.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
         session.break_off(f"the client stopped it ({type(error).__name__})")
@@ -199,7 +202,8 @@ def run_on_cluster(
         elapsed_s=time.perf_counter() - began,
         workers=[str(entry["worker"]) for entry in stats],
     )
-    return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events)
+    stages = [found for o in outcomes for found in o.stages]
+    return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events, stages)
 
 
 @dataclass(frozen=True)
@@ -220,8 +224,10 @@ def _outcomes(
     while True:
         plan: Plan | None = None
         try:
-            plan = _admitted(session, recovery, blocks, queue_timeout_s)
-            return _train(session, recovery, plan, blocks, orders)
+            with stage("plan"):
+                plan = _admitted(session, recovery, blocks, queue_timeout_s)
+            with stage("workers"):
+                return _train(session, recovery, plan, blocks, orders)
         except GangError as error:
             recovery.heed(error, plan)
 

@@ -35,6 +35,11 @@ class TrainData:
         """Rows to train on."""
         return self.shard.n_rows
 
+    @property
+    def nbytes(self) -> int:
+        """Bytes that an epoch of training reads."""
+        return self.shard.nbytes
+
     def cut(self, n: int) -> list[TrainData]:
         """Return the rows of n ranks that are threads of one process: views, of consecutive rows."""
         held_out = self.validation

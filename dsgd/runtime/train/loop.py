@@ -23,6 +23,7 @@ from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run, begin_run
 from dsgd.runtime.train.serving import begin_servers
 from dsgd.runtime.train.snapshots import SnapshotSchedule
+from dsgd.stages import stage
 from dsgd.sync import AnytimeSGD, Hogwild
 from dsgd.sync.base import AbstractUnderWay
 from dsgd.sync.server import AbstractServerStrategy
@@ -59,17 +60,20 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         snapshots, note = _take_up_state(run)
         epoch_end = EpochEnd(run, snapshots, watch)
         resumed, ended = note is not None, at.stop_rule.stopped
-        while at.epoch < job.max_iter and not ended:
-            n_rounds = _run_epoch(run, rounds, snapshots, resumed=resumed)
-            ended = epoch_end.end(rounds, n_rounds)
-            resumed = False
-        left = None if job.leaves is None else leave(rank, job, at, run.rows)
-        averaged, n_averaged = bring_together(run, at.params)
-        if isinstance(job.strategy, AbstractUnderWay):
-            rank.ledger.begin_round("collect")
-            job.strategy.leave(rank.group, at.vector, at.strategy)
-            rank.ledger.end_round()
-        settle(run, is_last=True)
+        with stage("train") as it:
+            while at.epoch < job.max_iter and not ended:
+                n_rounds = _run_epoch(run, rounds, snapshots, resumed=resumed)
+                ended = epoch_end.end(rounds, n_rounds)
+                resumed = False
+                it.nbytes += data.nbytes
+        with stage("gather"):
+            left = None if job.leaves is None else leave(rank, job, at, run.rows)
+            averaged, n_averaged = bring_together(run, at.params)
+            if isinstance(job.strategy, AbstractUnderWay):
+                rank.ledger.begin_round("collect")
+                job.strategy.leave(rank.group, at.vector, at.strategy)
+                rank.ledger.end_round()
+            settle(run, is_last=True)
     return TrainResult(
         at.params,
         averaged,

@@ -23,6 +23,7 @@ from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
 from dsgd.runtime.train.walk import Walk
 from dsgd.runtime.train.weighing import EpochWeights
+from dsgd.stages import stage
 from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
 from dsgd.sync.compression import acts_alone
 from dsgd.types import FloatVector
@@ -106,7 +107,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
 
     rank.ledger.begin_round("setup")
     vector = params if dual is None else dual.vector
-    fused = _load_kernels(rank, job, data.shard, walk, params, vector, state, gradient)
+    with stage("kernels"):
+        fused = _load_kernels(rank, job, data.shard, walk, params, vector, state, gradient)
     rows = _count_rows(rank, data, job)
     rank.ledger.end_round()
 

@@ -27,6 +27,7 @@ from distributed.utils_comm import gather_from_workers
 from dsgd.comm.abort import AbortFlag
 from dsgd.errors import AbortedError, GangTimeoutError
 from dsgd.runtime.memory import KEPT_SHARE
+from dsgd.stages import stage
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -78,7 +79,10 @@ class HeldBlocks(Sequence[Any]):
             return [self[k] for k in range(*index.indices(len(self)))]
         index = range(len(self))[index]
         self._abort.check()
-        return self._kept[index] if index in self._kept else self._fetch(index)
+        if index in self._kept:
+            return self._kept[index]
+        with stage("fetch", self._nbytes[index]):
+            return self._fetch(index)
 
     def __iter__(self) -> Iterator[Any]:
         return (self[k] for k in range(len(self)))

@@ -39,6 +39,7 @@ from dsgd.runtime.worker.rendezvous import SchedulerLink, meet
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
+from dsgd.stages import Stage, recorded, recording, stage
 
 if TYPE_CHECKING:
     from distributed import Worker
@@ -129,15 +130,18 @@ class MemberOutcome:
         One per rank; see `GangResult`.
     records : list of RankRecords
         The accounts of the ranks and of the servers.
+    stages : list of Stage
+        What this worker has spent.
     """
 
     ok: bool
     value: bytes
     stats: list[dict[str, Any]]
     records: list[RankRecords]
+    stages: list[Stage]
 
 
-_NOTHING = MemberOutcome(False, b"", [], [])
+_NOTHING = MemberOutcome(False, b"", [], [], [])
 
 
 def kept_blocks(job_id: str, token: bytes, dask_worker: Worker) -> tuple[int, ...] | None:
@@ -173,7 +177,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
     link = SchedulerLink(worker, fence)
     link.started()
     failures = _Failures(link, job)
-    with contextlib.ExitStack() as cleanup:
+    with contextlib.ExitStack() as cleanup, recording():
         try:
             outcome = _Member(task, worker, job, link, failures).run(cleanup)
             if outcome.ok:
@@ -244,9 +248,11 @@ class _Member:
         """Pack the rows, meet the other members, run the ranks and servers of this one; say how it went."""
         job, ranks = self._job, self._task.ranks
         job.abort.check()
-        data = self._pack_rows()
+        with stage("pack"):
+            data = self._pack_rows()
         job.abort.check()
-        ends = self._meet(cleanup)
+        with stage("meet"):
+            ends = self._meet(cleanup)
         values: list[Any] = [None] * len(ranks)
 
         def work(number: int) -> None:
@@ -258,7 +264,7 @@ class _Member:
 
         # Dask's profiler walks the stack of the thread that runs a task a hundred times a second, and keeps the
         # interpreter meanwhile: of a rank it took an eighth of its time.
-        with keep_freed_memory(), slow_timers([self._worker]):
+        with stage("train"), keep_freed_memory(), slow_timers([self._worker]):
             run_threads(work, list(ends.ledgers), job.abort, apart=True)
         if self._failures.are_told:
             return _NOTHING
@@ -270,6 +276,7 @@ class _Member:
             cloudpickle.dumps(values[0]) if is_first else b"",
             self._stats(data, ends),
             [ledger.records() for ledger in ends.ledgers.values()],
+            recorded(self._task.worker),
         )
 
     def _pack_rows(self) -> Sequence[Any]:
