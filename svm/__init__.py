@@ -1,4 +1,4 @@
-"""Support vector machines solved exactly: to a duality gap over all rows, computed in float64."""
+"""Support vector machines, solved to a duality gap proven over all rows in float64."""
 
 if __name__ != "dsgd.svm":  # a folder named svm on sys.path would hide LIBSVM's module and load this one twice
     raise ImportError("this folder installs as dsgd.svm: run `pip install -e .` and `import dsgd.svm`")

@@ -1,4 +1,4 @@
-r"""Safe screening for linear SVMs: dual variables that the final certificate proves to sit at a bound, or at zero.
+r"""Safe screening for linear SVMs: dual variables that the final certificate proves.
 
 With w the weights, v the combination of rows by the dual variables, and G the duality gap, the optimum lies within √(G
 − ¼ ‖w − v‖²) of ½ (w + v): the ball of `dsgd.svm.certify.screening`, which needs P to be 1-strongly convex in w and the

@@ -1,4 +1,4 @@
-r"""Safe screening: samples whose dual variable is proven to sit at a bound at the optimum, from any pair of points.
+r"""Safe screening for kernel SVMs: dual variables proven to be at a bound at every optimum.
 
 Problem: minimise over α ½ ‖w_α‖² + p'α with 0 ≤ α ≤ C and y'α = Δ, w_α = Σ y_i α_i φ_i; −D(α) is this value. It is the
 dual of

@@ -1,4 +1,4 @@
-r"""Finishing on one rank: the rows that still move are brought to rank 0, and coordinate descent ends there.
+r"""Finishing a linear SVM on rank 0, with the few rows whose variables still change.
 
 Problem: the dual of `dsgd.svm.linear_solver.problem` on the rows of a gang, near its solution. Most variables sit at an
 end of their interval, or at zero, and are pushed outwards: they stay, and so only enter through ``w = sum b_i x_i``.

@@ -1,4 +1,4 @@
-"""A kernel SVM fitted by all ranks of a gang together: each runs the estimator's own training on its rows.
+"""A kernel SVM on a cluster: every rank runs the estimator's training on its own rows.
 
 What is O(n), targets, weights and coefficients, is gathered once, so every rank computes bounds, duals and thresholds
 as one process does. What needs features is asked of a `Gang` here: equal rows (merged where they lie), gamma and the

@@ -1,4 +1,4 @@
-r"""Linear SVMs on the ranks of a gang: the program that every rank runs on its rows.
+r"""A linear SVM on a cluster: the program that every rank runs.
 
 Problem: `dsgd.svm.linear_solver.problem`, with the rows divided among ranks and one or several outputs. What the ranks
 share is the weights, ``w = sum b_i x_i`` over all rows; dual variables stay with their rows. What travels is sums over

@@ -1,4 +1,4 @@
-"""What a fitted kernel SVM proves about its training rows: which coefficients are those of every exact optimum."""
+"""The coefficients that a fitted kernel SVM proves for every optimum."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the training of kernel SVMs shares: checks, the choice of precision, one problem solved, alone or by a gang."""
+"""Training shared by all kernel SVMs: checks, precision, one problem solved locally or on a cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A fitted kernel SVM: support vectors, coefficients, and the sums of kernel values that predictions are made of."""
+"""A fitted kernel SVM: support vectors, coefficients and decision values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the linear SVMs share: checks, rows, threads or a cluster, the fitted certificate, prediction."""
+"""Training and prediction shared by the linear SVMs."""
 
 from __future__ import annotations
 

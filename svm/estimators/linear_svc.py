@@ -1,4 +1,4 @@
-"""Linear support vector classification."""
+"""`LinearSVC`: linear support vector classification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear support vector regression."""
+"""`LinearSVR`: linear support vector regression."""
 
 from __future__ import annotations
 

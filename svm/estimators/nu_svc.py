@@ -1,4 +1,4 @@
-"""Support vector classification with kernels, by a share of margin errors.
+"""`NuSVC`: kernel support vector classification with a bound on the share of margin errors.
 
 The dual of a pair of classes is min ½ α'Qα over 0 ≤ α_i ≤ w_i with Σα = s for either class. LIBSVM takes s = ν Σw / 2,
 which must not be more than the weight of the lighter class. The sums are fixed each, so there are two groups of

@@ -1,4 +1,4 @@
-"""Support vector regression with kernels, by a share of rows outside of the tube.
+"""`NuSVR`: kernel support vector regression with a bound on the share of rows outside the tube.
 
 The dual is that of `dsgd.svm.SVR` without ε: minimise ½ β'Kβ − z'β over β = α − α*, 0 ≤ α, α* ≤ C_i, with Σα = Σα* =
 ν ΣC_i / 2. The sums are fixed each, so there are two groups of variables, each with its threshold: the tube runs from

@@ -1,4 +1,4 @@
-"""Rows that are no vectors, such as texts: a callable kernel compares them, all at once as in scikit-learn.
+"""Rows that are not vectors, such as texts, for kernel functions.
 
 Blocks of rows are for arrays. Of objects a kernel may want to see the whole set, and comparing them costs more than a
 matrix of their values holds; so the values of all pairs are computed once, and the machine is that of a given matrix.

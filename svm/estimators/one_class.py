@@ -1,4 +1,4 @@
-"""The support of a distribution by a kernel SVM: novelty and outlier detection."""
+"""`OneClassSVM`: novelty and outlier detection with kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the kernel classifiers share: one problem per pair of classes, coefficients laid out as in scikit-learn, votes.
+"""Training shared by the kernel classifiers: one problem per pair of classes, and their votes.
 
 Pairs are solved side by side where there are as many as threads. Of pair (a, b), a before b, positive means class a;
 with two classes positive means the second, as everywhere in scikit-learn.

@@ -1,4 +1,4 @@
-"""Predictions of kernel classifiers: a machine for each pair of classes, their votes, and probabilities made of all."""
+"""Prediction of kernel classifiers from pairs of classes: votes and probabilities."""
 
 from __future__ import annotations
 

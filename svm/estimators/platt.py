@@ -1,4 +1,4 @@
-"""Class probabilities from the scores of pairs of classes: a sigmoid for each pair, then one answer for all of them.
+"""Class probabilities by Platt scaling: a sigmoid per pair of classes, combined over all pairs.
 
 **Sigmoid.** With scores f of one pair, positive for its first class, P(first | f) = 1/(1 + exp(A f + B)). A and B
 minimise the cross-entropy against targets drawn in from 0 and 1, (n₊ + 1)/(n₊ + 2) and 1/(n₋ + 2). Scores of rows that

@@ -1,4 +1,4 @@
-"""What kernel SVMs of one problem share: one dual solved, its coefficients dealt out to the rows."""
+"""Training shared by kernel SVMs that solve a single problem."""
 
 from __future__ import annotations
 

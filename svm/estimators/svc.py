@@ -1,4 +1,4 @@
-"""Support vector classification with kernels."""
+"""`SVC`: kernel support vector classification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Support vector regression with kernels."""
+"""`SVR`: kernel support vector regression."""
 
 from __future__ import annotations
 

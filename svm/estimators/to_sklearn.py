@@ -1,4 +1,4 @@
-"""From a fitted SVM of dsgd to the estimator of scikit-learn that predicts the same."""
+"""Conversion of a fitted SVM to scikit-learn's estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The exact solver of kernel SVMs: one dual problem in, one solution and its gap out.
+"""The exact solvers of kernel SVMs: a dual problem in, a solution and its gap out.
 
 `problem` has the types that everything here speaks in. `direct` solves what is small, `class_pairs` the small pairs of
 many classes, `block` what is not small: blocks of violating variables, each solved by `smo`; `elimination` and

@@ -1,4 +1,4 @@
-"""The exact solver: blocks of violating variables, one product per block, elimination, and a proof of the gap.
+"""The block solver: working sets of violating variables, elimination, and a proof of the gap.
 
 It minimises ½ α'Qα + p'α over 0 ≤ α ≤ C with y'α fixed (for ν-SVMs: fixed for each sign), Q_ij = y_i y_j K_ij. With
 u = K(yα) by sample and f = u + y·p by variable, α is optimal within tol when max f over I_low − min f over I_up

@@ -1,4 +1,4 @@
-"""Many small pairs of classes: what they share is computed once, and each is solved by one call.
+"""Many small pairs of classes: shared kernel values, and one compiled call per pair.
 
 The rows of all classes are made ready together, those of a class one after another, so that the columns of a pair are
 two stretches of them. Where classes are many, values within a class serve all of its pairs; values between two classes

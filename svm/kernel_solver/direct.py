@@ -1,4 +1,4 @@
-"""Small problems, as most pairs of many classes are: kernel rows of the samples that matter are computed once and kept.
+"""The direct solver of small problems: kernel rows of the relevant samples are computed once and kept.
 
 Most samples of a pair are never looked at closely. The solver holds members, whose rows over all samples lie in memory
 in float64. A round takes as new members the samples that violate optimality most, solves the problem of all members to

@@ -1,4 +1,4 @@
-r"""The duality gap of a kernel machine: how far its dual objective may be from the optimum.
+r"""The duality gap of a kernel SVM.
 
 Problem: for the dual of `dsgd.svm.kernel_solver.block`, min ½ α'Qα + p'α over 0 ≤ α ≤ C with the sum of yα fixed in
 each group, the primal has the same w and one free threshold b for each group. With f = K(yα) + y·p and s_i = −y_i (f_i

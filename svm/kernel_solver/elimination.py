@@ -1,4 +1,4 @@
-"""Elimination of samples: leave out what sits at a bound and looks settled, and prove at the end that it was.
+"""Schedules of elimination: when samples at a bound are left out and brought back.
 
 A sample whose variables are at a bound can only violate optimality on one side. While its indicator f is beyond the
 extreme of the other side, it pairs with nobody and its kernel column is not needed. Every few steps such samples are

@@ -1,4 +1,4 @@
-"""K(yα) of all samples in float64: the proof that a run ends with, from what is known already.
+"""K(yα) of all samples in float64, for the proof at the end of a run.
 
 For each sample the sum is kept with the coefficients that it was computed from; to renew it takes the rows of those
 that have changed since. Samples that were looked at late in a run so cost no value again that they have had.

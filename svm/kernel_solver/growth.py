@@ -1,4 +1,4 @@
-"""Large problems from a small part: solve a few samples, bring in as many again, and so on until all are there.
+"""Large problems from few samples: solve a part, add as many samples again, and repeat.
 
 Elimination alone cannot help a run in its first half: while most variables still have to move, the extremes lie far
 apart and nothing is settled, and each of those variables costs a kernel row over all samples. Among a few samples such

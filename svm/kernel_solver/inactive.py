@@ -1,4 +1,4 @@
-"""The samples that a run of the block solver has left out: when they go, when they are renewed, which return.
+"""The samples that the block solver has left out: when they leave, are renewed and return.
 
 See `dsgd.svm.kernel_solver.elimination` for the test and the schedules. Nothing here decides whether a run is done:
 that is the proof over all samples (`dsgd.svm.kernel_solver.block`).

@@ -1,4 +1,4 @@
-r"""A linear kernel: begin where the solvers of linear machines end, and prove it as any other solution.
+r"""Starting a linear kernel from the solution of a linear solver.
 
 Problem: with k(x, z) = x'z the dual of `dsgd.svm.kernel_solver.block` is that of a linear machine of the hinge or the
 epsilon-insensitive loss whose intercept is not penalised (`dsgd.svm.linear_solver.problem`). A step on two variables

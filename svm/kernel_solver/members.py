@@ -1,4 +1,4 @@
-"""Members of a small problem, the samples whose kernel rows are held: a round of the direct solver as one kernel.
+"""A round of the direct solver, as one compiled kernel.
 
 A round takes the rows of new members in, solves the problem of all members, adds the rows of those that moved to
 u = K(yα), and picks who becomes a member next. That is one call, without the interpreter: a round of a small problem

@@ -1,4 +1,4 @@
-"""Rows that are equal in features and target become one row with the sum of their bounds, in an order of their content.
+"""Merging rows that are equal in features and target, in an order given by their content.
 
 Equal rows share their indicator, so a problem with one variable bounded by ΣC_i has the same optimum, the same gap
 and the same decision function; the variable is dealt out again, one row after the other, each up to its C_i. A row

@@ -1,4 +1,4 @@
-"""A small pair of classes from its first row to its proof, as one kernel.
+"""A small pair of classes, solved and proven by one compiled kernel.
 
 The method is that of `dsgd.svm.kernel_solver.direct`: members whose rows over all samples of the pair are held, rounds
 that take in the worst violators, and sums added up anew before the gap is believed. Of many classes most pairs take

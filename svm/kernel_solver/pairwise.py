@@ -1,4 +1,4 @@
-"""The published parallel SVM: one pair per step, its two rows broadcast, no kernel cache, eliminated samples flagged.
+"""The published parallel solver: one pair of variables per step, broadcast to all ranks.
 
 It solves the problem of `dsgd.svm.kernel_solver.block` with one variable per sample. One step
 

@@ -1,4 +1,4 @@
-"""The dual problem of a kernel SVM and what a solver returns: the types that all solvers share.
+"""The dual problem and its solution: the types that all kernel solvers share.
 
 Every solution is made by `conclude`, from the variables and K(yα) alone, so that what it says of itself does not depend
 on how it was found.

@@ -1,4 +1,4 @@
-"""Move samples between ranks when the active ones have come to lie unevenly.
+"""Moving samples between ranks when active samples are unevenly distributed.
 
 Elimination leaves some ranks with fewer active samples than others, which then wait in every round. When the largest
 count exceeds the mean by half, ranks above the mean hand samples over to those below it: features, indicators, and

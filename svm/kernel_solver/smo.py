@@ -1,4 +1,4 @@
-"""Sequential minimal optimisation of a small block: two variables at a time, second-order selection, float64.
+"""Sequential minimal optimisation of a block: two variables per step, second-order selection, float64.
 
 In the notation f = K(yα) + y·p, variable k may raise y_k α_k when it is in I_up and lower it when in I_low. The step
 takes i = argmin f over I_up and the j of I_low that maximises (f_j − f_i)²/η, η = K_ii + K_jj − 2K_ij, and moves

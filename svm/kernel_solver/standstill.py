@@ -1,4 +1,4 @@
-"""Whether a run still comes nearer to its end: a watch on the gap and on the dual objective, window by window of steps.
+"""Detection of runs without progress, from the gap and the dual objective.
 
 A run may go round, because rounding undoes what steps gain or because a given matrix is not symmetric; it then ends
 with what it has. Where the lowest gap of a window is hardly below that of the window before, and the dual objective,

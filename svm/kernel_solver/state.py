@@ -1,4 +1,4 @@
-"""Where a run of the block solver stands: variables, indicators, which samples are active, what has been counted.
+"""The state of a run of the block solver: variables, indicators, active samples, counts.
 
 Arrays named ``*_a`` hold the active samples that lie here, in the order of ``matrix.active``. The dual and `alpha` are
 known to every rank for all samples; `u` is right for those that lie here.

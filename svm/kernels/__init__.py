@@ -1,4 +1,4 @@
-"""Kernel values and what is summed of them, over the rows of one problem.
+"""Kernel values, cached kernel rows, and sums over them.
 
 `functions` has the kernels, `values` blocks of their values; `matrix` the kernel matrix of a training set, never held
 as a whole, with its `cache` of rows and its `products`; `prediction` the sums behind a decision function. `threads` is

@@ -1,4 +1,4 @@
-"""Memory of kernel caches, handed on from one problem to the next: pairs of classes, folds, points of a grid.
+"""Reuse of the memory of kernel caches by later problems: pairs of classes, folds, grid points.
 
 New memory costs a page fault for every few kilobytes that are written first. A process therefore keeps what caches have
 given back, never more than was once lent at the same time, and lends it again. What lies idle is offered to the system,

@@ -1,4 +1,4 @@
-"""The cache of kernel rows over the active samples: least recently used rows leave first, and the bound is a bound.
+"""The cache of kernel rows: bounded memory, least recently used rows are dropped first.
 
 Rows of variables that have gone to a bound leave even earlier: they are asked for again much more rarely than those of
 free ones. Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving

@@ -1,4 +1,4 @@
-"""Loops over kernel rows in a cache: added up, read as a block, packed together, stored.
+"""Compiled loops over cached kernel rows: sums, blocks, compaction, storage.
 
 A cache is one flat array: the row in slot s begins at s times the stride.
 """

@@ -1,4 +1,4 @@
-"""exp of what is not positive, in place: what most of an rbf value costs.
+"""A vectorised exponential of numbers that are not positive, for rbf kernels.
 
 Problem: where a processor has no 512-bit vectors, numpy computes exp in float64 one number at a time, which takes
 longer than the product of two rows.

@@ -1,4 +1,4 @@
-"""Kernels and their constants, and the rows of a problem made ready for them."""
+"""The kernel functions with their constants, and preparation of rows for them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernel matrix of a training set, never held as a whole: blocks, cached rows over the active samples, products.
+"""The kernel matrix, in parts: blocks, cached rows over the active samples, products.
 
 On a gang every rank has the columns of its own samples; features of the others' travel when their rows are needed.
 """

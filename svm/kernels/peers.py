@@ -1,4 +1,4 @@
-"""The ranks that solve one problem together: who holds which samples, and what they tell each other.
+"""The ranks that solve one problem together: who owns which samples, and what they exchange.
 
 What is O(n) is known to every rank: variables, bounds, which samples are active and who holds them. What is O(n d) or
 O(n²) is divided: features, indicators and cached kernel rows lie with the holder of the sample that they are columns

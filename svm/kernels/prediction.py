@@ -1,4 +1,4 @@
-"""Sums of kernel values for prediction, in float64 whatever the type of rows, a small block at a time.
+"""Decision values in float64, a small block of kernel values at a time.
 
 Problem: f(x) = Σ β_j k(x, z_j) of support vectors z_j takes terms of both signs, so what is rounded off a value is
 multiplied by ``Σ |β_j|`` before it meets the margin. Where features are large and the kernel grows with them, float32

@@ -1,4 +1,4 @@
-"""Products of the kernel matrix and a vector: renewed indicators and proofs, none of whose values are kept.
+"""Products of the kernel matrix and a vector, for indicators and proofs.
 
 On a gang targets lie on the rank that asks and sources anywhere. A value between two samples that are both targets and
 sources serves both, where the kernel is symmetric to the last bit, as one given or a function need not be: if they lie

@@ -1,4 +1,4 @@
-"""Rows made ready for products, dense or sparse: taken, cast, joined."""
+"""Dense or sparse rows prepared for products: selection, casting, joining."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The features of the samples of one problem, made ready for products in the type that is asked for.
+"""The features of the samples of a problem, prepared for products in the requested type.
 
 On a gang every rank has the features of its own samples; those of others travel when they are needed.
 """

@@ -1,4 +1,4 @@
-"""Sums of kernel values times coefficients, a small block of values at a time, which are then forgotten.
+"""Sums of kernel values times coefficients, in blocks that are not kept.
 
 Prediction and proofs are such sums. A value between two samples that both have a coefficient and want a sum serves
 both: n (n − 1) / 2 values less among n of them, up to the blocks on the diagonal.

@@ -1,4 +1,4 @@
-"""Threads of a solver: our own pool over slabs of columns, with BLAS held to one thread meanwhile.
+"""The threads of a solver: a pool over slabs of columns, with BLAS limited to one thread.
 
 Two pools that spin against each other, BLAS's and an OpenMP one, cost more than the second core brings.
 

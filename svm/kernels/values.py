@@ -1,4 +1,4 @@
-"""Blocks of kernel values: K(left rows, right rows) by one matrix product and one scalar sweep.
+"""Blocks of kernel values: one matrix product and one elementwise pass.
 
 With rbf the product yields the exponent itself. Row x is stored as (√(2γ) x, −γ‖x‖², 1); the product of a left row with
 the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred before,

@@ -1,4 +1,4 @@
-"""The exact solvers of linear SVMs: weights, duals and the gap between them.
+"""The exact solvers of linear SVMs: weights, dual variables and the gap between them.
 
 `problem` says what is minimised and certifies it, `rows` holds the rows, and `solve` picks a method: `dual_cd`,
 `newton`, or `cocoa` where several ranks hold the rows. `l1` has the solver of the L1 penalty, `crammer_singer` the

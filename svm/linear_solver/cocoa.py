@@ -1,4 +1,4 @@
-r"""CoCoA+: coordinate descent on the rows of every rank at once, one sum of the changes per round.
+r"""CoCoA+: dual coordinate descent on all ranks at once, with one sum of the changes per round.
 
 Problem: the dual of `dsgd.svm.linear_solver.problem`, its rows divided among K ranks that all know ``w = sum b_j x_j``.
 In a round, rank k changes its own variables by some d, best for

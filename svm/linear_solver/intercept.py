@@ -1,4 +1,4 @@
-r"""An intercept without a penalty, by the method of multipliers around the solvers of the penalised problem.
+r"""An unpenalised intercept, by the method of multipliers around the other solvers.
 
 Problem: `dsgd.svm.linear_solver.problem` with the weight of the constant column left out of the norm; its dual has the
 further constraint that the variables sum to zero. Round k solves a penalised problem whose penalty is centred at the

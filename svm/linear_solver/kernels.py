@@ -1,4 +1,4 @@
-"""Kernels of the linear solvers: rows against float64 weights, a pass of dual coordinate descent, a certificate.
+"""Compiled loops of the linear solvers: products, passes of coordinate descent, certificates.
 
 A row is ``values[first:last]`` with its columns in ``indices``, or None for a dense row, and one more column that holds
 `bias`, the constant of the penalised intercept (zero without one). So weights have one entry more than there are

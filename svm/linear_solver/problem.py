@@ -1,4 +1,4 @@
-r"""What a linear SVM minimises, its dual, and the gap between the two that certifies a solution.
+r"""The primal and dual objectives of a linear SVM, and the gap that certifies a solution.
 
 Weights ``w`` include the weight of the constant column, so the intercept is penalised, as in LIBLINEAR:
 

@@ -1,4 +1,4 @@
-"""The rows of a linear SVM: equal rows merged, walked in an order that only their content decides.
+"""The rows of a linear SVM: equal rows merged, in an order given by their content.
 
 Two rows of equal content and equal target add the same loss twice, so they are one row of the summed weight: the
 problem is the same and the dual has one variable less. A row of weight zero is left out. What is left is sorted by a

@@ -1,4 +1,4 @@
-"""Which solver a linear problem gets, by what it would cost.
+"""The choice of a solver for a linear problem, by predicted cost.
 
 A pass of coordinate descent reads the active rows twice. A Newton step reads all rows once and the rows with curvature
 twice per iteration of conjugate gradients, of which its preconditioner leaves a few.

@@ -1,4 +1,4 @@
-"""A grid of C and gamma on a cluster: one gang solves it all, and brings back what its estimators are made of.
+"""A grid of C and gamma on a cluster, solved by one gang.
 
 Every rank runs the ordinary fit once per gamma, whose problems are answered by chains over all C, as in one process.
 Rank 0 then hands over the solutions, which equal rows have been merged, the targets, and the rows that have a

@@ -1,4 +1,4 @@
-r"""One kernel problem at ascending costs: every solution is the start of the next, over the same kernel rows.
+r"""One kernel problem at increasing costs: every solution is the start of the next.
 
 Problem: the dual of `dsgd.svm.kernel_solver.block` at bounds f_1 C < f_2 C < ... Going from C to ρC, the variables ρα
 are feasible, leave those at a bound at their bound, and have K(y ρα) = ρ K(yα), which is known: a run begins without a

@@ -1,3 +1,3 @@
-"""The linear SVM with an L1 penalty: a proximal Newton method (`newton`) over columns (`columns`)."""
+"""Linear SVMs with an L1 penalty: a proximal Newton method (`newton`) over columns (`columns`)."""
 
 __all__: list[str] = []

@@ -1,4 +1,4 @@
-"""The columns of a linear SVM, for solvers that go from weight to weight: rows transposed, and kernels over them.
+"""The columns of a linear SVM: transposed rows, and compiled loops over them.
 
 A column is ``values[first:last]`` with the numbers of its rows in `rows`, or None for a dense column. The last column
 holds the constant of the intercept and is not stored. Values keep the type they have in the rows; everything that is
