@@ -1,4 +1,4 @@
-"""Gangs of ranks: threads of this process, or worker processes of a Dask cluster.
+"""Running a job: ranks as threads of this process, or in worker processes of a Dask cluster.
 
 What needs Dask is loaded when it is first used, so that training in this process never pays for it.
 """

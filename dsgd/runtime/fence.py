@@ -1,4 +1,4 @@
-"""What every message about a job shows."""
+"""The job and epoch that every message carries, so that messages of finished jobs are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a job fits into the memory of its workers; asked before anything moves.
+"""Whether a job fits into the memory of its workers, checked before any data move.
 
 A worker needs, beyond what it uses now (the blocks that Dask holds there included), what its blocks pack into, the
 largest of them once more while it is copied, those that come from other workers up to what is kept of them

@@ -1,4 +1,4 @@
-"""The names of the message streams between the scheduler and the workers."""
+"""The names of the message streams between scheduler and workers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Who trains what: ranks to worker processes, blocks of rows to workers.
+"""The plan of a job: ranks to worker processes, row blocks to ranks.
 
 Problem: a cluster holds blocks of rows here and there, on workers of one or several threads. A gang has one member on
 every worker process; a member runs as many ranks as its worker has threads, over one copy of its rows. Every rank

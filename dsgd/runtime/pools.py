@@ -1,4 +1,4 @@
-"""The thread pools of libraries, held down while ranks run: a gang uses the threads it was given and no more.
+"""Limiting the thread pools of BLAS, OpenMP and Numba while ranks run.
 
 Problem: BLAS, OpenMP and Numba each keep a pool of one thread per core. Four ranks on four cores that multiply matrices
 would run sixteen threads, which is slower than four and takes the cores of everybody else.

@@ -1,4 +1,4 @@
-"""Progress events of a running job, thinned out at their source, and warnings that come of them."""
+"""Progress events of a running job, limited in rate at their source, and the warnings made from them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a rank program is given, and what a gang gives back."""
+"""The arguments of a rank program, and the result of a gang."""
 
 from __future__ import annotations
 

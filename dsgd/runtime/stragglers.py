@@ -1,4 +1,4 @@
-"""Which rank is slow, from the time that every rank has spent on its rows.
+"""Detection of slow ranks from the time that each has spent on its rows.
 
 Problem: all ranks wait for the slowest one in every round, and none of them knows why: whoever waits longest does
 nothing wrong, and the one that never waits is the one to look at.

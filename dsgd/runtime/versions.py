@@ -1,4 +1,4 @@
-"""Whether every process of the cluster can run what the client sends, and takes it."""
+"""Whether all processes of a cluster have compatible versions of dsgd and its dependencies."""
 
 from __future__ import annotations
 

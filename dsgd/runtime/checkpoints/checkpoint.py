@@ -1,4 +1,4 @@
-"""Checkpoints on disk or in an object store: the state of training, written so that it can be trusted.
+"""Checkpoints in a folder or an object store: atomic, versioned and checksummed.
 
 Problem: a job of hours must survive the loss of the whole cluster; a file half written, damaged or of another job must
 never be taken for its state.

@@ -1,4 +1,4 @@
-"""The last state that the ranks of a gang had in common, kept where the rows are.
+"""Snapshots: the last state that all ranks had in common, in the memory of their workers.
 
 Problem: when a worker dies, everything that the others have computed since the start is still in their memory.
 

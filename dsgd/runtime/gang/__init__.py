@@ -1,4 +1,4 @@
-"""The side of the client: a rank program is planned, admitted, watched, and recovered where machines fail.
+"""The client's side of a job: planning, admission, watching, and recovery after failures.
 
 `job` is the whole of it, `session` the job as the scheduler knows it, `blocks` the rows it trains on; `recovery` and
 `policy` say what becomes of it when a worker is lost, `client` on which cluster it runs, `plugins` puts what it needs

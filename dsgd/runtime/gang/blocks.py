@@ -1,4 +1,4 @@
-"""The row blocks of a job: what is known of each, and getting back those that were lost with their worker."""
+"""The row blocks of a job: their sizes and places, and recovery of lost ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which Dask client a job runs on."""
+"""The Dask client on which a job runs."""
 
 from __future__ import annotations
 

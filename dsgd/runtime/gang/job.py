@@ -1,4 +1,4 @@
-"""Run a rank program as a gang on a Dask cluster: plan, admit, train, collect."""
+"""Running a rank program on a Dask cluster: plan, admit, train, collect."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Putting the plugins on a cluster: one in its scheduler, one in every worker."""
+"""Installing the scheduler plugin and the worker plugin on a cluster."""
 
 from __future__ import annotations
 

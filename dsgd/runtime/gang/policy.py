@@ -1,4 +1,4 @@
-"""What becomes of a job when a machine fails: the values of ``on_failure``."""
+"""The values of ``on_failure``: what happens to a job when a machine fails."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What becomes of a job when a machine fails: whether it goes on, on which workers and with which rows.
+"""Recovery after a failure: whether the job continues, on which workers and with which rows.
 
 Problem: the longer a job and the more its workers, the surer it is to lose one; what the others have computed is still
 there, and mostly their rows are too.

@@ -1,4 +1,4 @@
-"""A job as its client sees it: ask for workers, watch, and leave nothing behind."""
+"""A job as the client sees it: requesting workers, watching, and releasing everything at the end."""
 
 from __future__ import annotations
 

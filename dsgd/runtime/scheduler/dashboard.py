@@ -1,4 +1,4 @@
-"""The page ``/dsgd`` of the Dask dashboard: jobs, where the time of each rank goes, and how the loss falls.
+"""The page ``/dsgd`` of the Dask dashboard: jobs, time of each rank, loss.
 
 It is drawn from what the scheduler plugin knows anyway, twice a second and only while somebody looks. This file is
 loaded where the scheduler has a dashboard, and so has bokeh; a scheduler without one has no page, and nothing else

@@ -1,4 +1,4 @@
-"""What the scheduler remembers of a job for those who look at it: its last event and how its loss fell.
+"""What the scheduler keeps of a job for observers: its last event and its losses.
 
 The events themselves are handed on to the client and forgotten. A curve keeps at most a few hundred points: when it is
 full every second one is dropped and only every second one is taken from then on, so a history is small however long a

@@ -1,4 +1,4 @@
-"""What the scheduler keeps of each gang; `dsgd.runtime.scheduler.registry` says what becomes of it."""
+"""The scheduler's record of each gang, which `dsgd.runtime.scheduler.registry` maintains."""
 
 from __future__ import annotations
 

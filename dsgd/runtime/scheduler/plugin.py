@@ -1,4 +1,4 @@
-"""The plugin in the scheduler: what clients and members of gangs ask of it, and what Dask tells it.
+"""The scheduler plugin: requests of clients and members, and events of Dask.
 
 Handlers do little and, but for the waiting ones, are synchronous: they share the event loop with all of Dask.
 Calls that wait return after `wait_s` seconds at most and are asked again, so that every wait has a deadline on both

@@ -1,4 +1,4 @@
-"""The gangs of a cluster, as its scheduler knows them: queue, leases, rendezvous, failures.
+"""The registry of gangs in the scheduler: queue, leases, rendezvous, failures.
 
 Problem: Dask starts tasks one by one. A gang must start as a whole or not at all (two gangs that each hold half of
 the workers wait for ever), find its members, and stop as a whole when one of them does.

@@ -1,4 +1,4 @@
-"""Training on one rank: the loop in which local steps, synchronisation and the ledger meet.
+"""Training on one rank: the loop of local steps, synchronisation and the ledger.
 
 `loop` is the rank program, `run` its set-up, `rounds` and `walk` what happens within an epoch, `epoch` what happens at
 its end; `job` is what goes in and what comes out, `state` where training stands between two rounds. The other modules

@@ -1,4 +1,4 @@
-"""What a fit tells of its progress: the seconds of every rank, and the event that rank 0 publishes.
+"""Progress of a fit: the seconds of every rank, and the event that rank 0 publishes.
 
 Problem: only a rank knows where its time went, and only rank 0 speaks.
 

@@ -1,4 +1,4 @@
-"""A period that is found while training goes on: what the rank loop does for `dsgd.sync.AbstractAdaptation`.
+"""Changing the period during training: the rank loop's part of `dsgd.sync.AbstractAdaptation`.
 
 Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
 fits that are over in milliseconds.

@@ -1,4 +1,4 @@
-"""Rounds that last a fixed time: what the rank loop does for `dsgd.sync.AnytimeSGD`.
+"""Rounds of a fixed time: the rank loop's part of `dsgd.sync.AnytimeSGD`.
 
 A rank goes round its rows, taking them up where it was: where that is follows from its step counter, so a state that
 is kept need not say so. It looks at the clock after every slice of rows. Slices grow to an eighth of the time by the

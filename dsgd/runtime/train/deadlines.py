@@ -1,4 +1,4 @@
-"""How long a rank waits for its peers, from what its rounds have taken so far.
+"""How long a rank waits for its peers, from the measured time of its rounds.
 
 Problem: one fixed limit is either so short that it kills a job whose rounds are long, or so long that nobody notices
 for minutes that a program hangs in rounds of milliseconds.

@@ -1,4 +1,4 @@
-"""The end of an epoch: one short message summed over the ranks, and what all of them conclude from it.
+"""The end of an epoch: a short message summed over the ranks, and the decisions that follow from it.
 
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
 sums, where the time of each rank went, wishes to keep the state, and whether anybody wants training to end. All ranks

@@ -1,4 +1,4 @@
-"""Rounds of the rank loop that run inside one kernel.
+"""Rounds that run inside one compiled kernel.
 
 Problem: with an average after every few rows, Python costs more than steps and sums together.
 

@@ -1,4 +1,4 @@
-"""The walk of a rank whose model belongs to all threads of its process."""
+"""Visiting the rows of a rank when all threads of its process share one model."""
 
 from __future__ import annotations
 

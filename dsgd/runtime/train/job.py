@@ -1,4 +1,4 @@
-"""What goes into training and what comes out: the rows of a rank, the job, the history, the result."""
+"""The input and output of training: rows of a rank, job, history, result."""
 
 from __future__ import annotations
 

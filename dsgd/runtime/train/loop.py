@@ -1,4 +1,4 @@
-"""The rank loop: the one place where local steps, synchronisation and the ledger meet.
+"""The rank loop: epochs and rounds of local steps, synchronisation and the ledger.
 
 Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
 epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if

@@ -1,4 +1,4 @@
-"""The model that training returns: what a strategy leaves apart is brought together, and so are averaged iterates.
+"""The model that training returns: combined over ranks where a strategy leaves them apart.
 
 That is done once at the end, and, on copies, whenever the model is looked at before: a score that decides whether
 training ends must be that of what it would return, and not of what one rank has.

@@ -1,4 +1,4 @@
-"""What one training leaves for the next one that goes on with its model: the calls of ``partial_fit``.
+"""The state that one call of ``partial_fit`` leaves for the next.
 
 Problem: strategies, compressors and local rules remember (momentum, residuals, centres, where random streams are). A
 user who calls for one epoch at a time wants what one training of as many epochs gives.

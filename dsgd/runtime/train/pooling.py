@@ -1,4 +1,4 @@
-"""How much higher rates are where the strategy pools them: what its steps lack to get as far in an epoch as one rank's.
+"""The factor of pooled rates, with which few steps get as far in an epoch as those of one rank.
 
 What is missing the strategy says (`dsgd.sync.AbstractStrategy.lag`), what rows bear the optimiser
 (`dsgd.local.SGD.pooled_factor`). Ranks that step on their own have one factor for all of training; where all take the

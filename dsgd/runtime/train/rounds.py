@@ -1,4 +1,4 @@
-"""The rounds of one rank: local steps, or a gradient, and the synchronisation that may be due after them.
+"""The rounds of one rank: local steps or a gradient, then the synchronisation that may be due.
 
 A round is an ordinary one, one of many inside a kernel (`dsgd.runtime.train.fused`), or one that lasts a fixed time
 (`dsgd.runtime.train.anytime`). Where an exchange runs beside the steps of the next round, or beside the backward pass

@@ -1,4 +1,4 @@
-"""The set-up of a training run on one rank: everything that is made once, before the first round.
+"""The set-up of training on one rank, before the first round.
 
 Kernels are loaded here, and ranks meet only then: one that has yet to compile must not keep its peers waiting in the
 first round.

@@ -1,4 +1,4 @@
-"""What a server of a training job does: it takes over the model and serves it until its workers are done.
+"""The server of a training job: it receives the model and serves it until its workers are done.
 
 Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know: of the rows, and
 of where training stands. The rest is the loop of `dsgd.sync.server` with the handler of the strategy. Steps that a

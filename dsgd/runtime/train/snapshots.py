@@ -1,4 +1,4 @@
-"""When the state of training is kept, agreed by all ranks, and where it goes.
+"""When the ranks take snapshots and checkpoints, and where they go.
 
 Problem: a copy in memory every half second and a file every half minute must be of one and the same moment on all
 ranks, although clocks differ and nobody may wait for a message that a peer does not send.

@@ -1,4 +1,4 @@
-"""Where training stands on a rank between two rounds, and how it travels: to a keeper, to a file, to another gang.
+"""The state of training on a rank between two rounds, as it is kept, written or sent to another gang.
 
 A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
 counters, the average of its iterates, the L1 penalty its weights have received, what its strategy remembers) is one row

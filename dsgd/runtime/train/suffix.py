@@ -1,4 +1,4 @@
-"""Where the mean of the last models of an epoch is made: by a server, by ranks that step together, by threads.
+"""Where the mean of the last models of an epoch is computed: by a server, by ranks or by threads.
 
 A server and ranks that take the same steps have one model each and look at it after every step. Threads that step on
 one model look at it so often that it costs little beside their steps, and at the end of an epoch add up what all have

@@ -1,4 +1,4 @@
-"""How a rank walks its rows: the optimiser's own kernel, and around it whatever else a visit to rows asks for.
+"""Visiting the rows of a rank: the optimiser's kernel, and everything that accompanies each visit.
 
 That is the abort flag, which is read between two calls of a kernel; rows of a file, which are let go again; the clock
 of a simulated rank; a model that threads share; and the local term of a strategy.

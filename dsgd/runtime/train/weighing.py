@@ -1,4 +1,4 @@
-"""What ranks count in the means of an epoch: what the rank loop does for `AbstractStrategy.weighs`.
+"""The weights of ranks in the averages of an epoch: the rank loop's part of `AbstractStrategy.weighs`.
 
 The rates of the steps of an epoch follow from the schedule, the step that each rank begins it with and the number of
 its steps. All of that is known to all ranks, so that they find the same weights without a message; only where training

@@ -1,4 +1,4 @@
-"""What runs inside Dask's workers: the task that is a member of a gang, and what it needs.
+"""The part of a job in Dask's workers: the task that is a member of a gang.
 
 `member` is the task, `rendezvous` connects it with the others, over `wires`; `relays` where no port may be opened;
 `mailboxes` gives its ranks mailboxes; `fetch` takes its blocks of rows; `store` and `plugin` keep what outlives a task.

@@ -1,4 +1,4 @@
-"""How an error of a rank gets to the client, and which error the client sees.
+"""How an error of a rank reaches the client, and which one the client raises.
 
 The rule: an error of this library (`DsgdError`: bad data, a deadline missed, a protocol broken) is raised on the
 client as itself, with a note that names the rank, because its text is written for the user. Anything else becomes a

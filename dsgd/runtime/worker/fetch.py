@@ -1,4 +1,4 @@
-"""The blocks of a rank, taken from Dask one at a time.
+"""Fetching the blocks of a rank from Dask, one at a time.
 
 Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
 to disk included. Packing needs one at a time.

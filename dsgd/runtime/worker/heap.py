@@ -1,4 +1,4 @@
-"""Freed memory is kept by the process while ranks run, and given back when they have ended.
+"""Keeping freed memory in the process while ranks run, and returning it when they have ended.
 
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
 (``MALLOC_TRIM_THRESHOLD_``), so that tables that come and go leave nothing behind. A rank makes arrays of the same few

@@ -1,4 +1,4 @@
-"""How ranks on worker processes come by their mailboxes.
+"""Creating the mailboxes of ranks on worker processes.
 
 Ranks of a worker are threads, and in collectives one of them speaks for all (`dsgd.comm.wires.nested`). By post each
 speaks for itself: every rank, and every server, has connections of its own to all others, those of its own process

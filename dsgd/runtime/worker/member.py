@@ -1,4 +1,4 @@
-"""What runs on the workers: the task that is a member of the gang.
+"""The member of a gang: the Dask task that runs the ranks of one worker.
 
 A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
 the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once

@@ -1,4 +1,4 @@
-"""The plugin in every worker: the jobs that it takes part in, and the heartbeats that it sends meanwhile.
+"""The worker plugin: the jobs of a worker, and its heartbeats.
 
 Its name carries the version of dsgd, as that of the scheduler's does (`dsgd.runtime.scheduler.plugin`).
 """

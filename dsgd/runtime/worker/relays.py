@@ -1,4 +1,4 @@
-"""Connections between ranks over the RPC of Dask's workers: how `dsgd.comm.wires.rpc` posts.
+"""Connections between ranks over the RPC of Dask's workers, for `dsgd.comm.wires.rpc`.
 
 Every message carries the fence of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
 field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.

@@ -1,4 +1,4 @@
-"""How the members of a gang find each other.
+"""The rendezvous: how the members of a gang find each other and connect.
 
 A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the

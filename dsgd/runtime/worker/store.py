@@ -1,4 +1,4 @@
-"""What a worker process keeps for the jobs it takes part in.
+"""What a worker process stores for its jobs.
 
 Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
 A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so a task that comes

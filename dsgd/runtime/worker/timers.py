@@ -1,4 +1,4 @@
-"""Dask's shortest timers, made slow in the processes of a cluster that ranks share cores with.
+"""Slowing down Dask's profiler and event-loop checks while ranks use the cores.
 
 Problem: a worker looks at the threads of its tasks a hundred times a second, for the profile page of the dashboard, and
 it, its nanny and the scheduler measure fifty times how late their event loops are. Each time the system takes a

@@ -1,4 +1,4 @@
-"""What ranks talk over and where they listen, as a user asks for it.
+"""The transport and the address that a job's options select.
 
 Ports and interface matter behind firewalls and on hosts with several networks, and belong to the cluster more than to
 one call: they can stand in Dask's configuration, on the client or on the workers, as ``dsgd.comm.ports`` and
