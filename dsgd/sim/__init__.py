@@ -1,4 +1,4 @@
-"""A simulated cluster: the loop of training, the strategies and the collectives on a virtual clock."""
+"""Simulated clusters: the real training code on a virtual clock."""
 
 from __future__ import annotations
 

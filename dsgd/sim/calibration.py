@@ -1,4 +1,4 @@
-"""What messages and work cost on a gang that is there: measured, and put into `Network` and `Compute`.
+"""Calibration of a simulated cluster: the costs of messages and work, measured on a real one.
 
 Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
 many ranks share a core.

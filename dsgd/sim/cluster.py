@@ -1,4 +1,4 @@
-"""A cluster that is not there: ranks in this process, on a virtual clock.
+"""The simulated cluster: ranks are threads of this process on a virtual clock.
 
 Problem: what a strategy gains or costs shows on networks and on numbers of machines that few people have at hand, and
 asynchronous methods never run twice in the same way.

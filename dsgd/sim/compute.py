@@ -1,4 +1,4 @@
-"""What work costs a simulated rank: seconds of kernels, and how uneven they are.
+"""The virtual time of computation: seconds of kernels, and stragglers.
 
 Problem: on a virtual clock a kernel takes no time, so its time must come from what it has done; and machines are
 uneven in ways that decide which strategy is best.

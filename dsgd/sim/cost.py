@@ -1,4 +1,4 @@
-"""What an epoch of training takes, before it is run: work, wire and waiting of a strategy on a gang that was measured.
+"""The cost model: predicted seconds of an epoch, from work, wire and waiting.
 
 Problem: a user who chooses a period, a batch or a compressor chooses how seconds go into work and how into talk, and
 wants to know before minutes of training what each choice costs.

@@ -1,4 +1,4 @@
-"""Mailboxes on the virtual clock: a frame is there when the clock of whoever looks shows that it has come.
+"""Mailboxes on the virtual clock.
 
 A rank that posts goes on at once, its port is held as long as the frame takes; a rank that looks has let everybody go
 first whose clock is earlier, so what it sees does not depend on the machine. A look that finds nothing costs `LOOK_S`:

@@ -1,4 +1,4 @@
-"""Measuring the constants of the cost model on a gang that is there.
+"""Measuring the constants of the cost model on a real gang.
 
 Problem: see `dsgd.sim.cost`: what rows, rounds, waiting and the end of an epoch cost, in training and not beside it.
 

@@ -1,4 +1,4 @@
-"""Networks: what a message costs between two ranks, and which ports it keeps busy.
+"""Networks: the cost of a message between two ranks, and the ports that it occupies.
 
 Problem: what a strategy costs depends on the wire, and few people have five of them.
 

@@ -1,4 +1,4 @@
-"""When messages leave and come: ports that serve one message at a time."""
+"""Departure and arrival times of messages at ports that serve one message at a time."""
 
 from __future__ import annotations
 

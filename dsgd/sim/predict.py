@@ -1,4 +1,4 @@
-"""What training would take on many ranks, without training: no rows, no vectors, no threads.
+"""Prediction of training time for many ranks, without rows, vectors or threads.
 
 Problem: whether a strategy scales to thousands of ranks is a question of seconds, not of models, and threads that do
 real work answer it slowly.

@@ -1,4 +1,4 @@
-"""The file that keeps a measured cost model: one small JSON file for each gang in the cache folder.
+"""Saved cost models: a JSON file for each gang in the cache folder.
 
 Problem: to measure a gang takes seconds, and it changes only when machines, their number or versions do.
 

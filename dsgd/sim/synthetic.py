@@ -1,4 +1,4 @@
-"""Training on made rows: what is timed to find out what rounds cost."""
+"""Training on generated rows, to time rounds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The wire of a simulated cluster: arrays are copied, and the clock of a rank says how long that would have taken.
+"""The transport of a simulated cluster: copies arrays and advances the virtual clock.
 
 Problem: the loop of training, the strategies and the collectives must run as they are, but seconds must be those of a
 network that is not there.

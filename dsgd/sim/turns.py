@@ -1,4 +1,4 @@
-"""Whose turn it is: of the ranks that could go on, the one whose clock shows the earliest time.
+"""The scheduler of simulated ranks: the rank whose clock is earliest runs next.
 
 Problem: ranks are threads that run the loop of every other gang, but what they do must happen in the order of their
 virtual clocks, whatever the machine does meanwhile, and the same every time.

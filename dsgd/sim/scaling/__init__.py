@@ -1,4 +1,4 @@
-"""How synchronous SGD scales: what layers compute and send, how they are best shared, and what a step takes."""
+"""How synchronous SGD scales: balance equations of layers, division of work, and time of a step."""
 
 from __future__ import annotations
 

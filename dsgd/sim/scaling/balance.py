@@ -1,4 +1,4 @@
-"""The balance equations: what a layer sends for what it computes, and which way of sharing it sends least.
+"""The balance equations: bytes sent and operations of a layer, and the division that sends least.
 
 Problem: N nodes take a step on a batch of MB samples. A layer can be shared by samples (data parallel: every node has
 all weights, and gradients are summed), by weights (model parallel: every node has all samples and a part of the

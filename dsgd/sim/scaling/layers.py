@@ -1,4 +1,4 @@
-"""Layers and nodes: what a network computes, stores and passes on, and how fast a machine does it.
+"""Layers and nodes: operations and sizes of a network, speed of a machine.
 
 A layer is five numbers, per sample where it says so. They come from a published description (`dsgd.sim.scaling.MODELS`)
 or from a module that is traced (`dsgd.torch.trace`). With ifm input maps, ofm output maps, kernels of kw by kh and an

@@ -1,4 +1,4 @@
-"""Networks and machines of the publication that the scaling study is held against.
+"""The networks and machines of the published scaling results.
 
 The layers are those of the published descriptions; nodes and wires are given by their nominal rates, with the share of
 the peak that dense kernels of the time reached. Nothing of it was measured here.

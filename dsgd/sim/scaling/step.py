@@ -1,4 +1,4 @@
-"""The seconds of a step on many nodes: passes over layers, sums of gradients beside them, and what is waited for.
+"""The seconds of a step on many nodes: passes over layers, overlapping sums of gradients, and waiting.
 
 Problem: bytes over bandwidth say what a step sends, not what it waits for: sums of gradients travel while other layers
 compute, and only what is left over makes a step longer.
