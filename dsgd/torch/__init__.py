@@ -1,4 +1,4 @@
-"""Neural networks through the same strategies: torch modules trained by the rank loop of linear models.
+"""Torch modules trained with the strategies, compressors and transports of dsgd.
 
 Nothing else in the library imports torch; this package does, and says what to install where it is missing.
 """

@@ -1,4 +1,4 @@
-"""What the ranks of loops of one's own tell each other before they exchange anything."""
+"""What ranks with a training loop of their own agree on before they exchange."""
 
 from __future__ import annotations
 

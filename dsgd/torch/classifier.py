@@ -1,4 +1,4 @@
-"""`TorchClassifier`: a torch module that learns classes, as a scikit-learn estimator."""
+"""`TorchClassifier`: a torch module for classification, as a scikit-learn estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rank that a function runs on, for those it calls; and what is to be finished when it has returned."""
+"""The rank on which a function runs, and clean-up when it has returned."""
 
 from __future__ import annotations
 

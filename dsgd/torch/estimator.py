@@ -1,4 +1,4 @@
-"""What `TorchClassifier` and `TorchRegressor` share: a module, how it is trained, and where."""
+"""The base of `TorchClassifier` and `TorchRegressor`."""
 
 from __future__ import annotations
 

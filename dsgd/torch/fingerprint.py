@@ -1,4 +1,4 @@
-"""Whether all ranks have the same module: names and shapes of its parameters, and the code of its classes.
+"""Whether all ranks have the same module: parameter names and shapes, and code of its classes.
 
 Workers import the module by themselves. One with an older file trains another model, whose vector may even have the
 same length: the means would be without meaning, and nothing would say so.

@@ -1,4 +1,4 @@
-"""The parameters of a module in one vector, and views of it in their places.
+"""The parameters of a module as views of one flat vector.
 
 Problem: everything that ranks say to each other is one flat vector, and a module has dozens of tensors. To copy them
 back and forth costs a pass over the model on either side of every message.

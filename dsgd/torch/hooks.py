@@ -1,4 +1,4 @@
-"""The compressors of this library in torch's own `DistributedDataParallel`, for those who start ranks by torchrun.
+"""Compressors as communication hooks of torch's `DistributedDataParallel`.
 
 Problem: a script that runs under torchrun has its process group already, and wants its gradients to travel compressed.
 

@@ -1,4 +1,4 @@
-"""LARS: the length of a step is a share of the length of the weights it changes, tensor by tensor.
+"""LARS: the step of each tensor is a share of the length of its weights.
 
 Problem: with large batches one rate is too long for some layers and too short for others, because the ratio of weights
 to gradients differs between layers by orders of magnitude.

@@ -1,4 +1,4 @@
-"""Functions with a training loop of their own, run on every rank of a gang."""
+"""`launch`: running a function with a training loop of its own on every rank of a gang."""
 
 from __future__ import annotations
 

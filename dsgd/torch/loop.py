@@ -1,4 +1,4 @@
-"""What changes while a loop of one's own trains: steps and losses, what the optimiser remembers, the statistics."""
+"""The state of a training loop of your own: steps, losses, optimiser state, statistics."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long the layers of a module take on this machine, each by itself, to predict steps on many ranks."""
+"""Timing the layers of a module, to predict steps on many ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a torch optimiser remembers, as flat vectors that travel and are kept like all others.
+"""The state of a torch optimiser as flat vectors.
 
 A torch optimiser makes its memory at its first step, one tensor per parameter and name (``momentum_buffer``,
 ``exp_avg``, ``step``, ...). Here the tensors of one name become views of one vector, so that the momentum policy of a

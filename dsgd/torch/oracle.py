@@ -1,4 +1,4 @@
-"""A torch module as the rank loop sees it: rows, steps and a flat vector.
+"""A torch module behind the interface of the rank loop.
 
 The loop is that of linear models (`dsgd.runtime.train`); it knows `dsgd.local.AbstractLocalOptimizer` and nothing of
 torch. Here a local step is a forward and a backward pass over a minibatch and a step of a torch optimiser; where ranks

@@ -1,4 +1,4 @@
-"""What a module returns for rows, and how good that is."""
+"""Outputs of a module for rows, and their loss and score."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The blocks of a rank packed into tensors; runs on the rank, beside the data."""
+"""Packing the blocks of a rank into tensors, on the rank."""
 
 from __future__ import annotations
 

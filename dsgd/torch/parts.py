@@ -1,4 +1,4 @@
-"""The parts of a run, made from what a user gave: the module, its criterion and its optimiser."""
+"""Making the module, its criterion and its optimiser from the parameters of an estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a gradient comes about: rows that go through the module together, in which precision, and how long it may be.
+"""How a gradient is computed: rows per pass, precision, clipping.
 
 Accumulation: a batch of n rows goes through the module in parts of at most `rows`; gradients of their mean losses,
 weighted by their share of the rows, add up to that of the batch. It costs nothing but shorter matrix products, and the

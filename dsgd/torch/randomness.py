@@ -1,4 +1,4 @@
-"""Random numbers of torch that repeat.
+"""Reproducible random numbers of torch.
 
 torch has one stream of random numbers per process, and ranks may be threads of one: whoever needs numbers that repeat
 must have the stream alone, and leaves it where it was.

@@ -1,4 +1,4 @@
-"""`TorchRegressor`: a torch module that learns values, as a scikit-learn estimator."""
+"""`TorchRegressor`: a torch module for regression, as a scikit-learn estimator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What changes while a module trains, and what is asked of it between two passes."""
+"""The state of a module during training."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a module has beside its parameters: the running statistics of its normalisation layers, and other buffers.
+"""Running statistics of normalisation layers, and other buffers of a module.
 
 Problem: the running mean and variance of a batch normalisation are not trained; every rank has those of the batches
 that it has seen. No gradient brings them together, and the mean model has statistics of its own, which no rank has

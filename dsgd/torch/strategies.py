@@ -1,4 +1,4 @@
-"""What ``sync``, ``compressor`` and a batch mean together, for modules."""
+"""The strategy that ``sync``, ``compressor`` and a batch size select for modules."""
 
 from __future__ import annotations
 

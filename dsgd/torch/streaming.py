@@ -1,4 +1,4 @@
-"""A gradient that is heard of while it comes about: the backward pass begins with the last layer.
+"""Exchanging the first parts of a gradient while the backward pass still computes.
 
 The parameters lie in the flat vector in the order of the module, which is about that of the forward pass; so their
 gradients come about from the end of the vector to its front. Whoever sums buckets of it beside the pass

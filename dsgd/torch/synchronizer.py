@@ -1,4 +1,4 @@
-"""A strategy beside a training loop of one's own.
+"""`Synchronizer`: a strategy for a training loop of your own.
 
 Problem: whoever has a training loop in torch wants to keep it, and run it on many workers.
 

@@ -1,4 +1,4 @@
-"""Layers from a module: what each part of it computes, stores and passes on, found by one forward pass.
+"""The layers of a module, found by one forward pass: what each computes, stores and passes on.
 
 A layer is a module without children, in the order in which the forward pass calls them. What a module does with its
 children's weights by itself (attention in one piece, say) is not seen; such parameters make a last layer of their own,
