@@ -1,4 +1,4 @@
-"""``dsgd calibrate``: measure what rows, messages and waiting cost on a cluster, and keep it for tuning and studies."""
+"""``dsgd calibrate``: measure the costs of rows, messages and waiting on a cluster, and save them."""
 
 from __future__ import annotations
 

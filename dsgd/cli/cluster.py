@@ -1,4 +1,4 @@
-"""The cluster a command runs on: worker processes it starts and closes again, one that is there already, or none."""
+"""The cluster of a command: worker processes that it starts, an existing cluster, or none."""
 
 from __future__ import annotations
 

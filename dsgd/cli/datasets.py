@@ -1,4 +1,4 @@
-"""``dsgd datasets``: list the sets that are known, describe one, fetch one, make a generated twin."""
+"""``dsgd datasets``: list, describe, download or generate data sets."""
 
 from __future__ import annotations
 

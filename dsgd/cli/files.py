@@ -1,4 +1,4 @@
-"""The files a command reads and writes: rows, and models."""
+"""The files that a command reads and writes: rows and models."""
 
 from __future__ import annotations
 

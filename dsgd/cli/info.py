@@ -1,4 +1,4 @@
-"""``dsgd info``: what is installed, what the machine has, and where things are kept."""
+"""``dsgd info``: installed versions, the machine, and where files are kept."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd simulate``: train on a simulated cluster and say how long it would have taken on each network."""
+"""``dsgd simulate``: train on a simulated cluster and report the time on each network."""
 
 from __future__ import annotations
 

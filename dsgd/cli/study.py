@@ -1,4 +1,4 @@
-"""``dsgd study``: what its commands do alike: reading options, the progress line, printing what came out."""
+"""``dsgd study``: options, progress and output that its commands share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd study collectives``: what a sum over all ranks takes."""
+"""``dsgd study collectives``: measure the time of sums over all ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd study dnn``: accuracy of neural networks for seconds and for bytes, by how ranks talk."""
+"""``dsgd study dnn``: compare methods of training neural networks by accuracy, seconds and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd study elimination``: what leaving samples out saves a kernel SVM."""
+"""``dsgd study elimination``: measure what sample elimination saves a kernel SVM."""
 
 from __future__ import annotations
 

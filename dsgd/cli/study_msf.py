@@ -1,4 +1,4 @@
-"""``dsgd study msf``: how often ranks must synchronise."""
+"""``dsgd study msf``: measure the cost and accuracy of synchronisation periods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The options that mean the same with several commands of ``dsgd study``."""
+"""Options shared by several commands of ``dsgd study``."""
 
 from __future__ import annotations
 

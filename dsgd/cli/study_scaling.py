@@ -1,4 +1,4 @@
-"""``dsgd study scaling``: how far synchronous SGD scales, published and predicted."""
+"""``dsgd study scaling``: compare published and predicted speed-ups of synchronous SGD."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd study strategies``: seconds and bytes to a target, and accuracy, of every way of talking."""
+"""``dsgd study strategies``: compare strategies by seconds and bytes to a target, and accuracy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""``dsgd study tuning``: every rule of ``sync="auto"`` against a sweep of fixed periods."""
+"""``dsgd study tuning``: compare the rules of ``sync="auto"`` with fixed periods."""
 
 from __future__ import annotations
 

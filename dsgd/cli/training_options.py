@@ -1,4 +1,4 @@
-"""The options that mean the same with every command that trains a model of your own."""
+"""Options shared by the commands that train a model."""
 
 from __future__ import annotations
 

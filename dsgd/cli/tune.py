@@ -1,4 +1,4 @@
-"""``dsgd tune``: find the synchronisation and the step size that reach a target soonest on this machine."""
+"""``dsgd tune``: find the synchronisation and step size that reach a target soonest."""
 
 from __future__ import annotations
 

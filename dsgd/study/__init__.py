@@ -1,4 +1,4 @@
-"""Studies of the synchronisation frequency: what is run, what came out, and what it says of the published claims.
+"""Studies: measurements that answer one question each, with a report.
 
 ::
 

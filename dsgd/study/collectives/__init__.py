@@ -1,4 +1,4 @@
-"""Studies of collectives: what an all-reduce takes by algorithm, length and ranks, measured and predicted.
+"""The study of collectives: measured and predicted time of an all-reduce, by algorithm, length and ranks.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a study of collectives runs: wires, ranks, lengths and algorithms."""
+"""The runs of the study of collectives: transports, ranks, lengths and algorithms."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a study of collectives, and its figure: time by length, measured and predicted, a panel per gang."""
+"""The report of the study of collectives."""
 
 from __future__ import annotations
 

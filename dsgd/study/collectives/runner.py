@@ -1,4 +1,4 @@
-"""Running a study of collectives: the program of a rank that times all-reduces, and a row per sum."""
+"""Running the study of collectives."""
 
 from __future__ import annotations
 

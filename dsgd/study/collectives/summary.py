@@ -1,4 +1,4 @@
-"""What a study of collectives says: per gang, who was fastest, what was predicted, and what "auto" would have cost."""
+"""Summary of the study of collectives: the fastest algorithm per gang, predictions, the cost of "auto"."""
 
 from __future__ import annotations
 

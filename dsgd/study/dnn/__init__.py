@@ -1,4 +1,4 @@
-"""Studies of neural networks: accuracy for seconds and for bytes, of every way of talking beside each other.
+"""The study of neural networks: accuracy against seconds and bytes, for twelve methods.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a study of neural networks runs: networks, ways of talking, ranks and seeds, on workers or simulated."""
+"""The runs of the study of neural networks: networks, methods, ranks and seeds."""
 
 from __future__ import annotations
 

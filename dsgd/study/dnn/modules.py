@@ -1,4 +1,4 @@
-"""The networks of the study, both for square images of one map, and the optimiser that trains them."""
+"""The networks of the study of neural networks, and their optimiser."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a study of neural networks, and its figures."""
+"""The report of the study of neural networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a study of neural networks: one row per network, way of talking, number of ranks and seed."""
+"""Running the study of neural networks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a study of neural networks put together: tables, claims and the answer."""
+"""Summary of the study of neural networks: tables, claims and the answer."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of elimination: what leaving samples out saves a kernel SVM, and what it costs.
+"""The study of elimination: what leaving samples out saves a kernel SVM, and what it costs.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What has been claimed of elimination, recomputed: the published speed-ups, and what this library promises.
+"""Claims on elimination, published and our own, compared with measurements.
 
 Published: Narasimhan, Vishnu, Holder, Hoisie, "Fast support vector machines using parallel adaptive shrinking on
 distributed systems", arXiv 1406.5161, and Vishnu, Narasimhan, Holder, Kerbyson, Hoisie, "Fast and accurate support

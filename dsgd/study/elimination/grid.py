@@ -1,4 +1,4 @@
-"""What a study of elimination runs: problems, presets, two sizes of cache, ranks and repetitions."""
+"""The runs of the study of elimination: problems, presets, cache sizes, ranks and repetitions."""
 
 from __future__ import annotations
 

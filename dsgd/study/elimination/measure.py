@@ -1,4 +1,4 @@
-"""What a run of the solver tells of itself: counts, where kernel values came from, and the curve over its steps."""
+"""Measurements of a solver run: counts, origin of kernel values, and the curve over its steps."""
 
 from __future__ import annotations
 

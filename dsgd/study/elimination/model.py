@@ -1,4 +1,4 @@
-"""What more ranks would take: kernel counts of a real run divided among them, plus what their messages cost.
+"""Predicted times on more ranks: kernel counts of a run divided among them, plus messages.
 
 Problem: two cores show one and two ranks; what elimination is worth on more follows from counts that do not depend on
 the machine. With P ranks, L = ceil(log2 P), a latency of alpha seconds per message and beta seconds per byte, the

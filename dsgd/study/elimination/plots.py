@@ -1,4 +1,4 @@
-"""The figures of the study of elimination: who stays active, how the gap closes, what is saved."""
+"""The figures of the study of elimination: active samples, gap, savings."""
 
 from __future__ import annotations
 

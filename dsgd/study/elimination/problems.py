@@ -1,4 +1,4 @@
-"""The problems of the study of elimination: real sets and generated ones, from easy to hopeless for elimination.
+"""The problems of the study of elimination: real sets and generated ones.
 
 Elimination lives from samples that are settled at a bound early. So the generated sets differ in just that: clean
 clusters (few samples matter), labels turned at random (half of them stay at C), a checkerboard with a large C (few

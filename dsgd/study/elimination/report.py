@@ -1,4 +1,4 @@
-"""The report of a study of elimination."""
+"""The report of the study of elimination."""
 
 from __future__ import annotations
 

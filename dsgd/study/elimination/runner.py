@@ -1,4 +1,4 @@
-"""Running a study of elimination: one row per run, written as it is made."""
+"""Running the study of elimination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rows of a study of elimination put together: the median over repetitions, and ratios to the run without.
+"""Summary of the study of elimination: medians over repetitions, and ratios to runs without it.
 
 Ratios are taken repetition by repetition, since methods took turns within each: what slows the machine for a while
 slows both.

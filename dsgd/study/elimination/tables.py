@@ -1,4 +1,4 @@
-"""The tables of a study of elimination."""
+"""The tables of the study of elimination."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What all studies do alike; the folders beside this one say what is measured and what is drawn.
+"""The common frame of all studies: grids, rows, workers, summaries and reports.
 
 A study lists its runs (`rows.AbstractRun`) on a grid (`grid.check_grid`). `runner.run_grids` makes those that have no
 row yet, on workers that are started for the while (`workers`), with data that is loaded once (`data`) and what fits are

@@ -1,4 +1,4 @@
-"""The data of a study: loaded once, dealt to the ranks and placed on the workers once per number of ranks."""
+"""The data of a study: loaded once, and placed on the workers once per number of ranks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the grid of a study is checked for, with one wording."""
+"""Checks of the grid of a study."""
 
 from __future__ import annotations
 

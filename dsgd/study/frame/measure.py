@@ -1,4 +1,4 @@
-"""What a fitted model is worth: accuracy against the trivial classifier, and the full objective.
+"""Evaluation of a fitted model: accuracy, the trivial classifier's accuracy, and the full objective.
 
 Everything here is computed from the model that a fit returns, the average over the ranks, and on all rows: the
 published study scored one rank's own model and took its objective from the last sample seen.

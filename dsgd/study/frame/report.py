@@ -1,4 +1,4 @@
-"""What the pages of all studies say alike: what was run, what to doubt, what on, and how many claims hold."""
+"""Sections that all reports share: what was run, caveats, machine, claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making the runs of a study: those that have a row are there, those that have none are made, on workers of their own.
+"""Running a study: missing runs are made, on worker processes if needed.
 
 A study is stopped and goes on as often as one likes: its record is on disk after every run.
 """

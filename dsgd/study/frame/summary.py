@@ -1,4 +1,4 @@
-"""Rows of single runs put together: the median over repetitions and the range between the lowest and the highest.
+"""Summary of rows: the median over repetitions, and the range.
 
 Medians, because a run on a busy machine is now and then far slower than its repetitions, never far faster.
 """

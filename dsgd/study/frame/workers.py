@@ -1,4 +1,4 @@
-"""The worker processes of a study: those of a cluster that is there, or some started for the while."""
+"""The worker processes of a study: those of an existing cluster, or temporary ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What do sparse sums save on a slow network? A model of cost, and what gTop-k loses on the way.
+"""The study of gTop-k: what sparse sums save on a slow network, and what gTop-k loses.
 
 `model` computes and puts into tables, `report` draws the page; nothing is trained. The command line calls it, and so
 may programs; begin with `model`.

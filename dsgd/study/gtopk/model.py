@@ -1,4 +1,4 @@
-"""How well sparse sums scale on a slow network, from a model of cost, and what gTop-k loses on the way.
+"""The cost model of sparse sums on a slow network, and the loss of gTop-k.
 
 Problem: gTop-k was published with a scaling efficiency of 2.7 to 12 times that of dense sums and 1.1 to 1.7 times that
 of Top-k, on 32 nodes with 1 GbE, for models that take different times to compute. Which of that follows from the cost

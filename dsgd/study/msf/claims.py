@@ -1,4 +1,4 @@
-"""The claims of the published study, recomputed: the published figure, ours, and whether it holds here."""
+"""The claims of the published study, compared with measurements."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a study runs: the grid of datasets, ranks, periods and seeds, and the settings they share."""
+"""The runs of the study of the period: data sets, ranks, periods and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of the study of synchronisation.
+"""The figures of the study of the period.
 
 Panels of one dataset stand beside each other, or those of all datasets, so that a figure reads the same for one set and
 for three. Points are medians over seeds, bars reach from the lowest to the highest seed.

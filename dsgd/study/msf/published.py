@@ -1,4 +1,4 @@
-"""The published figures that a study is held against.
+"""The published figures with which the study of the period is compared.
 
 Abeykoon, Fox and Kim, "Performance optimization on model synchronization in parallel stochastic gradient descent
 based SVM" (2019, arXiv 1905.01219). Seconds are those of process 0 over about 5000 epochs, from the data behind the

@@ -1,4 +1,4 @@
-"""The report of the study of synchronisation."""
+"""The report of the study of the period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Running a study: every run on real worker processes, one row per run, written as it is made."""
+"""Running the study of the period, on real worker processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of single runs put together: cells of runs that differ in nothing but the seed."""
+"""Summary of the study of the period: runs that differ only in the seed."""
 
 from __future__ import annotations
 

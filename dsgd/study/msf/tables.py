@@ -1,4 +1,4 @@
-"""The tables of a study, as rows of text for the terminal and for the report."""
+"""The tables of the study of the period."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scaling study: published speed-ups of synchronous SGD, held against the balance equations.
+"""The scaling study: published speed-ups of synchronous SGD, compared with the balance equations.
 
 ::
 

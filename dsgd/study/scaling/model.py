@@ -1,4 +1,4 @@
-"""What the scaling study computes: the published points predicted, and how far that depends on what is assumed."""
+"""Predictions of the scaling study, and their dependence on its assumptions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The published speed-ups that the scaling study is held against, and what is assumed about each of them.
+"""The published speed-ups, and the assumptions about each.
 
 Das et al., "Distributed deep learning using synchronous stochastic gradient descent" (2016, arXiv 1602.06709). The
 speed-ups, batches and numbers of nodes are those of its abstract. Machines and wires are those it describes, by their

@@ -1,4 +1,4 @@
-"""Studies of strategies: seconds and bytes to a target, and accuracy, of every way of talking beside each other.
+"""The study of strategies: seconds and bytes to a target, and accuracy.
 
 ::
 

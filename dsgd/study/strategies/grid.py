@@ -1,4 +1,4 @@
-"""What a study of strategies runs: strategies, ranks and seeds, on workers or on a virtual clock."""
+"""The runs of the study of strategies: strategies, ranks and seeds, on workers or simulated."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The figures of a study of strategies: what the target costs, and the objective against seconds and bytes."""
+"""The figures of the study of strategies: cost of the target, objective against seconds and bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a study of strategies."""
+"""The report of the study of strategies."""
 
 from __future__ import annotations
 

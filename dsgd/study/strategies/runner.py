@@ -1,4 +1,4 @@
-"""Running a study of strategies: one row per strategy, number of ranks and seed, written as it is made."""
+"""Running the study of strategies."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rows of a study of strategies put together: the target, who reaches it and at what cost, tables and claims."""
+"""Summary of the study of strategies: the target, the cost of reaching it, tables and claims."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Studies of the period: every rule of ``sync="auto"`` against a sweep of fixed periods, in seconds to a target.
+"""The study of automatic periods: the rules of ``sync="auto"`` compared with fixed periods.
 
 ::
 

@@ -1,4 +1,4 @@
-"""What a study of the period runs: fixed periods, rules that choose one, datasets and seeds."""
+"""The runs of the study of automatic periods: fixed periods, rules, data sets and seeds."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The report of a study of the period."""
+"""The report of the study of automatic periods."""
 
 from __future__ import annotations
 

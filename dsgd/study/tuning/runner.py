@@ -1,4 +1,4 @@
-"""Running a study of the period: one row per set, policy and seed.
+"""Running the study of automatic periods.
 
 The speed of a shared machine changes from minute to minute, so the policies of a seed take turns, fit by fit. A period
 whose first epoch takes far longer than the best of the others can take to the target is not the best one: its later

@@ -1,4 +1,4 @@
-"""Rows of a study of the period put together: seconds to the target, the best fixed period, the regret of each rule."""
+"""Summary of the study of automatic periods: seconds to the target, best fixed period, regret of each rule."""
 
 from __future__ import annotations
 
