@@ -14,22 +14,10 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.kernels import fingerprint_dense, fingerprint_sparse
+from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["deal_out", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal"]
-
-
-def _row_prints(X: Any) -> AnyArray:
-    word = np.dtype(f"u{X.dtype.itemsize}")
-    out = np.zeros(X.shape[0], dtype=np.uint64)
-    if sp.issparse(X):
-        fingerprint_sparse(np.array(X.data).view(word), X.indices.astype(np.uint32), X.indptr.astype(np.uint64), out)
-        return out
-    for start in range(0, len(X), 4096):  # copies: read-only arrays would be compiled for once more
-        part = np.array(X[start : start + 4096], order="C")
-        fingerprint_dense(part.view(word), out[start : start + 4096])
-    return out
 
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
@@ -77,7 +65,8 @@ def merge_prints(
 def fingerprints(X: Any, target: FloatVector) -> AnyArray:
     """Return 64-bit fingerprints of rows and their targets, shape (n,)."""
     bits = np.ascontiguousarray(target, dtype=np.float64).view(np.uint64)
-    return _mix_targets(_row_prints(X), bits)
+    with np.errstate(over="ignore"):
+        return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
 def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
@@ -114,12 +103,6 @@ def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: F
     amount[(filled > 0.0) & (amount < 4.0 * rounding)] = 0.0
     out[rows] = np.sign(merged[of]) * np.where(size[of] >= total[of], bound, amount)
     return out
-
-
-def _mix_targets(prints: AnyArray, bits: AnyArray) -> AnyArray:
-    """Return fingerprints of rows and targets together."""
-    with np.errstate(over="ignore"):
-        return np.array(_mix(prints ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
 def _mix(words: AnyArray) -> AnyArray:
