@@ -20,11 +20,12 @@ Source: the way LIBLINEAR ends (Hsieh et al., ICML 2008), with the rows elsewher
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 
 from dsgd.svm.linear_solver.cocoa import outward_push
 from dsgd.svm.linear_solver.dual_cd import Trend, make_lines, visit_rows
-from dsgd.svm.linear_solver.kernels import pack_rows
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, Team
 from dsgd.types import FloatVector, IntVector
@@ -161,7 +162,9 @@ class _Pool:
         self.is_sent = np.zeros(problem.rows.n_rows, bool)
         self.members: IntVector = np.empty(0, np.int64)
         self.places: IntVector = np.empty(0, np.int64)
-        self._problem = _part(problem, self.members)
+        rows = problem.rows
+        nothing = replace(rows, values=rows.values[:0], indices=None if rows.indices is None else rows.indices[:0])
+        self._problem = replace(problem, rows=nothing).take(self.members)
         self.lines: FloatVector = np.empty(0)
 
     def add(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
@@ -194,56 +197,30 @@ class _Pool:
 
     def _send(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
         """Send rows of every rank to rank 0, and put them behind those that are there."""
-        part = _part(self._own, chosen)
-        rows = part.rows
-        lengths = (rows.last - rows.first).astype(float)
-        columns = np.stack([part.targets, part.low, part.high, part.ridge, duals, lengths])
-        described = team.gather(columns.T.ravel())
-        values = team.gather(rows.values)
-        indices = None if rows.indices is None else team.gather(rows.indices)
+        known, part = self._problem, self._own.take(chosen)
+        lengths = (part.rows.last - part.rows.first).astype(np.int64)
+        places = np.repeat(part.rows.first.astype(np.int64) - _starts(lengths)[:-1], lengths)
+        places += np.arange(places.shape[0])
+        described = team.gather(np.stack([*part.terms[:4], duals, lengths]).T.ravel())
+        values = team.gather(part.rows.values[places])
+        indices = None if part.rows.indices is None else team.gather(part.rows.indices[places])
         if not team.leads:
             return
-        known = self._problem
-        targets, low, high, ridge, arrived, lengths = np.concatenate(described).reshape(-1, 6).T
+        *terms, arrived, lengths = np.concatenate(described).reshape(-1, 6).T
         here = (known.rows.last - known.rows.first).astype(np.int64)
-        first, last = _bounds(np.concatenate([here, lengths.astype(int)]))
-        self._problem = LinearProblem(
-            LinearRows(
-                np.concatenate([known.rows.values, *values]),
-                None if indices is None else np.concatenate([known.rows.indices, *indices]),
-                first,
-                last,
-                rows.n_features,
-                rows.bias,
-            ),
-            np.concatenate([known.targets, targets]),
-            np.concatenate([known.low, low]),
-            np.concatenate([known.high, high]),
-            np.concatenate([known.ridge, ridge]),
-            known.epsilon,
+        starts = _starts(np.concatenate([here, lengths.astype(np.int64)])).astype(np.uint64)
+        rows = replace(
+            known.rows,
+            values=np.concatenate([known.rows.values, *values]),
+            indices=None if indices is None else np.concatenate([known.rows.indices, *indices]),
+            first=starts[:-1],
+            last=starts[1:],
         )
+        targets, low, high, ridge = (np.concatenate(pair) for pair in zip(known.terms[:4], terms, strict=True))
+        self._problem = replace(known, rows=rows, targets=targets, low=low, high=high, ridge=ridge)
         self.lines = make_lines(self._problem, np.concatenate([self.lines[5::8], arrived]))
 
 
-def _part(problem: LinearProblem, chosen: IntVector) -> LinearProblem:
-    """Return some rows of a problem as one of their own, their entries copied next to each other."""
-    rows = problem.rows.take(chosen)
-    first, last = _bounds((rows.last - rows.first).astype(np.int64))
-    values = np.empty(rows.n_entries, rows.values.dtype)
-    indices = None if rows.indices is None else np.empty(rows.n_entries, rows.indices.dtype)
-    pack_rows(rows.values, rows.indices, rows.first, rows.last, values, indices)
-    packed = LinearRows(values, indices, first, last, rows.n_features, rows.bias)
-    return LinearProblem(
-        packed,
-        problem.targets[chosen],
-        problem.low[chosen],
-        problem.high[chosen],
-        problem.ridge[chosen],
-        problem.epsilon,
-    )
-
-
-def _bounds(lengths: IntVector) -> tuple[np.ndarray, np.ndarray]:
-    ends = np.zeros(lengths.shape[0] + 1, np.uint64)
-    np.cumsum(lengths, out=ends[1:])
-    return ends[:-1], ends[1:]
+def _starts(lengths: IntVector) -> IntVector:
+    """Return where rows of some lengths start that lie next to each other, and where the last of them ends."""
+    return np.concatenate([[0], np.cumsum(lengths)])

@@ -32,7 +32,6 @@ import scipy.sparse as sp
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import Block, widen
-from dsgd.ledger import COMPUTE
 from dsgd.runtime.rank import Rank
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.finish import room_for_survivors, solve_survivors
@@ -57,7 +56,6 @@ __all__ = [
     "LinearPacker",
     "LinearResult",
     "LinearShare",
-    "RankPeers",
     "train_linear",
 ]
 
@@ -183,6 +181,23 @@ class LinearJob:
         """Problems to solve: one per class if there are more than two."""
         return self.n_classes if self.n_classes > 2 else 1
 
+    def pose(self, data: LinearShare, factors: FloatVector, output: int) -> LinearProblem:
+        """Return the problem of an output on some rows, for the factor of C of every class; regression has none."""
+        costs = self.C * data.weights
+        if self.n_classes:
+            return one_vs_rest(self.loss, data.rows, data.targets, costs, factors, output, self.penalizes_intercept)
+        return make_problem(self.loss, data.rows, data.targets, costs, self.epsilon, self.penalizes_intercept)
+
+    def factors(self, sums: FloatVector) -> FloatVector:
+        """Return the factor of C of every class, by the weights of the classes."""
+        if isinstance(self.class_factors, str):
+            return balanced_factors(sums)
+        return np.ones(1) if self.class_factors is None else self.class_factors
+
+    def solve(self, problem: LinearProblem, team: Team) -> LinearSolution:
+        """Solve a problem all of whose rows are here."""
+        return solve_linear(problem, self.solver, tol=self.tol, max_iter=self.max_iter, team=team, seed=self.seed)
+
 
 @dataclass(frozen=True)
 class GapRecord:
@@ -251,23 +266,16 @@ def train_linear(rank: Rank, data: LinearShare, job: LinearJob) -> LinearResult:
     InvalidDataError
         All sample weights are zero.
     """
-    link = RankPeers(rank)
+    history = _History(rank)
     solutions = []
-    with contextlib.closing(Team(rank.n_threads, link, link.note)) as team:
+    with contextlib.closing(Team(rank.n_threads, rank.group, rank.check, history.note)) as team:
         factors = _factors(data, job, team)
         for output in range(job.n_outputs):
-            link.output = output
-            problem = _problem(data, job, factors, output)
-            solution = _solve(problem, job, team, link)
+            history.output, history.stage = output, ""
+            problem = job.pose(data, factors, output)
+            solution = _solve(problem, job, team, history)
             solutions.append(replace(solution, duals=np.empty(0), n_proven=count_proven(problem, solution, team)))
-    return LinearResult(solutions, link.history)
-
-
-def _problem(data: LinearShare, job: LinearJob, factors: FloatVector, output: int) -> LinearProblem:
-    costs = job.C * data.weights
-    if job.n_classes:
-        return one_vs_rest(job.loss, data.rows, data.targets, costs, factors, output, job.penalizes_intercept)
-    return make_problem(job.loss, data.rows, data.targets, costs, job.epsilon, job.penalizes_intercept)
+    return LinearResult(solutions, history.records)
 
 
 def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
@@ -276,26 +284,23 @@ def _factors(data: LinearShare, job: LinearJob, team: Team) -> FloatVector:
     sums = team.add_up(np.bincount(codes, data.weights, max(job.n_classes, 1)).astype(np.float64))
     if not sums.any():
         raise InvalidDataError("Sample weights must contain at least one non-zero number.")
-    if isinstance(job.class_factors, str):
-        return balanced_factors(sums)
-    return np.ones(1) if job.class_factors is None else job.class_factors
+    return job.factors(sums)
 
 
-def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) -> LinearSolution:
+def _solve(problem: LinearProblem, job: LinearJob, team: Team, history: _History) -> LinearSolution:
     """Solve one output by the method, or the methods, that the job names."""
-    limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
     if team.n_ranks == 1:
         # It certifies problems on some of the rows as well, which do not belong in the history.
-        with contextlib.closing(Team(team.n_threads, link)) as quiet:
-            solution = solve_linear(problem, job.solver, **limits | {"team": quiet}, seed=job.seed)
-        link.stage = solution.solver
+        solution = job.solve(problem, team)
+        history.stage = solution.solver
         team.report(solution.primal, solution.dual)
         return solution
+    limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
     is_smooth = job.loss.startswith("squared")
     if job.solver == "newton" or (job.solver == "auto" and is_smooth and _has_more_rows(problem, team)):
-        link.stage = "newton"
+        history.stage = "newton"
         return solve_newton(problem, **limits)
-    link.stage = "cocoa"
+    history.stage = "cocoa"
     if job.solver == "cocoa":
         return solve_cocoa(problem, **limits, seed=job.seed)
     room = room_for_survivors(problem, team)
@@ -303,17 +308,17 @@ def _solve(problem: LinearProblem, job: LinearJob, team: Team, link: RankPeers) 
     warm = solve_cocoa(problem, **limits | {"max_iter": rounds}, seed=job.seed, loose_bytes=_LOOSE_SHARE * room)
     if warm.converged or warm.n_iter >= job.max_iter:
         return warm
-    link.stage = "survivors"
+    history.stage = "survivors"
     patience = SMOOTH_PATIENCE if is_smooth else PATIENCE + problem.rows.width / COLUMNS_PER_PASS
     patience = patience if job.solver == "auto" else np.inf
     found = solve_survivors(problem, warm, room=room, **limits, seed=job.seed, patience=patience)
     if found.converged or found.n_iter >= job.max_iter:
         return found
     if job.solver == "auto":
-        link.stage = "newton"
+        history.stage = "newton"
         last = solve_newton(problem, **limits, start=found)
     else:
-        link.stage = "cocoa"
+        history.stage = "cocoa"
         last = solve_cocoa(problem, **limits, seed=job.seed, start=found)
     return replace(last, n_iter=found.n_iter + last.n_iter, solver=f"{found.solver}, {last.solver}")
 
@@ -323,86 +328,40 @@ def _has_more_rows(problem: LinearProblem, team: Team) -> bool:
     return team.totals(float(problem.rows.n_rows))[0] >= problem.rows.width
 
 
-class RankPeers:
-    """The other ranks, as solvers see them: every exchange is a round of the ledger.
+class _History:
+    """Takes down the certificates of rank 0, and shows them to whoever watches the job.
 
     Parameters
     ----------
     rank : Rank
-        This member of the gang; all of them make their peers at the same point.
+        This member of the gang.
 
     Attributes
     ----------
     output, stage : int, str
-        What is being solved, and by which method: for the history.
-    history : list of GapRecord
-        The certificates; on rank 0.
+        What is being solved, and by which method; none while certificates are those of parts of the problem.
+    records : list of GapRecord
+        The certificates.
     """
 
     def __init__(self, rank: Rank) -> None:
         self._rank = rank
         self.output = 0
         self.stage = ""
-        self.history: list[GapRecord] = []
-        self._exchanges = 0
+        self.records: list[GapRecord] = []
         self._begin = self._published = time.perf_counter()
-        rank.ledger.begin_round("setup")  # ranks begin when their workers do
-        rank.group.barrier()
-        rank.ledger.end_round()
-        self._since = rank.ledger.clock()
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        return self._rank.size
-
-    @property
-    def number(self) -> int:
-        """Number of this rank, from 0."""
-        return self._rank.number
-
-    def add_up(self, vector: FloatVector) -> None:
-        """Replace a vector by its sum over ranks."""
-        self._open()
-        self._rank.group.allreduce(vector)
-        self._close()
-
-    def follow(self, vector: FloatVector) -> None:
-        """Replace a vector by that of rank 0."""
-        self._open()
-        self._rank.group.broadcast(vector)
-        self._close()
-
-    def gather(self, vector: AnyArray) -> list[AnyArray]:
-        """Return the vectors of all ranks on rank 0."""
-        self._open()
-        parts = self._rank.group.gather(np.ascontiguousarray(vector))
-        self._close()
-        return parts or []
 
     def note(self, primal: float, dual: float) -> None:
-        """Take down a certificate, and show it to whoever watches the job."""
-        if self.number != 0:
+        """Take in a certificate."""
+        if self._rank.number != 0 or not self.stage:
             return
-        now = time.perf_counter()
-        sent = int(self._rank.ledger.records().totals["bytes_sent"])
-        record = GapRecord(self.output, self.stage, now - self._begin, self._exchanges, sent, primal, dual)
-        self.history.append(record)
+        now, ledger = time.perf_counter(), self._rank.ledger
+        sent = int(ledger.records().totals["bytes_sent"])
+        record = GapRecord(self.output, self.stage, now - self._begin, ledger.rounds, sent, primal, dual)
+        self.records.append(record)
         if now - self._published > _PUBLISH_EVERY_S:
             self._published = now
             gap = relative_gap(primal, dual)
             event = {"output": self.output, "stage": self.stage, "gap": gap, "seconds": record.seconds}
             text = f"output {self.output}: {self.stage}, relative gap {gap:.2g}, {record.seconds:.2f} s"
             self._rank.publish({**event, "text": text})
-
-    def _open(self) -> None:
-        self._rank.check()
-        ledger = self._rank.ledger
-        ledger.begin_round("sync")
-        if ledger.timing:
-            ledger.charge(COMPUTE, ledger.clock() - self._since)
-
-    def _close(self) -> None:
-        self._rank.ledger.end_round()
-        self._exchanges += 1
-        self._since = self._rank.ledger.clock()

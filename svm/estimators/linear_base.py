@@ -6,10 +6,11 @@ import functools
 import sys
 import time
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, get_args
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -23,11 +24,11 @@ from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.svm.certify.linear import count_proven
-from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, train_linear
+from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
 from dsgd.svm.estimators.to_sklearn import linear_machine_to_sklearn
-from dsgd.svm.linear_solver.problem import LOSSES, LinearProblem, LinearSolution
-from dsgd.svm.linear_solver.rows import Team
-from dsgd.svm.linear_solver.solve import SOLVERS, solve_linear
+from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
+from dsgd.svm.linear_solver.rows import Team, gather_rows
+from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_bool, check_choice, check_number
 
@@ -91,10 +92,25 @@ class AbstractLinearSVM(AbstractLinearEstimator):
     transport: TransportName
     penalize_intercept: bool
 
-    def _check_parameters(self, task: str) -> None:
+    #: One of those that have `LOSSES`.
+    _TASK: ClassVar[str]
+
+    @abstractmethod
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Validate arrays of this process; return (X, y, sample_weight)."""
+
+    @abstractmethod
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray | None:
+        """Set the classes that blocks have between them, and return them; None for regression."""
+
+    @abstractmethod
+    def _make_job(self, seed: int) -> LinearJob:
+        """Return what is to be solved, the classes being known."""
+
+    def _check_parameters(self) -> None:
         """Check every parameter that both estimators have."""
         name = type(self).__name__
-        check_choice(f"{name}(loss=...)", self.loss, LOSSES[task])
+        check_choice(f"{name}(loss=...)", self.loss, LOSSES[self._TASK])
         check_choice(f"{name}(solver=...)", self.solver, SOLVERS)
         if not (isinstance(self.dual, str) and self.dual == "auto"):
             check_bool(f"{name}(dual=...) other than 'auto'", self.dual)
@@ -151,13 +167,6 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             raise InvalidDataError("Sample weights must contain at least one non-zero number.")
         return weights
 
-    def _solve_l2(self, problem: LinearProblem, team: Team, seed: int) -> LinearSolution:
-        """Solve one problem of the squared norm by the solver that was asked for."""
-        solution = solve_linear(
-            problem, self._solver(), tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed
-        )
-        return replace(solution, n_proven=count_proven(problem, solution, team))
-
     def _solve(self, n_problems: int, solve: Callable[[int, Team], LinearSolution]) -> list[LinearSolution]:
         """Solve the problems: one after the other with all threads on its rows, or several at a time."""
         n_threads = effective_n_jobs(self.n_jobs)
@@ -178,25 +187,21 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             with ThreadPoolExecutor(n_at_once, "dsgd-linear") as pool:
                 return list(pool.map(work, range(n_problems)))
 
-    def _solve_on_cluster(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        check: Callable[[], Block],
-        make_job: Callable[[Sequence[BlockSummary], int], tuple[AnyArray | None, LinearJob]],
-        *,
-        classification: bool,
-    ) -> list[LinearSolution]:
-        """Solve on worker processes; `make_job` learns the classes from the blocks and says what to solve."""
+    def _solve_on_cluster(self, X: Any, y: Any, sample_weight: Any) -> list[LinearSolution]:
+        """Solve on worker processes."""
         self._refuse_on_cluster("penalize_intercept", self.fit_intercept and not self.penalize_intercept)
         begin = time.perf_counter()
         seed = self._seed()
+        expected, spread = (
+            Expected(self._TASK == "classification"),
+            Spread(ranks_asked(self.n_jobs), ranks_per_worker=1),
+        )
         with self._open_blocks(
-            X, y, sample_weight, check, Expected(classification), Spread(ranks_asked(self.n_jobs), ranks_per_worker=1)
+            X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), expected, spread
         ) as blocks:
             filled = [s for s in blocks.summaries if s.rows]
-            classes, job = make_job(blocks.summaries, seed)
+            classes = self._classes_of(filled)
+            job = self._make_job(seed)
             packer = LinearPacker(
                 classes=classes,
                 n_features=int(self.n_features_in_),
@@ -224,6 +229,34 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             The class of this name of `sklearn.svm`, fitted; predicts without dsgd.
         """
         return linear_machine_to_sklearn(self)
+
+    def _job(
+        self, seed: int, *, epsilon: float = 0.0, class_factors: FloatVector | str | None = None, n_classes: int = 0
+    ) -> LinearJob:
+        return LinearJob(
+            loss=self.loss,
+            C=float(self.C),
+            epsilon=epsilon,
+            penalizes_intercept=self.penalize_intercept,
+            class_factors=class_factors,
+            n_classes=n_classes,
+            solver=self._solver(),
+            tol=float(self.tol),
+            max_iter=int(self.max_iter),
+            seed=seed,
+        )
+
+    def _gather(self, X: Any, targets: AnyArray, weights: FloatVector, seed: int) -> LinearShare:
+        """Return rows of this process as they are solved: merged and in order."""
+        return LinearShare(*gather_rows(X, targets, weights, bias=self._bias(), seed=seed))
+
+    def _solve_l2(
+        self, job: LinearJob, data: LinearShare, factors: FloatVector, output: int, team: Team
+    ) -> LinearSolution:
+        """Solve one output with the squared norm."""
+        problem = job.pose(data, factors, output)
+        solution = job.solve(problem, team)
+        return replace(solution, n_proven=count_proven(problem, solution, team))
 
     def _forget_cluster(self) -> None:
         """Drop what an earlier fit on a cluster has left, which a fit in this process has not."""

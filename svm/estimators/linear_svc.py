@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import ClassifierMixin
@@ -14,13 +14,13 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.svm.distributed.linear import LinearJob
+from dsgd.svm.distributed.linear import LinearJob, LinearShare
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
 from dsgd.svm.linear_solver.l1.columns import make_columns
 from dsgd.svm.linear_solver.l1.newton import solve_l1
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, balanced_factors, one_vs_rest
-from dsgd.svm.linear_solver.rows import LinearRows, Team, gather_rows
+from dsgd.svm.linear_solver.problem import LinearSolution
+from dsgd.svm.linear_solver.rows import Team
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice
 
@@ -102,6 +102,8 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
     True
     """
 
+    _TASK: ClassVar[str] = "classification"
+
     def __init__(
         self,
         penalty: str = "l2",
@@ -165,51 +167,44 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         InvalidParameterError
             A parameter is out of range.
         """
-        self._check_parameters("classification")
+        self._check_parameters()
         self._check_choices()
         if self._uses_cluster(X):
             self._refuse_on_cluster("penalty", self.penalty == "l1")
             self._refuse_on_cluster("multi_class", self.multi_class == "crammer_singer")
-            solutions = self._solve_on_cluster(
-                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=True
-            )
-            self._take_in(solutions)
+            self._take_in(self._solve_on_cluster(X, y, sample_weight))
             return self
         self._forget_cluster()
         X, y, weights = self._check_rows(X, y, sample_weight)
         codes = self._learn_classes(y)
-        factors = self._class_factors()
-        if isinstance(factors, str):
-            factors = balanced_factors(np.bincount(codes, weights, len(self.classes_)).astype(np.float64))
-        seed = self._seed()
-        rows, row_codes, row_weights = gather_rows(X, codes, weights, bias=self._bias(), seed=seed)
-        costs = float(self.C) * row_weights
+        job = self._make_job(self._seed())
+        factors = job.factors(np.bincount(codes, weights, job.n_classes).astype(np.float64))
+        data = self._gather(X, codes, weights, job.seed)
         if self.multi_class == "crammer_singer":
-            self._fit_jointly(rows, row_codes.astype(np.int64), costs * factors[row_codes.astype(np.intp)], seed)
+            self._fit_jointly(job, data, factors)
             return self
-
-        def problem(k: int) -> LinearProblem:
-            return one_vs_rest(self.loss, rows, row_codes, costs, factors, k, self.penalize_intercept)
-
-        columns = make_columns(rows) if self.penalty == "l1" else None
+        columns = make_columns(data.rows) if self.penalty == "l1" else None
 
         def solve(k: int, team: Team) -> LinearSolution:
             if columns is None:
-                return self._solve_l2(problem(k), team, seed)
-            return solve_l1(problem(k), columns, tol=float(self.tol), max_iter=int(self.max_iter), team=team, seed=seed)
+                return self._solve_l2(job, data, factors, k, team)
+            problem = job.pose(data, factors, k)
+            return solve_l1(problem, columns, tol=job.tol, max_iter=job.max_iter, team=team, seed=job.seed)
 
-        self._take_in(self._solve(len(self.classes_) if len(self.classes_) > 2 else 1, solve))
+        self._take_in(self._solve(job.n_outputs, solve))
         return self
 
-    def _fit_jointly(self, rows: LinearRows, codes: IntVector, costs: FloatVector, seed: int) -> None:
+    def _fit_jointly(self, job: LinearJob, data: LinearShare, factors: FloatVector) -> None:
         """Solve the problem of Crammer and Singer."""
-        tol, max_iter, n_classes = float(self.tol), int(self.max_iter), len(self.classes_)
+        codes = data.targets.astype(np.int64)
+        costs = job.C * data.weights * factors[codes]
 
         def solve(_: int, team: Team) -> LinearSolution:
-            return solve_crammer_singer(rows, codes, costs, n_classes, tol=tol, max_iter=max_iter, team=team, seed=seed)
+            limits: dict[str, Any] = {"tol": job.tol, "max_iter": job.max_iter, "team": team}
+            return solve_crammer_singer(data.rows, codes, costs, job.n_classes, **limits, seed=job.seed)
 
         self._take_in(self._solve(1, solve))
-        if n_classes == 2:  # one output, as scikit-learn has it
+        if job.n_classes == 2:  # one output, as scikit-learn has it
             self.coef_ = self.coef_[1:] - self.coef_[:1]
             if self.fit_intercept:
                 self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
@@ -298,7 +293,6 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
             )
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        """Validate arrays of this process; return (X, y, sample_weight)."""
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C")
         check_classification_targets(y)
         return X, y, self._check_weights(sample_weight, X)
@@ -313,24 +307,14 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
             )
         return codes
 
-    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[AnyArray, LinearJob]:
-        """Learn the classes from the blocks; return them and what the ranks are to solve."""
-        labels = np.concatenate([s.classes for s in summaries if s.classes is not None and len(s.classes)])
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> AnyArray:
+        labels = np.concatenate([s.classes for s in summaries])
         check_classification_targets(labels)
         self._learn_classes(labels)
-        job = LinearJob(
-            loss=self.loss,
-            C=float(self.C),
-            epsilon=0.0,
-            penalizes_intercept=self.penalize_intercept,
-            class_factors=self._class_factors(),
-            n_classes=len(self.classes_),
-            solver=self._solver(),
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-            seed=seed,
-        )
-        return self.classes_, job
+        return self.classes_
+
+    def _make_job(self, seed: int) -> LinearJob:
+        return self._job(seed, class_factors=self._class_factors(), n_classes=len(self.classes_))
 
     def _class_factors(self) -> FloatVector | str:
         """Return the factor of C of every class, or "balanced", which the weights of the rows must say."""

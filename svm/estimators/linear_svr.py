@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -14,8 +14,6 @@ from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
-from dsgd.svm.linear_solver.problem import make_problem
-from dsgd.svm.linear_solver.rows import gather_rows
 from dsgd.validation import check_number
 
 __all__ = ["LinearSVR"]
@@ -83,6 +81,8 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
     2.0
     """
 
+    _TASK: ClassVar[str] = "regression"
+
     def __init__(
         self,
         *,
@@ -142,20 +142,16 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         InvalidParameterError
             A parameter is out of range.
         """
-        self._check_parameters("regression")
+        self._check_parameters()
         check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
         if self._uses_cluster(X):
-            solutions = self._solve_on_cluster(
-                X, y, sample_weight, lambda: self._check_rows(X, y, sample_weight), self._job, classification=False
-            )
+            solutions = self._solve_on_cluster(X, y, sample_weight)
         else:
             self._forget_cluster()
             X, y, weights = self._check_rows(X, y, sample_weight)
-            seed = self._seed()
-            rows, targets, row_weights = gather_rows(X, y, weights, bias=self._bias(), seed=seed)
-            costs = float(self.C) * row_weights
-            problem = make_problem(self.loss, rows, targets, costs, float(self.epsilon), self.penalize_intercept)
-            solutions = self._solve(1, lambda _, team: self._solve_l2(problem, team, seed))
+            job = self._make_job(self._seed())
+            data = self._gather(X, y, weights, job.seed)
+            solutions = self._solve(1, lambda _, team: self._solve_l2(job, data, np.ones(1), 0, team))
         self._take_in(solutions)
         self.coef_ = self.coef_.ravel()
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
@@ -198,22 +194,11 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         return float(super().score(X, y, sample_weight))
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
-        """Validate arrays of this process; return (X, y, sample_weight)."""
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)
         return X, y, self._check_weights(sample_weight, X)
 
-    def _job(self, summaries: Sequence[BlockSummary], seed: int) -> tuple[None, LinearJob]:
-        """Return what the ranks are to solve."""
-        job = LinearJob(
-            loss=self.loss,
-            C=float(self.C),
-            epsilon=float(self.epsilon),
-            penalizes_intercept=self.penalize_intercept,
-            class_factors=None,
-            n_classes=0,
-            solver=self._solver(),
-            tol=float(self.tol),
-            max_iter=int(self.max_iter),
-            seed=seed,
-        )
-        return None, job
+    def _classes_of(self, summaries: Sequence[BlockSummary]) -> None:
+        return None
+
+    def _make_job(self, seed: int) -> LinearJob:
+        return self._job(seed, epsilon=float(self.epsilon))

@@ -109,9 +109,9 @@ def solve_cocoa(
             beta, at = local.duals(), weights.copy()
             limit = worst if eliminate else np.inf
             scores = rows.scores(weights, team)
-            loss, terms, kept = _measure(problem, scores, beta, limit, active)
-            n_active = kept or n_rows
-            active[kept:n_active] = np.arange(n_active - kept)  # all of them, if none were left
+            loss, terms, kept = measure(scores, problem.terms, beta, limit, active)
+            n_active = int(kept) or n_rows
+            active[int(kept) : n_active] = np.arange(n_active - int(kept))  # all of them, if none were left
             own = 0.5 * float(weights @ weights) if team.leads else 0.0
             message[width : width + 2] = loss + own, terms - own
             if loose_bytes >= 0.0:
@@ -195,13 +195,3 @@ def outward_push(problem: LinearProblem, scores: FloatVector, beta: FloatVector)
     at_end = np.where(beta >= problem.high, -up, np.where(beta <= problem.low, down, -1.0))
     push: FloatVector = np.where(beta == 0.0, at_zero, at_end)
     return push
-
-
-def _measure(
-    problem: LinearProblem, scores: FloatVector, beta: FloatVector, threshold: float, active: AnyArray
-) -> tuple[float, float, int]:
-    """Return the losses and dual terms of the rows here, and choose the rows that stay active."""
-    loss, terms, kept = measure(
-        scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, beta, threshold, active
-    )
-    return loss, terms, int(kept)

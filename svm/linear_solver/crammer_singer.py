@@ -28,9 +28,10 @@ import numpy as np
 
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.rng import GOLDEN, draw
+from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.problem import LinearSolution, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, Team
-from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
+from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
 __all__ = ["solve_crammer_singer"]
 
@@ -87,7 +88,6 @@ def solve_crammer_singer(
     # The numbers of the classes active in each row, and how many they are.
     slots = np.empty((n_rows, n_classes), np.uint32)
     sizes = np.empty(n_rows, np.uint32)
-    scratch = np.empty((3, n_classes))
     best, primal, dual = weights.copy(), np.inf, 0.0
     n_passes, work, visits, reach, worst = 0, 0.0, np.inf, np.inf, 0.0
     while True:
@@ -105,18 +105,14 @@ def solve_crammer_singer(
         visits += n_active
         work += n_active
         n_left, worst = _cs_pass(
-            *rows.kernel_arguments,
-            codes,
-            costs,
-            norms,
+            rows.arrays,
+            (codes, costs, norms),
             weights,
             duals,
-            slots,
-            sizes,
+            (slots, sizes),
             active,
             np.uint64(n_active),
             np.uint64((seed + n_passes * int(GOLDEN)) % 2**64),
-            scratch,
         )
         n_active = int(n_left)
         if reach < 0.0:
@@ -149,8 +145,7 @@ def _certify(
     """Return P(weights) and D(duals), given the sums of rows times their dual variables."""
 
     def part(i: int, j: int) -> float:
-        arguments = rows.take(slice(i, j)).kernel_arguments
-        return float(_cs_losses(*arguments, codes[i:j], costs[i:j], weights, np.empty(weights.shape[1])))
+        return float(_cs_losses(rows.take(slice(i, j)).arrays, codes[i:j], costs[i:j], weights))
 
     loss = sum(team.map(part, rows.n_rows))
     gain = float(duals[np.arange(rows.n_rows), codes].sum())
@@ -158,19 +153,10 @@ def _certify(
 
 
 @kernel
-def _cs_losses(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    codes: IntVector,
-    costs: FloatVector,
-    weights: FloatMatrix,
-    scores: FloatVector,
-) -> float:
-    """Return the sum of the losses of the rows; `scores` is scratch space, shape (n_classes,)."""
-    n_classes = np.uint64(weights.shape[1])
+def _cs_losses(rows: RowArrays, codes: IntVector, costs: FloatVector, weights: FloatMatrix) -> float:
+    """Return the sum of the losses of the rows."""
+    values, indices, first, last, bias = rows
+    n_classes, scores = np.uint64(weights.shape[1]), np.empty(weights.shape[1])
     end = np.uint64(weights.shape[0]) - _ONE
     total = 0.0
     for i in range(np.uint64(codes.shape[0])):
@@ -178,7 +164,7 @@ def _cs_losses(
             scores[m] = bias * weights[end, m]
         for j in range(last[i] - first[i]):
             value = np.float64(values[first[i] + j])
-            column = j if indices is None else np.uint64(indices[first[i] + j])
+            column = column_of(indices, j, first[i] + j)
             for m in range(n_classes):
                 scores[m] += value * weights[column, m]
         own = np.uint64(codes[i])
@@ -192,30 +178,26 @@ def _cs_losses(
 
 @kernel
 def _cs_pass(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    codes: IntVector,
-    costs: FloatVector,
-    norms: FloatVector,
+    rows: RowArrays,
+    of_rows: tuple[IntVector, FloatVector, FloatVector],
     weights: FloatMatrix,
     duals: FloatMatrix,
-    slots: AnyArray,
-    sizes: AnyArray,
+    classes: tuple[AnyArray, AnyArray],
     active: AnyArray,
     n_active: np.uint64,
     key: np.uint64,
-    scratch: FloatMatrix,
 ) -> tuple[np.uint64, float]:
     """Visit the active rows once in random order; the module has the formulas.
 
-    `slots` holds the classes of every row, of which the first `sizes[i]` are active. `weights`, shape (n_features + 1,
-    n_classes), and `duals` are updated in place. Returns the rows that stay active and the largest violation.
+    `of_rows` are codes, costs and squared norms. `classes` are the numbers of the classes of every row, shape (n_rows,
+    n_classes), and how many of them, from the first on, are active. `weights`, shape (n_features + 1, n_classes), and
+    `duals` are updated in place. Returns the rows that stay active and the largest violation.
     """
+    values, indices, first, last, bias = rows
+    codes, costs, norms = of_rows
+    slots, sizes = classes
     end = np.uint64(weights.shape[0]) - _ONE
-    gradients, levels, ordered = scratch[0], scratch[1], scratch[2]
+    gradients, levels, ordered = np.empty(duals.shape[1]), np.empty(duals.shape[1]), np.empty(duals.shape[1])
     for place in range(n_active):
         other = place + (((draw(key, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
         active[place], active[other] = active[other], active[place]
@@ -230,7 +212,7 @@ def _cs_pass(
             gradients[m] = (0.0 if mine[m] == own else 1.0) + bias * weights[end, np.uint64(mine[m])]
         for j in range(length):
             value = np.float64(values[begin + j])
-            column = j if indices is None else np.uint64(indices[begin + j])
+            column = column_of(indices, j, begin + j)
             line = weights[column]
             for m in range(size):
                 gradients[m] += value * line[np.uint64(mine[m])]
@@ -283,7 +265,7 @@ def _cs_pass(
             weights[end, np.uint64(mine[m])] += bias * gradients[m]
         for j in range(length):
             value = np.float64(values[begin + j])
-            column = j if indices is None else np.uint64(indices[begin + j])
+            column = column_of(indices, j, begin + j)
             line = weights[column]
             for m in range(size):
                 line[np.uint64(mine[m])] += value * gradients[m]

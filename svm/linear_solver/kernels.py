@@ -10,7 +10,7 @@ sum of ``b_i x_i``; see `dsgd.svm.linear_solver.problem`.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 from llvmlite import ir
@@ -23,21 +23,28 @@ from dsgd.kernels.rng import draw
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
 __all__ = [
+    "DualTerms",
+    "RowArrays",
     "add_rows",
     "best_dual",
     "cd_pass",
+    "column_of",
     "compress",
     "densify",
     "hessian_rows",
     "line_derivatives",
     "measure",
-    "pack_rows",
     "place_duals",
     "same_rows",
     "score_rows",
     "square_columns",
     "square_norms",
 ]
+
+#: Entries, their columns or None, where each row starts and ends in them, and the constant.
+RowArrays: TypeAlias = tuple[FloatVector, IndexVector | None, PointerVector, PointerVector, float]
+#: Targets, the ends of the intervals, ridges, and epsilon.
+DualTerms: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector, float]
 
 # Sums may be taken in any order and products fused into them, which SIMD needs; infinities and NaN keep their meaning.
 _any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
@@ -90,6 +97,12 @@ def _add(
         for j in range(first, last):
             weights[np.uint64(indices[j])] += factor * values[j]
     weights[np.uint64(weights.shape[0]) - _ONE] += factor * bias
+
+
+@scalar
+def column_of(indices: IndexVector | None, place: np.uint64, entry: np.uint64) -> np.uint64:
+    """Return the column of an entry: as it is stored or, in a dense row, the place in the row."""
+    return place if indices is None else np.uint64(indices[entry])
 
 
 @scalar
@@ -198,21 +211,14 @@ def cd_pass(
 
 @kernel
 def measure(
-    scores: FloatVector,
-    targets: FloatVector,
-    low: FloatVector,
-    high: FloatVector,
-    ridge: FloatVector,
-    epsilon: float,
-    beta: FloatVector,
-    threshold: float,
-    active: AnyArray,
+    scores: FloatVector, terms: DualTerms, beta: FloatVector, threshold: float, active: AnyArray
 ) -> tuple[float, float, np.uint64]:
     """Return the sum of losses at `scores`, the sum of the dual terms at `beta`, and the number of rows to keep active.
 
     A row is put into `active` unless its variable is at a bound or at zero and points outwards by more than
     `threshold`: the test of `cd_pass`, over all rows.
     """
+    targets, low, high, ridge, epsilon = terms
     loss, dual = 0.0, 0.0
     kept = np.uint64(0)
     for i in range(np.uint64(targets.shape[0])):
@@ -237,63 +243,35 @@ def measure(
 
 
 @kernel
-def score_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    weights: FloatVector,
-    out: FloatVector,
-) -> None:
+def score_rows(rows: RowArrays, weights: FloatVector, out: FloatVector) -> None:
     """Write the inner product of every row with the weights, shape (n_features + 1,), into `out`."""
+    values, indices, first, last, bias = rows
     for i in range(np.uint64(out.shape[0])):
         out[i] = _dot(values, indices, first[i], last[i], bias, weights)
 
 
 @kernel
-def add_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    factors: FloatVector,
-    out: FloatVector,
-) -> None:
+def add_rows(rows: RowArrays, factors: FloatVector, out: FloatVector) -> None:
     """Add every row times its factor to `out`, shape (n_features + 1,); rows of factor zero are not read."""
+    values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
         if factors[i] != 0.0:
             _add(values, indices, first[i], last[i], bias, out, factors[i])
 
 
 @kernel
-def hessian_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    factors: FloatVector,
-    weights: FloatVector,
-    out: FloatVector,
-) -> None:
+def hessian_rows(rows: RowArrays, factors: FloatVector, weights: FloatVector, out: FloatVector) -> None:
     """Add to `out` the sum of ``factor_i (x_i . weights) x_i``: every row is read once."""
+    values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
         product = factors[i] * _dot(values, indices, first[i], last[i], bias, weights)
         _add(values, indices, first[i], last[i], bias, out, product)
 
 
 @kernel
-def square_norms(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    out: FloatVector,
-) -> None:
+def square_norms(rows: RowArrays, out: FloatVector) -> None:
     """Write the squared norm of every row, its constant included, into `out`."""
+    values, _, first, last, bias = rows
     for i in range(np.uint64(out.shape[0])):
         total = bias * bias
         for j in range(first[i], last[i]):
@@ -303,21 +281,14 @@ def square_norms(
 
 
 @kernel
-def square_columns(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    factors: FloatVector,
-    out: FloatVector,
-) -> None:
+def square_columns(rows: RowArrays, factors: FloatVector, out: FloatVector) -> None:
     """Add to `out`, shape (n_features + 1,), the sum over rows of ``factor_i x_i**2``, column by column."""
+    values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
         begin = first[i]
         for j in range(last[i] - begin):
             value = np.float64(values[begin + j])
-            column = j if indices is None else np.uint64(indices[begin + j])
+            column = column_of(indices, j, begin + j)
             out[column] += factors[i] * value * value
         out[np.uint64(out.shape[0]) - _ONE] += factors[i] * bias * bias
 
@@ -334,51 +305,21 @@ def compress(X: FloatMatrix, starts: PointerVector, values: FloatVector, indices
 
 
 @kernel
-def densify(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    bias: float,
-    factors: FloatVector,
-    out: FloatMatrix,
-) -> None:
+def densify(rows: RowArrays, factors: FloatVector, out: FloatMatrix) -> None:
     """Write every row times its factor, as a dense row with its constant, into `out`, which holds zeros."""
+    values, indices, first, last, bias = rows
     for i in range(np.uint64(factors.shape[0])):
         begin = first[i]
         for j in range(last[i] - begin):
-            column = j if indices is None else np.uint64(indices[begin + j])
+            column = column_of(indices, j, begin + j)
             out[i, column] = factors[i] * values[begin + j]
         out[i, np.uint64(out.shape[1]) - _ONE] = factors[i] * bias
 
 
 @kernel
-def pack_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    out_values: FloatVector,
-    out_indices: IndexVector | None,
-) -> None:
-    """Copy the entries of rows next to each other."""
-    place = np.uint64(0)
-    for i in range(np.uint64(first.shape[0])):
-        for j in range(first[i], last[i]):
-            out_values[place] = values[j]
-            if indices is not None and out_indices is not None:
-                out_indices[place] = indices[j]
-            place += _ONE
-
-
-@kernel
 def place_duals(
     scores: FloatVector,
-    targets: FloatVector,
-    low: FloatVector,
-    high: FloatVector,
-    ridge: FloatVector,
-    epsilon: float,
+    terms: DualTerms,
     centre: FloatVector,
     beta: FloatVector,
     change: FloatVector,
@@ -389,6 +330,7 @@ def place_duals(
     Returns the sum of the smoothed losses and how many rows are interior: neither at a bound nor at zero, so that they
     have curvature; their numbers are in `interior`.
     """
+    targets, low, high, ridge, epsilon = terms
     loss = 0.0
     kept = 0
     for i in range(np.uint64(targets.shape[0])):
@@ -405,17 +347,10 @@ def place_duals(
 
 @kernel
 def line_derivatives(
-    step: float,
-    scores: FloatVector,
-    direction: FloatVector,
-    targets: FloatVector,
-    low: FloatVector,
-    high: FloatVector,
-    ridge: FloatVector,
-    epsilon: float,
-    centre: FloatVector,
+    step: float, scores: FloatVector, direction: FloatVector, terms: DualTerms, centre: FloatVector
 ) -> tuple[float, float]:
     """Return the first and second derivative in `step` of the smoothed losses at ``scores + step * direction``."""
+    targets, low, high, ridge, epsilon = terms
     slope, curvature = 0.0, 0.0
     for i in range(np.uint64(targets.shape[0])):
         slack = targets[i] - scores[i] - step * direction[i]
@@ -427,24 +362,15 @@ def line_derivatives(
 
 
 @kernel
-def same_rows(
-    values: FloatVector,
-    indices: IndexVector | None,
-    first: PointerVector,
-    last: PointerVector,
-    left: IntVector,
-    right: IntVector,
-    out: AnyArray,
-) -> None:
+def same_rows(rows: RowArrays, left: IntVector, right: IntVector, out: AnyArray) -> None:
     """Write into `out` (bool) for every pair whether rows ``left[k]`` and ``right[k]`` have the same entries."""
+    values, indices, first, last, _ = rows
     for k in range(np.uint64(left.shape[0])):
         a, b = first[np.uint64(left[k])], first[np.uint64(right[k])]
         length = last[np.uint64(left[k])] - a
         same = length == last[np.uint64(right[k])] - b
         if same:
             for j in range(length):
-                if values[a + j] != values[b + j]:
-                    same = False
-                if indices is not None and indices[a + j] != indices[b + j]:
+                if values[a + j] != values[b + j] or column_of(indices, j, a + j) != column_of(indices, j, b + j):
                     same = False
         out[k] = same

@@ -31,14 +31,14 @@ Sun and Toh, SIAM J. Optim. 2018 (their semismooth Newton form). Preconditioner 
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 from scipy.linalg import LinAlgError, cho_factor, cho_solve
 
 from dsgd.svm.linear_solver.kernels import line_derivatives, place_duals
-from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, relative_gap
+from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution, certify, conclude, relative_gap
 from dsgd.svm.linear_solver.rows import LinearRows, Team, spread
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
@@ -108,20 +108,19 @@ def solve_newton(
     scores = rows.scores(weights, team) if weights.any() else np.zeros(n_rows)
     state = _State(weights, scores, np.zeros(n_rows), np.zeros(rows.width), np.empty(n_rows, np.int64), 0)
     centre: FloatVector = np.zeros(n_rows)
-    ridge = problem.ridge
+    smoothed = problem
     is_smooth = bool(team.totals(float(problem.is_smooth))[0])  # a rank without rows cannot tell
     if not is_smooth:
         distance, n_targets = team.totals(float(np.sum(np.abs(problem.targets - scores))), n_rows)
         width = distance / max(n_targets, 1.0) or 1.0
         limit = np.maximum(problem.high, -problem.low)
-        ridge = width / np.where(limit > 0.0, limit, 1.0)
+        smoothed = replace(problem, ridge=width / np.where(limit > 0.0, limit, 1.0))
         centre = centre if start is None else start.duals
-    change = np.empty(n_rows)
     best, best_beta, best_primal, best_dual = weights.copy(), state.beta.copy(), np.inf, -np.inf
     preconditioner = _Preconditioner()
     n_iter = 0
     while True:
-        _place(problem, state, ridge, centre, change, team)
+        _place(smoothed, centre, state, team)
         primal, dual, _ = certify(
             problem, state.weights, state.beta, team, combined=state.combined, scores=state.scores
         )
@@ -134,44 +133,29 @@ def solve_newton(
         gradient = state.weights - state.combined
         error = 0.0 if is_smooth else 0.5 * float(team.agree(np.array([gradient @ gradient]))[0])
         if not is_smooth and error <= _INNER_SHARE * max(best_primal - best_dual, 0.0):
-            centre, ridge = state.beta.copy(), ridge * _RIDGE_DECAY
+            centre, smoothed = state.beta.copy(), replace(smoothed, ridge=smoothed.ridge * _RIDGE_DECAY)
             preconditioner.forget()
-            _place(problem, state, ridge, centre, change, team)
+            _place(smoothed, centre, state, team)
             gradient = state.weights - state.combined
         n_iter += 1
         members = state.interior[: state.n_interior]
-        active, factors = rows.take(members), 1.0 / ridge[members]
+        active, factors = rows.take(members), 1.0 / smoothed.ridge[members]
         forcing = min(0.1, np.sqrt(relative_gap(best_primal, best_dual)))
         preconditioner.prepare(active, factors, team)
         direction, n_cg = _conjugate_gradients(active, factors, -gradient, preconditioner, forcing, team)
         preconditioner.judge(n_cg)
         along = rows.scores(direction, team)
-        step = _exact_step(problem, state, direction, along, ridge, centre, team)
+        step = _exact_step(smoothed, centre, state, direction, along, team)
         state.weights += step * direction
         state.scores += step * along
-    exact = team.add_up(rows.combine(best_beta, team))  # free of what rounding has added up over the steps
-    primal, dual, _ = certify(problem, best, best_beta, team, combined=exact)
-    converged = relative_gap(primal, dual) <= max(tol, 1e-14)
-    return LinearSolution(best, best_beta, primal, dual, n_iter, converged, "newton")
+    return conclude(problem, best, best_beta, team, tol, n_iter, "newton")
 
 
-def _place(
-    problem: LinearProblem, state: _State, ridge: FloatVector, centre: FloatVector, change: FloatVector, team: Team
-) -> None:
+def _place(smoothed: LinearProblem, centre: FloatVector, state: _State, team: Team) -> None:
     """Bring the dual variables, their combination and the interior rows up to date with the scores."""
-    _, state.n_interior = place_duals(
-        state.scores,
-        problem.targets,
-        problem.low,
-        problem.high,
-        ridge,
-        problem.epsilon,
-        centre,
-        state.beta,
-        change,
-        state.interior,
-    )
-    state.combined += team.add_up(problem.rows.combine(change, team))
+    change = np.empty(smoothed.rows.n_rows)
+    _, state.n_interior = place_duals(state.scores, smoothed.terms, centre, state.beta, change, state.interior)
+    state.combined += team.add_up(smoothed.rows.combine(change, team))
 
 
 class _Preconditioner:
@@ -241,10 +225,8 @@ def _add_up_triangle(matrix: FloatMatrix, team: Team) -> None:
     """Add up a symmetric matrix over ranks, in place: its lower triangle travels, and alone is right afterwards."""
     if team.n_ranks == 1:
         return
-    width = matrix.shape[0]
-    packed = team.add_up(np.concatenate([matrix[i, : i + 1] for i in range(width)]))
-    for i in range(width):
-        matrix[i, : i + 1] = packed[i * (i + 1) // 2 : (i + 1) * (i + 2) // 2]
+    lower = np.tri(matrix.shape[0], dtype=np.bool_)
+    matrix[lower] = team.add_up(matrix[lower])
 
 
 def _conjugate_gradients(
@@ -283,29 +265,18 @@ def _conjugate_gradients(
 
 
 def _exact_step(
-    problem: LinearProblem,
+    smoothed: LinearProblem,
+    centre: FloatVector,
     state: _State,
     direction: FloatVector,
     along: FloatVector,
-    ridge: FloatVector,
-    centre: FloatVector,
     team: Team,
 ) -> float:
     """Return the step to the minimum along a direction: Newton on the derivative, kept inside a bracket."""
     linear, square = float(state.weights @ direction), float(direction @ direction)
 
     def derivatives(step: float) -> tuple[float, float]:
-        slope, curvature = line_derivatives(
-            step,
-            state.scores,
-            along,
-            problem.targets,
-            problem.low,
-            problem.high,
-            ridge,
-            problem.epsilon,
-            centre,
-        )
+        slope, curvature = line_derivatives(step, state.scores, along, smoothed.terms, centre)
         if team.leads:
             slope, curvature = slope + linear + step * square, curvature + square
         slope, curvature = team.totals(slope, curvature)

@@ -34,13 +34,13 @@ Source: Hsieh, Chang, Lin, Keerthi and Sundararajan, ICML 2008; Ho and Lin, JMLR
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from dsgd.svm.linear_solver.kernels import measure
+from dsgd.svm.linear_solver.kernels import DualTerms, measure
 from dsgd.svm.linear_solver.rows import LinearRows, Team
-from dsgd.types import AnyArray, FloatVector
+from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = [
     "LOSSES",
@@ -94,6 +94,16 @@ class LinearProblem:
     def is_smooth(self) -> bool:
         """Whether the loss has a continuous derivative."""
         return bool(self.ridge.shape[0]) and float(self.ridge[0]) > 0.0
+
+    @property
+    def terms(self) -> DualTerms:
+        """The dual terms as kernels take them."""
+        return self.targets, self.low, self.high, self.ridge, self.epsilon
+
+    def take(self, chosen: IntVector) -> LinearProblem:
+        """Return the problem on some of the rows; their entries are shared."""
+        targets, low, high, ridge = self.targets[chosen], self.low[chosen], self.high[chosen], self.ridge[chosen]
+        return replace(self, rows=self.rows.take(chosen), targets=targets, low=low, high=high, ridge=ridge)
 
 
 @dataclass(frozen=True)
@@ -300,9 +310,7 @@ def certify(
         combined = team.add_up(problem.rows.combine(duals, team))
     if active is None:
         active = np.empty(problem.rows.n_rows, np.uint32)
-    loss, terms, kept = measure(
-        scores, problem.targets, problem.low, problem.high, problem.ridge, problem.epsilon, duals, threshold, active
-    )
+    loss, terms, kept = measure(scores, problem.terms, duals, threshold, active)
     if team.leads:
         weights, combined = weights[: weights.shape[0] - free], combined[: combined.shape[0] - free]
         loss, terms = 0.5 * float(weights @ weights) + loss, terms - 0.5 * float(combined @ combined)

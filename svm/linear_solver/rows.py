@@ -13,19 +13,24 @@ Merged rows are only merged after their entries were compared: a collision of ha
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import scipy.sparse as sp
 from numpy.typing import NDArray
 
+from dsgd.collectives import Group
 from dsgd.kernels.rng import mix64
-from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
+from dsgd.kernels.rows import place_dense, place_sparse
+from dsgd.ledger import COMPUTE
 from dsgd.local import Shard, make_shard, split
+from dsgd.local.blocks import fingerprints
 from dsgd.svm.linear_solver.kernels import (
+    RowArrays,
     add_rows,
     compress,
     densify,
@@ -37,7 +42,7 @@ from dsgd.svm.linear_solver.kernels import (
 )
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["LinearRows", "Peers", "Team", "gather_rows", "spread"]
+__all__ = ["LinearRows", "Team", "gather_rows", "spread"]
 
 #: Rows shorter than this many bytes are copied into walking order, so that visits find them in the cache; longer ones
 #: are walked where they are.
@@ -48,43 +53,20 @@ _PACKED_ROW_BYTES = 512
 _WIDE, _SPARSE_SHARE = 64, 0.25
 
 
-class Peers(Protocol):
-    """The other ranks of a gang, which hold the other rows of a problem."""
-
-    @property
-    def size(self) -> int:
-        """How many ranks there are."""
-        ...
-
-    @property
-    def number(self) -> int:
-        """Number of this rank, from 0."""
-        ...
-
-    def add_up(self, vector: FloatVector) -> None:
-        """Replace a vector by its sum over ranks, equal on all of them to the last bit."""
-        ...
-
-    def follow(self, vector: FloatVector) -> None:
-        """Replace a vector by that of rank 0."""
-        ...
-
-    def gather(self, vector: AnyArray) -> list[AnyArray]:
-        """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
-        ...
-
-
 class Team:
-    """Threads that share the rows of a pass; results are added up in the order of the rows.
+    """Threads that share the rows of a pass, results being added up in the order of the rows; and the other ranks.
 
     Parameters
     ----------
     n_threads : int
         How many; one runs everything in the caller.
-    peers : Peers, optional
-        The ranks that hold the other rows. A pass is over the rows that are here; a solver adds up what it found with
-        `add_up` and `totals`, and takes no decision from a number that could differ between ranks, in its last bit
-        even: not from a product of vectors that all ranks have, but from rank 0's, which `agree` and `totals` hand on.
+    group : Group, optional
+        Joins the ranks that hold the other rows; all of them make their team at the same point. A pass is over the rows
+        that are here; a solver adds up what it found with `add_up` and `totals`, and takes no decision from a number
+        that could differ between ranks, in its last bit even: not from a product of vectors that all ranks have, but
+        from rank 0's, which `agree` and `totals` hand on. Every exchange is a round of the ledger.
+    check : callable, optional
+        Called before each exchange; raises if the job has stopped.
     listener : callable, optional
         Called with the primal and the dual value of every certificate, on every rank.
     """
@@ -92,48 +74,71 @@ class Team:
     def __init__(
         self,
         n_threads: int = 1,
-        peers: Peers | None = None,
+        group: Group | None = None,
+        check: Callable[[], None] | None = None,
         listener: Callable[[float, float], None] | None = None,
     ) -> None:
         self.n_threads = n_threads
-        self._peers = peers
-        self._listener = listener
+        self._group, self._check, self._listener = group, check, listener
         self._pool = ThreadPoolExecutor(n_threads, "dsgd-linear") if n_threads > 1 else None
+        if group is not None:
+            group.ledger.begin_round("setup")  # ranks begin when their workers do
+            group.barrier()
+            group.ledger.end_round()
+            self._since = group.ledger.clock()
 
     @property
     def n_ranks(self) -> int:
         """Among how many ranks the rows are divided."""
-        return 1 if self._peers is None else self._peers.size
+        return 1 if self._group is None else self._group.size
 
     @property
     def number(self) -> int:
         """Number of this rank, from 0."""
-        return 0 if self._peers is None else self._peers.number
+        return 0 if self._group is None else self._group.rank
 
     @property
     def leads(self) -> bool:
         """Whether this is rank 0, which adds to sums what all ranks know."""
         return self.number == 0
 
+    @contextlib.contextmanager
+    def _exchange(self, group: Group) -> Iterator[None]:
+        """Keep the ledger of an exchange: what was done since the last one was computation."""
+        if self._check is not None:
+            self._check()
+        ledger = group.ledger
+        ledger.begin_round("sync")
+        if ledger.timing:
+            ledger.charge(COMPUTE, ledger.clock() - self._since)
+        yield
+        ledger.end_round()
+        self._since = ledger.clock()
+
     def add_up(self, vector: FloatVector) -> FloatVector:
-        """Return the vector after adding up those of all ranks in place."""
-        if self._peers is not None:
-            self._peers.add_up(vector)
+        """Return the vector after adding up those of all ranks in place, equal on all of them to the last bit."""
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.allreduce(vector)
         return vector
 
     def totals(self, *numbers: float) -> tuple[float, ...]:
         """Return the sums over ranks of some numbers."""
-        return numbers if self._peers is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
+        return numbers if self._group is None else tuple(self.add_up(np.array(numbers, np.float64)).tolist())
 
     def agree(self, vector: FloatVector) -> FloatVector:
         """Return the vector after replacing it by that of rank 0."""
-        if self._peers is not None:
-            self._peers.follow(vector)
+        if self._group is not None:
+            with self._exchange(self._group):
+                self._group.broadcast(vector)
         return vector
 
     def gather(self, vector: AnyArray) -> list[AnyArray]:
         """Return the vectors of all ranks on rank 0, of any lengths; nothing on the others."""
-        return [vector] if self._peers is None else self._peers.gather(vector)
+        if self._group is None:
+            return [vector]
+        with self._exchange(self._group):
+            return self._group.gather(np.ascontiguousarray(vector)) or []
 
     def report(self, primal: float, dual: float) -> None:
         """Hand a certificate to whoever listens."""
@@ -199,8 +204,8 @@ class LinearRows:
         return self.n_entries * (self.values.itemsize + (0 if self.indices is None else self.indices.itemsize))
 
     @property
-    def kernel_arguments(self) -> tuple[Any, ...]:
-        """What every kernel over rows takes first."""
+    def arrays(self) -> RowArrays:
+        """The rows as kernels take them."""
         return self.values, self.indices, self.first, self.last, self.bias
 
     def take(self, selection: slice | IntVector) -> LinearRows:
@@ -212,7 +217,7 @@ class LinearRows:
     def scores(self, weights: FloatVector, team: Team) -> FloatVector:
         """Return the inner products with the weights, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
-        team.map(lambda i, j: score_rows(*self.take(slice(i, j)).kernel_arguments, weights, out[i:j]), self.n_rows)
+        team.map(lambda i, j: score_rows(self.take(slice(i, j)).arrays, weights, out[i:j]), self.n_rows)
         return out
 
     def combine(self, factors: FloatVector, team: Team) -> FloatVector:
@@ -220,7 +225,7 @@ class LinearRows:
 
         def part(i: int, j: int) -> FloatVector:
             out = np.zeros(self.width)
-            add_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], out)
+            add_rows(self.take(slice(i, j)).arrays, factors[i:j], out)
             return out
 
         return _total(team.map(part, self.n_rows))
@@ -230,7 +235,7 @@ class LinearRows:
 
         def part(i: int, j: int) -> FloatVector:
             out = np.zeros(self.width)
-            hessian_rows(*self.take(slice(i, j)).kernel_arguments, factors[i:j], weights, out)
+            hessian_rows(self.take(slice(i, j)).arrays, factors[i:j], weights, out)
             return out
 
         return _total(team.map(part, self.n_rows))
@@ -238,13 +243,13 @@ class LinearRows:
     def column_squares(self, factors: FloatVector) -> FloatVector:
         """Return the diagonal of the sum of ``factors[i] x_i x_i'``, shape (n_features + 1,), float64."""
         out = np.zeros(self.width)
-        square_columns(*self.kernel_arguments, factors, out)
+        square_columns(self.arrays, factors, out)
         return out
 
     def norms(self) -> FloatVector:
         """Return the squared norms of the rows, constants included, shape (n_rows,), float64."""
         out = np.empty(self.n_rows)
-        square_norms(*self.kernel_arguments, out)
+        square_norms(self.arrays, out)
         return out
 
     def gram(self, factors: FloatVector, team: Team | None = None, block_rows: int = 2048) -> FloatMatrix:
@@ -256,7 +261,7 @@ class LinearRows:
                 chosen = slice(start, min(j, start + block_rows))
                 rows = self.take(chosen)
                 block = np.zeros((rows.n_rows, self.width))
-                densify(*rows.kernel_arguments, np.sqrt(factors[chosen]), block)
+                densify(rows.arrays, np.sqrt(factors[chosen]), block)
                 total += block.T @ block
             return total
 
@@ -299,8 +304,8 @@ def gather_rows(
     targets = np.ascontiguousarray(targets, np.float64) + 0.0  # a negative zero becomes a positive one
     weights = np.ascontiguousarray(weights, np.float64)
     shard = make_shard(X, np.zeros(targets.shape[0]), shuffle=False)
-    first, last = _bounds(shard)
-    keys = _content_keys(shard, targets, seed)
+    rows = LinearRows(shard.values.ravel(), shard.indices, *_bounds(shard), shard.n_features, bias)
+    keys = _content_keys(X, targets, seed)
     present = np.flatnonzero(weights > 0.0)
     order = present[np.argsort(keys[present], kind="stable")]
     is_new = np.ones(order.shape[0], bool)
@@ -308,7 +313,7 @@ def gather_rows(
     if twin.size:
         left, right = order[twin - 1], order[twin]
         same = np.empty(twin.shape[0], bool)
-        same_rows(shard.values.ravel(), shard.indices, first, last, left, right, same)
+        same_rows(rows.arrays, left, right, same)
         is_new[twin[same & (targets[left] == targets[right])]] = False
     begins = np.flatnonzero(is_new)
     summed = np.add.reduceat(weights[order], begins) if begins.size else np.empty(0)
@@ -316,11 +321,9 @@ def gather_rows(
     if shard.nbytes >= _PACKED_ROW_BYTES * shard.n_rows:
         in_place = np.argsort(kept)
         kept, summed = kept[in_place], summed[in_place]
-    if shard.nbytes < _PACKED_ROW_BYTES * shard.n_rows and not np.array_equal(kept, np.arange(shard.n_rows)):
-        rows = _pack(shard, first, last, kept, bias)
-    else:
-        rows = LinearRows(shard.values.ravel(), shard.indices, first[kept], last[kept], shard.n_features, bias)
-    return rows, targets[kept], summed
+    elif not np.array_equal(kept, np.arange(shard.n_rows)):
+        return _pack(shard, kept, bias), targets[kept], summed
+    return rows.take(kept), targets[kept], summed
 
 
 def _without_zeros(X: Any) -> Any:
@@ -344,21 +347,15 @@ def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
     return first, first + np.uint64(shard.n_features)
 
 
-def _content_keys(shard: Shard, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
+def _content_keys(X: Any, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
     """Return a hash of the content and the target of every row."""
-    prints = np.zeros(shard.n_rows, np.uint64)
-    bits = shard.values.view(np.uint32 if shard.dtype.itemsize == 4 else np.uint64)
-    if shard.is_sparse:
-        fingerprint_sparse(bits, shard.indices, shard.indptr, prints)
-    else:
-        fingerprint_dense(bits, prints)
     scramble = mix64.py_func
-    prints += scramble(targets.view(np.uint64))
+    prints = fingerprints(X) + scramble(targets.view(np.uint64))
     keys: NDArray[np.uint64] = scramble(prints ^ scramble(np.full(1, seed % 2**64, np.uint64) + np.uint64(1)))
     return keys
 
 
-def _pack(shard: Shard, first: PointerVector, last: PointerVector, kept: IntVector, bias: float) -> LinearRows:
+def _pack(shard: Shard, kept: IntVector, bias: float) -> LinearRows:
     """Copy rows next to each other in their order."""
     # Rows are read from end to end and stored scattered, which is faster than the other way round.
     place = np.full(shard.n_rows, -1, np.int64)
@@ -371,7 +368,7 @@ def _pack(shard: Shard, first: PointerVector, last: PointerVector, kept: IntVect
         starts = np.arange(kept.shape[0] + 1, dtype=np.uint64) * np.uint64(shard.n_features)
         return LinearRows(out.ravel(), None, starts[:-1], starts[1:], shard.n_features, bias)
     starts = np.zeros(kept.shape[0] + 1, np.uint64)
-    np.cumsum((last - first)[kept], out=starts[1:])
+    np.cumsum(np.diff(shard.indptr)[kept], out=starts[1:])
     values, indices = np.empty(int(starts[-1]), shard.dtype), np.empty(int(starts[-1]), np.uint32)
     place_sparse(shard.values, shard.indices, shard.indptr, source, place, values, indices, starts)
     return LinearRows(values, indices, starts[:-1], starts[1:], shard.n_features, bias)

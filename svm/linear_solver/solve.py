@@ -139,14 +139,7 @@ def _from_sample(problem: LinearProblem, *, tol: float, max_iter: int, team: Tea
         return None
     chosen = spread(rows.n_rows, n_chosen)
     share = rows.n_rows / n_chosen
-    sample = replace(
-        problem,
-        rows=rows.take(chosen),
-        targets=problem.targets[chosen],
-        low=problem.low[chosen],
-        high=problem.high[chosen],
-        ridge=problem.ridge[chosen] / share,
-    )
+    sample = replace(problem.take(chosen), ridge=problem.ridge[chosen] / share)
     start = _from_sample(sample, tol=tol, max_iter=max_iter, team=team)
     # The objective differs from that of all rows by about columns / rows of itself.
     goal = max(tol, SAMPLE_ACCURACY * rows.width / n_chosen)

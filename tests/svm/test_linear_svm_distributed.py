@@ -24,7 +24,7 @@ from dsgd.kernels.rng import GOLDEN, draw
 from dsgd.runtime import run_on_threads
 from dsgd.svm import LinearSVC, LinearSVR
 from dsgd.svm.distributed.finish import solve_survivors
-from dsgd.svm.distributed.linear import LinearJob, LinearPacker, RankPeers, train_linear
+from dsgd.svm.distributed.linear import LinearJob, LinearPacker, train_linear
 from dsgd.svm.linear_solver.cocoa import outward_push, solve_cocoa
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution, certify, make_problem
@@ -67,11 +67,11 @@ def even(n, size):
 
 
 def run_ranks(program, parts, *args):
-    """Run ``program(rank, peers, *part, *args)`` on threads; return what every rank returned, and the ledger."""
+    """Run ``program(rank, *part, *args)`` on threads; return what every rank returned, and the ledger."""
     found = [None] * len(parts)
 
     def call(rank, part):
-        found[rank.number] = program(rank, RankPeers(rank), *part, *args)
+        found[rank.number] = program(rank, *part, *args)
 
     return found, run_on_threads(call, parts).ledger
 
@@ -100,11 +100,11 @@ def test_a_round_is_the_twins(loss, size):
     X, y = rows_for(loss, 90)
     n_rounds = 3
 
-    def rounds(rank, peers, X, y):
+    def rounds(rank, X, y):
         rows, targets, costs = gather_rows(X, y, np.full(len(y), 0.5), bias=1.0, seed=0)
         problem = make_problem(loss, rows, targets, costs, 0.1)
         dense = np.array([rows.combine(unit, Team()) for unit in np.eye(rows.n_rows)])
-        return solve_cocoa(problem, tol=1e-12, max_iter=n_rounds, team=Team(1, peers)), (dense, targets, costs)
+        return solve_cocoa(problem, tol=1e-12, max_iter=n_rounds, team=Team(1, rank.group)), (dense, targets, costs)
 
     cuts = even(90, size)
     found, _ = run_ranks(rounds, [(X[a:b], y[a:b]) for a, b in itertools.pairwise(cuts)])
@@ -152,44 +152,44 @@ def test_bytes_of_a_round_are_those_of_its_formula(size):
         assert totals["rounds"] == len(messages)
 
 
-class CountedPeers:
-    """Peers that note what they exchange, and what it should cost."""
+class CountedGroup:
+    """A group that notes what it exchanges, and what it should cost."""
 
-    def __init__(self, rank):
-        self.number, self.size = rank.number, rank.size
+    def __init__(self, group):
+        self.rank, self.size, self.ledger, self.barrier = group.rank, group.size, group.ledger, group.barrier
         self.sizes: list[tuple[str, int]] = []
-        self.expected = barrier_cost(rank.size).n_bytes
+        self.expected = barrier_cost(group.size).n_bytes
         self.gathered = 0
-        self._peers = RankPeers(rank)
+        self._group = group
 
-    def add_up(self, vector):
+    def allreduce(self, vector):
         """Add up over ranks."""
         self.sizes.append(("sum", vector.shape[0]))
-        self.expected += allreduce_cost(self.number, self.size, vector.shape[0], 8).n_bytes
-        self._peers.add_up(vector)
+        self.expected += allreduce_cost(self.rank, self.size, vector.shape[0], 8).n_bytes
+        self._group.allreduce(vector)
 
-    def follow(self, vector):
+    def broadcast(self, vector):
         """Take rank 0's."""
         self.sizes.append(("follow", vector.shape[0]))
-        self.expected += broadcast_cost(self.number, self.size, vector.shape[0], 8).n_bytes
-        self._peers.follow(vector)
+        self.expected += broadcast_cost(self.rank, self.size, vector.shape[0], 8).n_bytes
+        self._group.broadcast(vector)
 
     def gather(self, vector):
         """Gather at rank 0."""
         lengths = [vector.shape[0]] * self.size
-        self.expected += gather_cost(self.number, lengths, vector.itemsize).n_bytes
+        self.expected += gather_cost(self.rank, lengths, vector.itemsize).n_bytes
         self.gathered += vector.nbytes
-        return self._peers.gather(vector)
+        return self._group.gather(vector)
 
 
 def counted(loss, X, y, size, solve):
-    """Return what `solve` and the counting peers of every rank have, and the bytes that the ledger has."""
+    """Return what `solve` and the counting group of every rank have, and the bytes that the ledger has."""
     found = [None] * size
 
     def call(rank, part):
-        peers = CountedPeers(rank)
+        group = CountedGroup(rank.group)
         rows, targets, costs = gather_rows(*part, np.full(part[1].shape[0], 0.5), bias=1.0, seed=0)
-        found[rank.number] = solve(make_problem(loss, rows, targets, costs, 0.1), Team(1, peers)), peers
+        found[rank.number] = solve(make_problem(loss, rows, targets, costs, 0.1), Team(1, group)), group
 
     parts = [(X[a:b], y[a:b]) for a, b in itertools.pairwise(even(len(y), size))]
     per_rank = run_on_threads(call, parts).ledger.per_rank()
@@ -203,13 +203,13 @@ def test_newtons_method_sends_sums_alone(loss, size):
     X, y = rows_for(loss)
     width = X.shape[1] + 1
     found, sent = counted(loss, X, y, size, lambda p, team: solve_newton(p, tol=1e-6, max_iter=200, team=team))
-    for (solution, peers), n_bytes in zip(found, sent, strict=True):
+    for (solution, group), n_bytes in zip(found, sent, strict=True):
         assert solution.converged
-        kinds = {n for kind, n in peers.sizes if kind == "sum"}
+        kinds = {n for kind, n in group.sizes if kind == "sum"}
         assert kinds <= {1, 2, width, width + 1, width * (width + 1) // 2}
-        assert {n for kind, n in peers.sizes if kind == "follow"} <= {1, width + 1}
-        assert n_bytes == peers.expected
-        assert peers.gathered == 0
+        assert {n for kind, n in group.sizes if kind == "follow"} <= {1, width + 1}
+        assert n_bytes == group.expected
+        assert group.gathered == 0
 
 
 # -- survivors ---------------------------------------------------------------------------------------------------
@@ -227,10 +227,10 @@ def test_survivors_travel_once(loss, sparse):
         return problem, solve_survivors(problem, warm, room=1e9, tol=1e-7, max_iter=100_000, team=team)
 
     found, sent = counted(loss, X, y, 3, solve)
-    for ((problem, solution), peers), n_bytes in zip(found, sent, strict=True):
+    for ((problem, solution), group), n_bytes in zip(found, sent, strict=True):
         assert solution.converged
-        assert n_bytes == peers.expected
-        assert 0 < peers.gathered <= problem.rows.n_bytes + 48 * problem.rows.n_rows
+        assert n_bytes == group.expected
+        assert 0 < group.gathered <= problem.rows.n_bytes + 48 * problem.rows.n_rows
         primal = twin.primal(loss, sp.csr_array(np.c_[X.toarray() if sparse else X, np.ones(len(y))]), y,
                              np.full(len(y), 0.5), solution.weights, 0.1)  # fmt: skip
         assert solution.primal == pytest.approx(primal, rel=1e-12)
@@ -262,8 +262,8 @@ def test_too_many_survivors_are_not_sent():
         return warm, solve_survivors(problem, warm, room=100.0, tol=1e-7, max_iter=1000, team=team)
 
     found, _ = counted("hinge", X, y, 2, solve)
-    for (warm, solution), peers in found:
-        assert peers.gathered == 0
+    for (warm, solution), group in found:
+        assert group.gathered == 0
         assert not solution.converged
         assert solution.primal == pytest.approx(warm.primal, rel=1e-12)
 

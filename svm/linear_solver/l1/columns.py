@@ -8,15 +8,20 @@ added up is float64.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TypeAlias
 
 import numpy as np
 
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.rng import draw
+from dsgd.svm.linear_solver.kernels import RowArrays, column_of
 from dsgd.svm.linear_solver.rows import LinearRows
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
 
-__all__ = ["LinearColumns", "gram_pass", "make_columns", "model_pass"]
+__all__ = ["ColumnArrays", "LinearColumns", "gram_pass", "make_columns", "model_pass"]
+
+#: Entries, their rows or None, where each column starts and the last one ends, and the constant.
+ColumnArrays: TypeAlias = tuple[FloatVector, IndexVector | None, PointerVector, float]
 
 _ONE = np.uint64(1)
 _TWO = np.uint64(2)
@@ -54,6 +59,11 @@ class LinearColumns:
         """Columns with the constant."""
         return int(self.bounds.shape[0])
 
+    @property
+    def arrays(self) -> ColumnArrays:
+        """The columns as kernels take them."""
+        return self.values, self.rows, self.bounds, self.bias
+
     def sizes(self) -> FloatVector:
         """Return how many entries each column has, the constant's included, shape (n_features + 1,)."""
         return np.append(np.diff(self.bounds.astype(np.float64)), float(self.n_rows))
@@ -61,13 +71,13 @@ class LinearColumns:
     def squares(self, chosen: AnyArray, factors: FloatVector) -> FloatVector:
         """Return the sum of ``factors[i] x_ij**2`` for the chosen columns, shape (n_chosen,)."""
         out = np.empty(chosen.shape[0])
-        _square_columns(self.values, self.rows, self.bounds, self.bias, chosen, factors, out)
+        _square_columns(self.arrays, chosen, factors, out)
         return out
 
     def combine(self, factors: FloatVector) -> FloatVector:
         """Return the sum of ``factors[j]`` times column j, shape (n_rows,); columns of factor zero are not read."""
         out = np.full(self.n_rows, self.bias * factors[-1])
-        _add_columns(self.values, self.rows, self.bounds, factors, out)
+        _add_columns(self.arrays, factors, out)
         return out
 
     def gram(self, chosen: AnyArray, members: IntVector, factors: FloatVector) -> FloatMatrix:
@@ -82,18 +92,8 @@ class LinearColumns:
             lookup = np.full(int(part[-1] - part[0]) + 1, -1, np.int32)
             lookup[part - part[0]] = np.arange(part.shape[0])
             block = np.zeros((width, part.shape[0]), self.values.dtype)
-            _densify_columns(
-                self.values,
-                self.rows,
-                self.bounds,
-                self.bias,
-                chosen,
-                cursors,
-                lookup,
-                np.uint64(part[0]),
-                roots[start : start + per_block],
-                block,
-            )
+            factors = roots[start : start + per_block]
+            _densify_columns(self.arrays, chosen, cursors, lookup, np.uint64(part[0]), factors, block)
             total += block @ block.T
         return total
 
@@ -115,18 +115,19 @@ def make_columns(rows: LinearRows) -> LinearColumns:
     if rows.indices is None:
         bounds = np.arange(n_features + 1, dtype=np.uint64) * np.uint64(rows.n_rows)
         table = np.empty((n_features, rows.n_rows), rows.values.dtype)
-        _transpose_dense(rows.values, rows.first, table)
+        _transpose_dense(rows.arrays, table)
         return LinearColumns(table.ravel(), None, bounds, rows.n_rows, rows.bias)
     counts = np.zeros(n_features + 1, np.uint64)
-    _count_columns(rows.indices, rows.first, rows.last, counts)
+    _count_columns(rows.arrays, counts)
     bounds = np.cumsum(counts, dtype=np.uint64)
     values, numbers = np.empty(int(bounds[-1]), rows.values.dtype), np.empty(int(bounds[-1]), np.uint32)
-    _transpose_sparse(rows.values, rows.indices, rows.first, rows.last, bounds.copy(), values, numbers)
+    _transpose_sparse(rows.arrays, bounds.copy(), values, numbers)
     return LinearColumns(values, numbers, bounds, rows.n_rows, rows.bias)
 
 
 @kernel
-def _transpose_dense(values: FloatVector, first: PointerVector, out: FloatMatrix) -> None:
+def _transpose_dense(rows: RowArrays, out: FloatMatrix) -> None:
+    values, _, first, _, _ = rows
     block = np.uint64(64)  # rows at a time, so that the lines of `out` being written stay in the cache
     n_rows, n_columns = np.uint64(first.shape[0]), np.uint64(out.shape[0])
     for start in range(np.uint64(0), n_rows, block):
@@ -136,25 +137,19 @@ def _transpose_dense(values: FloatVector, first: PointerVector, out: FloatMatrix
 
 
 @kernel
-def _count_columns(indices: IndexVector, first: PointerVector, last: PointerVector, out: PointerVector) -> None:
+def _count_columns(rows: RowArrays, out: PointerVector) -> None:
+    _, indices, first, last, _ = rows
     for i in range(np.uint64(first.shape[0])):
         for j in range(first[i], last[i]):
-            out[np.uint64(indices[j]) + _ONE] += _ONE
+            out[column_of(indices, j, j) + _ONE] += _ONE
 
 
 @kernel
-def _transpose_sparse(
-    values: FloatVector,
-    indices: IndexVector,
-    first: PointerVector,
-    last: PointerVector,
-    cursors: PointerVector,
-    out_values: FloatVector,
-    out_rows: IndexVector,
-) -> None:
+def _transpose_sparse(rows: RowArrays, cursors: PointerVector, out_values: FloatVector, out_rows: IndexVector) -> None:
+    values, indices, first, last, _ = rows
     for i in range(np.uint64(first.shape[0])):
         for j in range(first[i], last[i]):
-            column = np.uint64(indices[j])
+            column = column_of(indices, j, j)
             place = cursors[column]
             out_values[place] = values[j]
             out_rows[place] = np.uint32(i)
@@ -162,15 +157,8 @@ def _transpose_sparse(
 
 
 @kernel
-def _square_columns(
-    values: FloatVector,
-    rows: IndexVector | None,
-    bounds: PointerVector,
-    bias: float,
-    chosen: AnyArray,
-    factors: FloatVector,
-    out: FloatVector,
-) -> None:
+def _square_columns(columns: ColumnArrays, chosen: AnyArray, factors: FloatVector, out: FloatVector) -> None:
+    values, rows, bounds, bias = columns
     end = np.uint64(bounds.shape[0]) - _ONE
     for k in range(np.uint64(chosen.shape[0])):
         column = np.uint64(chosen[k])
@@ -182,34 +170,26 @@ def _square_columns(
             begin = bounds[column]
             for j in range(bounds[column + _ONE] - begin):
                 value = np.float64(values[begin + j])
-                row = j if rows is None else np.uint64(rows[begin + j])
+                row = column_of(rows, j, begin + j)
                 total += factors[row] * value * value
         out[k] = total
 
 
 @kernel
-def _add_columns(
-    values: FloatVector,
-    rows: IndexVector | None,
-    bounds: PointerVector,
-    factors: FloatVector,
-    out: FloatVector,
-) -> None:
+def _add_columns(columns: ColumnArrays, factors: FloatVector, out: FloatVector) -> None:
+    values, rows, bounds, _ = columns
     for column in range(np.uint64(bounds.shape[0]) - _ONE):
         factor = factors[column]
         if factor != 0.0:
             begin = bounds[column]
             for j in range(bounds[column + _ONE] - begin):
-                row = j if rows is None else np.uint64(rows[begin + j])
+                row = column_of(rows, j, begin + j)
                 out[row] += factor * values[begin + j]
 
 
 @kernel
 def _densify_columns(
-    values: FloatVector,
-    rows: IndexVector | None,
-    bounds: PointerVector,
-    bias: float,
+    columns: ColumnArrays,
     chosen: AnyArray,
     cursors: PointerVector,
     lookup: AnyArray,
@@ -221,6 +201,7 @@ def _densify_columns(
 
     ``lookup[i - start]`` is the place of row i in `out`, or -1; a column goes on at its cursor, which moves.
     """
+    values, rows, bounds, bias = columns
     end = np.uint64(bounds.shape[0]) - _ONE
     span = np.uint64(lookup.shape[0])
     for k in range(np.uint64(chosen.shape[0])):
@@ -228,28 +209,24 @@ def _densify_columns(
         if column == end:
             for place in range(np.uint64(factors.shape[0])):
                 out[k, place] = factors[place] * bias
-        elif rows is None:
-            begin = bounds[column] + start
-            for i in range(span):
-                if lookup[i] >= 0:
-                    out[k, lookup[i]] = factors[lookup[i]] * values[begin + i]
-        else:
-            j, stop = cursors[k], bounds[column + _ONE]
-            while j < stop and np.uint64(rows[j]) < start + span:
-                if np.uint64(rows[j]) >= start:
-                    place = lookup[np.uint64(rows[j]) - start]
-                    if place >= 0:
-                        out[k, place] = factors[place] * values[j]
-                j += _ONE
-            cursors[k] = j
+            continue
+        begin, j, stop = bounds[column], cursors[k], bounds[column + _ONE]
+        if rows is None:
+            j, stop = begin + start, begin + start + span
+        while j < stop:
+            row = column_of(rows, j - begin, j)
+            if row >= start + span:
+                break
+            place = lookup[row - start] if row >= start else -1
+            if place >= 0:
+                out[k, place] = factors[place] * values[j]
+            j += _ONE
+        cursors[k] = j
 
 
 @kernel
 def model_pass(
-    values: FloatVector,
-    rows: IndexVector | None,
-    bounds: PointerVector,
-    bias: float,
+    columns: ColumnArrays,
     chosen: AnyArray,
     order: AnyArray,
     n_order: np.uint64,
@@ -268,6 +245,7 @@ def model_pass(
     ``pairs[2 i + 1]`` the curvature of its loss. A weight of zero that its penalty holds there by more than `threshold`
     is left out. Returns how many places stay, and the largest violation of optimality.
     """
+    values, rows, bounds, bias = columns
     end = np.uint64(bounds.shape[0]) - _ONE
     n_rows = np.uint64(pairs.shape[0]) // _TWO
     for place in range(n_order):
@@ -289,7 +267,7 @@ def model_pass(
             begin = bounds[column]
             length = bounds[column + _ONE] - begin
             for j in range(length):
-                row = _TWO * (j if rows is None else np.uint64(rows[begin + j]))
+                row = _TWO * column_of(rows, j, begin + j)
                 slope += values[begin + j] * (pairs[row] * pairs[row + _ONE])
         slope += gradients[k]
         old, penalty, curvature = points[k], penalties[k], curvatures[k]
@@ -315,7 +293,7 @@ def model_pass(
                     pairs[_TWO * i] += change * bias
             else:
                 for j in range(length):
-                    row = _TWO * (j if rows is None else np.uint64(rows[begin + j]))
+                    row = _TWO * column_of(rows, j, begin + j)
                     pairs[row] += change * values[begin + j]
     return n_order, worst
 

@@ -153,18 +153,8 @@ def solve_l1(
 def _place(problem: LinearProblem, scores: FloatVector) -> _Point:
     n_rows = problem.rows.n_rows
     beta, interior = np.zeros(n_rows), np.empty(n_rows, np.int64)
-    loss, n_interior = place_duals(
-        scores,
-        problem.targets,
-        problem.low,
-        problem.high,
-        problem.ridge,
-        problem.epsilon,
-        np.zeros(n_rows),
-        beta,
-        np.empty(n_rows),
-        interior,
-    )
+    centre, change = np.zeros(n_rows), np.empty(n_rows)
+    loss, n_interior = place_duals(scores, problem.terms, centre, beta, change, interior)
     return _Point(float(loss), beta, interior[:n_interior])
 
 
@@ -280,10 +270,7 @@ class _Model:
         n_order, threshold = width, np.inf
         for number in range(_MOST_PASSES):
             n_left, worst = model_pass(
-                columns.values,
-                columns.rows,
-                columns.bounds,
-                columns.bias,
+                columns.arrays,
                 self._chosen,
                 order,
                 np.uint64(n_order),
