@@ -5,7 +5,7 @@ from __future__ import annotations
 from dsgd.kernels.evaluate import evaluate_rows
 from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
 from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
-from dsgd.kernels.rng import draw, mix64
+from dsgd.kernels.rng import draw, draw_each, mix64, mix64_each
 from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
 from dsgd.kernels.schedules import SCHEDULES, Schedule, learning_rate, optimal_t0
 from dsgd.kernels.sgd import all_finite, gradient_rows, run_rows, step_all
@@ -22,6 +22,7 @@ __all__ = [
     "add_row",
     "all_finite",
     "draw",
+    "draw_each",
     "evaluate_rows",
     "fingerprint_dense",
     "fingerprint_sparse",
@@ -29,6 +30,7 @@ __all__ = [
     "learning_rate",
     "loss_and_slope",
     "mix64",
+    "mix64_each",
     "optimal_t0",
     "place_dense",
     "place_sparse",

@@ -12,13 +12,15 @@ from numba.core import event
 
 from dsgd.stages import stage
 
-__all__ = ["kernel", "scalar"]
+__all__ = ["kernel", "leaf_kernel", "scalar"]
 
-#: Compiles a small function that kernels call; LLVM inlines it. It has no entry in the cache of its own: a kernel's
-#: entry holds everything that it calls.
-scalar = njit(nogil=True, error_model="numpy")
+#: Compiles a small function that kernels call; LLVM must inline it, since whether it otherwise would depends on what
+#: else the kernel holds, and a loop that is not inlined takes half as long again. It has no entry in the cache of its
+#: own: a kernel's entry holds everything that it calls.
+scalar = njit(nogil=True, error_model="numpy", forceinline=True)
 
 _compile = njit(cache=True, nogil=True, error_model="numpy")
+_compile_leaf = njit(cache=True, nogil=True, error_model="numpy", _nrt=False)
 _files = frozenset(Path(__file__).parent.glob("*.py"))
 
 
@@ -48,17 +50,29 @@ event.register("numba:compile", _FirstUse())
 
 
 def kernel(function: Callable[..., Any]) -> Any:
-    """Return `function` compiled: cached on disk, without the interpreter lock, dividing as numpy does.
+    """Return `function` compiled: cached on disk, without the interpreter lock, dividing as numpy does."""
+    return _with_stamp(_compile(function))
 
-    Numba throws a cached kernel away when the file of that kernel has changed, but not when a function that it calls
-    from another file has. So the stamp of a kernel's cache here covers all files of this folder, and those of every
-    compiled function that it calls.
+
+def leaf_kernel(function: Callable[..., Any]) -> Any:
+    """Return `function` compiled as a `kernel` that allocates nothing and counts no references to arrays.
+
+    For a kernel that another one calls for every few rows: counting up and down, atomically, for each of a dozen
+    arrays would take longer than a step. Numba refuses to compile it if it makes an array.
     """
-    dispatcher = _compile(function)
+    return _with_stamp(_compile_leaf(function))
+
+
+def _with_stamp(dispatcher: Any) -> Any:
+    """Return a compiled function whose cached machine code is thrown away when a file that it is made of changes.
+
+    Numba looks at the file of the kernel, but not at those of the functions that it calls. So the stamp here covers all
+    files of this folder, and those of every compiled function that the kernel calls.
+    """
     dispatcher._cache.load_overload = _staged(dispatcher._cache.load_overload)
     cache_file: Any = getattr(dispatcher._cache, "_cache_file", None)
     if cache_file is not None:
-        files = sorted(_files | _files_called(function))
+        files = sorted(_files | _files_called(dispatcher.py_func))
         stamp = tuple((path.name, path.stat().st_mtime, path.stat().st_size) for path in files)
         cache_file._source_stamp = (cache_file._source_stamp, stamp)
     return dispatcher

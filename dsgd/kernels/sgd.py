@@ -20,7 +20,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from dsgd.kernels.jit import kernel, scalar
+from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
@@ -181,7 +181,7 @@ def truncate_row(
                     auxiliary[place] -= dtype(a * (weights[place] - stored))
 
 
-@kernel
+@leaf_kernel
 def run_rows(
     values: FloatVector,
     indices: IndexVector | None,
@@ -242,9 +242,11 @@ def run_rows(
     is_wide = indices is not None and n_outputs > _ONE
     # Adding zero times a short row costs less than guessing wrong, row by row, whether there is something to add.
     is_short = indices is None and n_features <= SHORT_ROW
-    tail = tail_at(order, _ONE if is_wide else n_outputs, n_features)
-    n_places = order[BEGINS, order.shape[1] - 1]
-    apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
+    tail, apart, blocks_per_row = stop, 0, 0.0
+    if indices is None and n_outputs > _ONE:
+        n_places = order[BEGINS, order.shape[1] - 1]
+        tail = tail_at(order, n_outputs, n_features)
+        apart, blocks_per_row = (n_places - tail) // np.int64(n_outputs), (order.shape[1] - 1) / max(1, n_places)
     at, block = start, block_at(order, start)
     while at < stop:
         is_apart = at >= tail
@@ -331,7 +333,7 @@ def run_rows(
     counters[N_SEEN] += stop - start
 
 
-@kernel
+@leaf_kernel
 def gradient_rows(
     values: FloatVector,
     indices: IndexVector | None,
@@ -400,7 +402,7 @@ def gradient_rows(
     counters[N_SEEN] += stop - start
 
 
-@kernel
+@leaf_kernel
 def step_all(
     params: FloatVector,
     gradient: FloatVector,

@@ -23,7 +23,7 @@ from dsgd.types import FloatVector, IndexVector
 
 __all__ = ["add_columns", "add_row", "row_dot", "score_columns"]
 
-_any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
+_any_order = njit(nogil=True, error_model="numpy", forceinline=True, fastmath={"reassoc", "contract"})
 
 
 @_any_order

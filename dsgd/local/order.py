@@ -38,7 +38,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dsgd.kernels.rng import GOLDEN, mix64
+from dsgd.kernels.rng import draw_each, mix64_each
 from dsgd.kernels.sorting import sort_hashes, spread_strata
 from dsgd.kernels.walk import BEGINS, SHIFTS, lay_out
 from dsgd.types import FloatVector, IntMatrix, IntVector
@@ -103,10 +103,8 @@ def count_visits(weights: FloatVector) -> IntVector:
 
 def content_keys(prints: Words, seed: int) -> Words:
     """Return a hash of (seed, content) for every fingerprint of a content."""
-    scramble = mix64.py_func
     start = np.full(1, seed % 2**64, np.uint64)
-    keys: Words = scramble(prints ^ scramble(start + np.uint64(1)))
-    return keys
+    return mix64_each(prints ^ mix64_each(start + np.uint64(1)))
 
 
 def walking_order(
@@ -136,7 +134,7 @@ def walking_order(
     if strata is None:
         return order
     counts = np.bincount(strata)
-    streams = _drawn(mix64.py_func(np.full(1, seed % 2**64, np.uint64)), np.arange(counts.size, dtype=np.uint64))
+    streams = draw_each(mix64_each(np.full(1, seed % 2**64, np.uint64)), np.arange(counts.size, dtype=np.uint64))
     offsets = (streams >> np.uint64(40)) / 2.0**24
     keys = np.empty(order.shape[0], np.uint64)
     spread_strata(strata, order, offsets, counts, np.zeros_like(counts), keys)
@@ -159,7 +157,7 @@ def _hash_order(
     prints: Words, targets: FloatVector, weighted: tuple[IntVector, FloatVector] | None, seed: int
 ) -> IntVector:
     """Return the visits in the order of their hashes; parameters are those of `walking_order`."""
-    prints += mix64.py_func(targets.view(word_type(targets.dtype)).astype(np.uint64))
+    prints += mix64_each(targets.view(word_type(targets.dtype)).astype(np.uint64))
     keys = content_keys(prints, seed)
     if weighted is not None:
         keys = keys[weighted[0]]
@@ -180,15 +178,8 @@ def _hash_order(
     begins = np.flatnonzero(np.r_[True, member_keys[1:] != member_keys[:-1]])
     sizes = np.diff(np.r_[begins, members.shape[0]])
     numbers = np.arange(members.shape[0]) - np.repeat(begins, sizes)
-    keys[members] = np.where(numbers == 0, member_keys, _drawn(member_keys, numbers.astype(np.uint64)))
+    keys[members] = np.where(numbers == 0, member_keys, draw_each(member_keys, numbers.astype(np.uint64)))
     return sort_keys(keys)[0]
-
-
-def _drawn(keys: Words, counters: Words) -> Words:
-    """Return what `dsgd.kernels.rng.draw` does for each key and counter."""
-    # Python's `draw` itself would call the compiled mix64, which numba compiles for arrays in every process anew.
-    draws: Words = mix64.py_func(keys + (counters + np.uint64(1)) * GOLDEN)
-    return draws
 
 
 def sort_keys(keys: Words) -> tuple[IntVector, Words]:

@@ -24,11 +24,12 @@ import scipy.sparse as sp
 from numpy.typing import NDArray
 
 from dsgd.collectives import Group
-from dsgd.kernels.rng import mix64
+from dsgd.kernels.rng import mix64_each
 from dsgd.kernels.rows import place_dense, place_sparse
 from dsgd.ledger import COMPUTE
 from dsgd.local import Shard, make_shard, split
 from dsgd.local.blocks import fingerprints
+from dsgd.local.order import content_keys
 from dsgd.svm.linear_solver.kernels import (
     RowArrays,
     add_rows,
@@ -349,10 +350,7 @@ def _bounds(shard: Shard) -> tuple[PointerVector, PointerVector]:
 
 def _content_keys(X: Any, targets: FloatVector, seed: int) -> NDArray[np.uint64]:
     """Return a hash of the content and the target of every row."""
-    scramble = mix64.py_func
-    prints = fingerprints(X) + scramble(targets.view(np.uint64))
-    keys: NDArray[np.uint64] = scramble(prints ^ scramble(np.full(1, seed % 2**64, np.uint64) + np.uint64(1)))
-    return keys
+    return content_keys(fingerprints(X) + mix64_each(targets.view(np.uint64)), seed)
 
 
 def _pack(shard: Shard, kept: IntVector, bias: float) -> LinearRows:
@@ -389,7 +387,7 @@ def spread(n: int, n_chosen: int) -> IntVector:
     array of int64, shape (n_chosen,)
         The positions.
     """
-    words = mix64.py_func(np.arange(n_chosen, dtype=np.uint64))
+    words = mix64_each(np.arange(n_chosen, dtype=np.uint64))
     within = (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
     bounds = np.arange(n_chosen + 1) * n // max(n_chosen, 1)
     chosen: IntVector = bounds[:-1] + (within * np.diff(bounds)).astype(np.int64)

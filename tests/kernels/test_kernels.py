@@ -1,12 +1,13 @@
 """Scalar kernels against calculus and scikit-learn, vector kernels against float64 numpy, and the cache on disk."""
 
+import importlib
 import json
 import subprocess
 import sys
 
+import numba
 import numpy as np
 import pytest
-from numba import njit
 
 from dsgd.kernels import LOSSES, SCHEDULES, draw, learning_rate, loss_and_slope, mix64, optimal_t0, row_dot, truncate
 from dsgd.kernels.sgd import run_rows
@@ -102,19 +103,20 @@ def test_what_is_not_finite_is_not_lost(n, bad):
                                               np.uint64(0)))  # fmt: skip
 
 
-@njit
+@numba.njit
 def dot_of_row(values, indices, first, last, weights, base):
     """Call the row kernel as other kernels do."""
     return row_dot(values, indices, first, last, weights, base)
 
 
-@njit
+@numba.njit
 def add_to_row(values, indices, first, last, weights, base, factor):
     """Call the row kernel as other kernels do."""
     add_row(values, indices, first, last, weights, base, factor)
 
 
 FRESH = """
+import importlib
 import json
 import numpy as np, scipy.sparse as sp
 from dsgd.kernels import LOSSES, SCHEDULES, evaluate, rows, sgd
@@ -154,6 +156,30 @@ def test_cache_of_a_kernel_covers_the_files_of_what_it_calls():
     """A kernel of another folder is compiled again when a function that it calls has changed, wherever that is."""
     stamp = str(advance._cache._cache_file._source_stamp)
     assert all(name in stamp for name in ("members.py", "smo.py", "cached_rows.py", "jit.py"))
+
+
+LEAF = """
+import numpy as np
+from dsgd.kernels.jit import leaf_kernel
+
+@leaf_kernel
+def total(vector):
+    return vector.sum()
+
+@leaf_kernel
+def doubled(vector):
+    return (vector + vector).sum()
+"""
+
+
+def test_a_leaf_kernel_cannot_allocate(tmp_path, monkeypatch):
+    """A kernel without reference counts reads arrays; one that would make an array, and lose it, is not compiled."""
+    (tmp_path / "leaves.py").write_text(LEAF)
+    monkeypatch.syspath_prepend(tmp_path)
+    leaves = importlib.import_module("leaves")
+    assert leaves.total(np.ones(3)) == 3.0
+    with pytest.raises(numba.TypingError):
+        leaves.doubled(np.ones(3))
 
 
 @pytest.mark.slow

@@ -85,7 +85,7 @@ def order_of(n, n_rounds):
     for number in range(1, n_rounds + 1):
         key = np.uint64(number * int(GOLDEN) % 2**64)
         for place in range(n):
-            word = int(draw.py_func(key, np.uint64(place))) >> 32
+            word = int(draw(key, np.uint64(place))) >> 32
             other = place + (word * (n - place) >> 32)
             active[[place, other]] = active[[other, place]]
         orders.append(active.copy())
