@@ -119,10 +119,12 @@ def check_place(*, simulated: bool, scheduler: str | None, **of_simulated: str |
     """
     for name, value in of_simulated.items():
         if value is not None and not simulated:
-            raise InvalidParameterError(f"--{name} {value!r} is of simulated ranks: add --simulated, or leave it out")
+            raise InvalidParameterError(
+                f"--{name} {value!r} applies to simulated ranks: add --simulated, or leave it out"
+            )
     if scheduler is not None and simulated:
         raise InvalidParameterError(
-            f"--scheduler {scheduler!r} is of real workers, and ranks are simulated: leave one of the two out"
+            f"--scheduler {scheduler!r} applies to real workers, but ranks are simulated: leave one of the two out"
         )
 
 

@@ -161,7 +161,7 @@ class Group:
         mailbox = self.transport.mailbox
         if mailbox is None:
             raise InvalidParameterError(
-                f"rank {self.rank} of {self.size} has no mailbox: a gang that talks by post is run with mail=..., see "
+                f"rank {self.rank} of {self.size} has no mailbox: pass mail=... when starting the gang, see "
                 "dsgd.runtime.run_on_threads."
             )
         return mailbox

@@ -186,7 +186,7 @@ def unpack_from(buffer: bytes | bytearray | memoryview) -> Header:
     magic, version, dtype, op, job, epoch, flags, sequence, nbytes = _LAYOUT.unpack_from(buffer, 0)
     if magic != MAGIC:
         raise ProtocolError(
-            f"Expected a frame that starts with {MAGIC!r}, got {magic!r}: the peer does not speak dsgd."
+            f"Expected a frame that starts with {MAGIC!r}, got {magic!r}: the peer does not use the protocol of dsgd."
         )
     if version != VERSION:
         raise ProtocolError(

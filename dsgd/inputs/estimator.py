@@ -199,9 +199,9 @@ class AbstractClusterEstimator(BaseEstimator):
             return True
         if getattr(self, "_lost_client", False):
             warnings.warn(
-                f"this {type(self).__name__} came out of a pickle, and the client that it had stays where it was: "
-                "arrays are trained on in this process. In cross_validate and the like leave n_jobs at None, and every "
-                "fit runs on the whole cluster; elsewhere say set_params(client=...).",
+                f"this {type(self).__name__} has lost its client because it was pickled: it trains on arrays in this "
+                "process. In cross_validate and similar functions leave n_jobs at None, so that every fit runs on the "
+                "whole cluster; elsewhere call set_params(client=...).",
                 UserWarning,
                 stacklevel=4,
             )
@@ -209,8 +209,8 @@ class AbstractClusterEstimator(BaseEstimator):
         if idle:
             said = ", ".join(f"{name}={getattr(self, name)!r}" for name in idle)
             warnings.warn(
-                f"{type(self).__name__}({said}) says what worker processes do, and arrays are trained on in this "
-                "process, where it changes nothing. Pass client=..., or dask collections.",
+                f"{type(self).__name__}({said}) has an effect on worker processes only, but arrays are trained on in "
+                "this process. Pass client=..., or dask collections.",
                 UserWarning,
                 stacklevel=4,
             )

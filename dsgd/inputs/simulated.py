@@ -49,8 +49,8 @@ class SimulatedBlocks:
             asked = getattr(terms, name)
             if asked != only:
                 raise IncompatiblePartsError(
-                    f"{name}={asked!r} is of real clusters, client={self.cluster!r} is a simulated one. Leave {name} "
-                    f"at {only!r}."
+                    f"{name}={asked!r} applies to real clusters, but client={self.cluster!r} is simulated. "
+                    f"Leave {name} at {only!r}."
                 )
         blocks: list[Any] = list(self.blocks)
         if work.numbered:
@@ -89,7 +89,7 @@ def cut_rows(cluster: SimulatedCluster, rows: Block, expected: Expected, spread:
     if n_ranks is not None and n_ranks != cluster.ranks:
         raise InvalidParameterError(f"n_jobs={n_ranks} is not what client={cluster!r} has: leave n_jobs at None.")
     if spread.on_disk:
-        raise IncompatiblePartsError(f"out_of_core=True is of real clusters, client={cluster!r} is a simulated one.")
+        raise IncompatiblePartsError(f"out_of_core=True applies to real clusters, but client={cluster!r} is simulated.")
     X, _, weights = rows
     partition = partition_rows(X, weights, cluster.ranks, seed=spread.seed)
     blocks = [partition.block(rows, k) for k in range(cluster.ranks)]

@@ -82,9 +82,9 @@ def code_allowed() -> Iterator[None]:
             raise
         where = blocked["where"] if blocked["where"] in _NEEDED else "Worker"
         raise ClusterError(
-            f"the {where.lower()} blocks {blocked['call']!r} for its clients, which a job is started with: ranks find "
-            "each other through a plugin of the scheduler and of each worker. Whoever runs the cluster must take "
-            f"{_NEEDED[where]} out of distributed.{where.lower()}.blocked-handlers. Without a cluster, "
+            f"the {where.lower()} blocks {blocked['call']!r} for its clients, but a job needs it: ranks find each "
+            "other through a plugin of the scheduler and of each worker. The administrator of the cluster must remove "
+            f"{_NEEDED[where]} from distributed.{where.lower()}.blocked-handlers. Without a cluster, "
             "client=None trains on threads of this process."
         ) from error
 

@@ -139,7 +139,7 @@ def measure_costs(
     found: _Found | None = gang.value
     if found is None:
         raise GangTimeoutError(
-            f"measuring the cost of rounds was broken off after {deadline_s:.3g} s (measure_costs(deadline_s=...)): "
+            f"measuring the cost of rounds was stopped after {deadline_s:.3g} s (measure_costs(deadline_s=...)): "
             "the machine is busy, or kernels had to be compiled. Try again."
         )
     size, wire = len(gang.stats), str(gang.stats[0]["transport"])

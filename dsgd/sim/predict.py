@@ -237,7 +237,7 @@ def _moves(algorithm: str, rank: int, size: int, n: int, itemsize: int) -> tuple
         return torus_plan(rank, size, n).moves
     if algorithm == "double_tree":
         return double_tree_plan(rank, size, n, itemsize).moves
-    raise InvalidParameterError(f"predict(algorithm=...) cannot play {algorithm!r}.")
+    raise InvalidParameterError(f"predict(algorithm=...) does not support {algorithm!r}.")
 
 
 def _doubling(rank: int, size: int, n: int) -> Iterator[Move]:

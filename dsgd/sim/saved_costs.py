@@ -231,7 +231,7 @@ def open_costs(path: str | os.PathLike[str]) -> SavedCosts:
         return _saved_in(json.loads(Path(path).read_text(encoding="utf-8")), Path(path))
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise InvalidParameterError(
-            f"{os.fspath(path)} is no calibration that this version can read ({error!r}). Write one with "
+            f"{os.fspath(path)} is not a calibration that this version can read ({error!r}). Write one with "
             "`dsgd calibrate`, which prints its path."
         ) from error
 

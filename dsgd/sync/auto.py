@@ -223,8 +223,8 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         every = int(state.every[0])
         if not abs(agreed - every) <= 0.5:
             raise ProtocolError(
-                f"ranks synchronise every {every} rows here and every {agreed:g} in the mean: they have not decided "
-                "alike. Do they run the same version of dsgd?"
+                f"ranks synchronise every {every} rows here and every {agreed:g} on average: their decisions "
+                "differ. Do they run the same version of dsgd?"
             )
         longest = float(max(rows))
         # The mean of squared distances from any one point is that from the mean, and the distance of the mean.

@@ -118,7 +118,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
         ):
             raise IncompatiblePartsError(
                 f"ChocoSGD(compressor={compressor!r}) must be a compressor of dsgd.compress without a memory and with "
-                "payloads of one size, such as TopK(0.1) or QSGD(): differences from the public copy are the memory."
+                "payloads of one size, such as TopK(0.1) or QSGD(): the public copies already act as the memory."
             )
 
     @property
@@ -131,8 +131,8 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
         check_gossip(group, self.topology)
         if self.topology.period(group.size) > 1:
             raise IncompatiblePartsError(
-                f"ChocoSGD(topology={self.topology!r}) has other neighbours in other rounds, but a rank follows the "
-                "copies of the same ones for ever. Use Ring() or another graph that stays."
+                f"ChocoSGD(topology={self.topology!r}) changes the neighbours between rounds, but a rank keeps copies "
+                "of fixed neighbours. Use Ring() or another fixed graph."
             )
         memory = self.compressor.init(params.shape[0], params.dtype, group.seed, group.rank, group.size)
         return ChocoState(params.copy(), params.copy(), memory)

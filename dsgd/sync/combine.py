@@ -31,7 +31,7 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
     """
     if not steps.remembers and strategy.momentum != "keep":
         raise IncompatiblePartsError(
-            f"{strategy!r} says what becomes of momentum, but {steps.name} has none. Pass an optimizer that has, such "
+            f"{strategy!r} sets what happens to momentum, but {steps.name} has none. Pass an optimizer that has, such "
             "as Momentum(0.9), or leave momentum='keep'."
         )
     if strategy.exchanges == "gradient" and steps.rows_given:
@@ -41,16 +41,16 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
         )
     if isinstance(strategy.compressor, DGC) and steps.remembers:
         raise IncompatiblePartsError(
-            f"{strategy.compressor!r} has the momentum of what it sends already, so it goes with an optimizer without "
-            f"any. Got {steps.name}."
+            f"{strategy.compressor!r} already applies momentum to what it sends, so it needs an optimizer without "
+            f"momentum. Got {steps.name}."
         )
     if isinstance(strategy, AnytimeSGD) and not steps.by_row:
         raise IncompatiblePartsError(
             f"{strategy!r} counts rows by steps, and {steps.name} takes one step for many rows. Use LocalSGD, or "
-            "steps by rows."
+            "an optimizer that takes a step per row."
         )
     if isinstance(strategy, SCAFFOLD) and not steps.is_plain:
         raise IncompatiblePartsError(
-            f"{strategy!r} takes what steps have changed, over their rates, for the mean gradient, and the steps of "
-            f"{steps.name} are no plain ones. Use an optimizer without momentum, or another strategy, such as SlowMo."
+            f"{strategy!r} computes the mean gradient from the changes made by plain steps, and {steps.name} "
+            "takes other steps. Use an optimizer without momentum, or another strategy, such as SlowMo."
         )

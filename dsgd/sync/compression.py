@@ -97,8 +97,8 @@ def check_compressor(strategy: Any) -> None:
         )
     if strategy.overlap and strategy.exchanges == "model":
         raise IncompatiblePartsError(
-            f"{name}(overlap=True) does not go with compressor={compressor!r}: what is compressed is the difference "
-            "from the last model in common, and with overlap there is none. Leave out one of them."
+            f"{name}(overlap=True) cannot be combined with compressor={compressor!r}: the difference from the last "
+            "common model is compressed, and with overlap there is none. Leave out one of them."
         )
     held = compressor.compressors if isinstance(compressor, Layerwise) else (compressor,)
     innermost = [each.compressor if isinstance(each, ErrorFeedback) else each for each in held]
@@ -109,8 +109,8 @@ def check_compressor(strategy: Any) -> None:
         )
     if strategy.exchanges == "gradient" and compressor != "auto" and compressor.needs_feedback:
         raise IncompatiblePartsError(
-            f"{name} with compressor={compressor!r}: what this leaves out of a gradient would never come, and SGD "
-            f"stalls. Use ErrorFeedback({compressor!r})."
+            f"{name} with compressor={compressor!r}: what it leaves out of a gradient would be lost, and SGD would "
+            f"stall. Use ErrorFeedback({compressor!r})."
         )
 
 

@@ -67,8 +67,8 @@ def check_topology(where: str, topology: object, *, symmetric: bool) -> None:
         )
     if symmetric and not topology.symmetric:
         raise IncompatiblePartsError(
-            f"{where}(topology={topology!r}) has edges that go one way, so plain averages with neighbours would not "
-            "keep the mean. Use SGP, which weighs for it, or a topology such as Ring()."
+            f"{where}(topology={topology!r}) has directed edges, so plain averages with neighbours would not preserve "
+            "the mean. Use SGP, which corrects for that, or a topology such as Ring()."
         )
 
 

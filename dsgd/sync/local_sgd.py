@@ -86,7 +86,7 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
         check_momentum("LocalSGD(momentum=...)", self.momentum)
         if self.overlap and self.momentum != "keep":
             raise InvalidParameterError(
-                f"LocalSGD(overlap=True) goes with momentum='keep' only: an average is late. Got {self.momentum!r}."
+                f"LocalSGD(overlap=True) needs momentum='keep', because averages arrive late. Got {self.momentum!r}."
             )
         check_choice("LocalSGD(rates=...)", self.rates, ("own", "pooled"))
         check_compressor(self)

@@ -106,15 +106,15 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
             check_number("MinibatchSGD(bucket_bytes=...)", self.bucket_bytes, low=1, integer=True)
             if self.compressor is not None and not getattr(self.compressor, "entrywise", False):
                 raise IncompatiblePartsError(
-                    f"MinibatchSGD(bucket_bytes=...) does not go with compressor={self.compressor!r}, which chooses "
-                    "among all entries of a gradient. Leave out one of them, or use Half()."
+                    f"MinibatchSGD(bucket_bytes=...) cannot be combined with compressor={self.compressor!r}, which "
+                    "selects among all entries of a gradient. Leave out one of them, or use Half()."
                 )
         check_bool("MinibatchSGD(overlap=...)", self.overlap)
         check_number("MinibatchSGD(suffix=...)", self.suffix, low=0.0, high=1.0)
         if self.overlap and self.bucket_bytes is None:
             raise InvalidParameterError(
-                "MinibatchSGD(overlap=True) sums buckets beside the pass that makes gradients: pass bucket_bytes too, "
-                "as 2**20."
+                "MinibatchSGD(overlap=True) sums buckets during the backward pass: pass bucket_bytes too, such as "
+                "2**20."
             )
         check_choice("MinibatchSGD(rates=...)", self.rates, ("own", "pooled"))
         if self.rates == "pooled" and self.base_batch is not None:

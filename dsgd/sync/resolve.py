@@ -162,5 +162,7 @@ def _imported(text: str) -> AbstractStrategy[Any]:
     except TypeError as error:
         raise InvalidParameterError(f"sync={text!r} cannot be made without parameters: {error}.") from error
     if not isinstance(strategy, AbstractStrategy):
-        raise InvalidParameterError(f"sync={text!r} is a {type(strategy).__name__}, and no strategy of dsgd.sync.")
+        raise InvalidParameterError(
+            f"sync={text!r} is a {type(strategy).__name__}, which is not a strategy of dsgd.sync."
+        )
     return strategy

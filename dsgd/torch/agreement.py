@@ -87,8 +87,8 @@ def meet(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: b
     n_leaving, n_ending, n_moved = message.tolist()
     if 0 < n_ending < group.size:
         raise InvalidDataError(
-            f"{n_ending:.0f} of {group.size} ranks have ended their loop, and the others have not: ranks must take as "
-            "many steps as each other. Synchronizer.rows deals as many rows to each; call step() after every step, one "
-            "that is left out included."
+            f"{n_ending:.0f} of {group.size} ranks have ended their loop, but the others have not: all ranks must "
+            "take the same number of steps. Synchronizer.rows gives each the same number of rows; call step() after "
+            "every step, including skipped ones."
         )
     return n_leaving > 0, n_moved > 0

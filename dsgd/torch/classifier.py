@@ -279,7 +279,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
         seen = np.unique(np.concatenate(found))
         self.classes_ = seen if self.classes is None else np.unique(np.asarray(self.classes))
         if missing := sorted(set(seen.tolist()) - set(self.classes_.tolist())):
-            raise InvalidDataError(f"y holds {missing[0]!r}, which is none of classes={list(self.classes_)}.")
+            raise InvalidDataError(f"y holds {missing[0]!r}, which is not in classes={list(self.classes_)}.")
         if len(self.classes_) < 2:
             raise InvalidDataError(
                 f"The number of classes has to be greater than one; got {len(self.classes_)} class: "

@@ -20,7 +20,7 @@ __all__ = ["LoopState", "LoopSteps", "Stopwatch", "has_overflowed", "steps_of_lo
 
 
 class LoopState(AbstractState):
-    """What changes while a loop of one's own trains, beside the model.
+    """What changes while a loop of your own trains, beside the model.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ class LoopState(AbstractState):
 
 
 class LoopSteps:
-    """What `dsgd.runtime.train.adaptation.Adaptation` asks of an optimiser, as far as a loop of one's own can tell."""
+    """What `dsgd.runtime.train.adaptation.Adaptation` asks of an optimiser, as far as a loop of your own can tell."""
 
     def rate_sum(self, t_start: float, state: LoopState) -> float:
         """Return the rate of the last step."""
@@ -107,7 +107,7 @@ class LoopSteps:
 
     def gradient(self, *args: Any) -> None:
         """Raise: who asks for gradients is refused before."""
-        raise AssertionError("a loop of one's own makes gradients by itself")
+        raise AssertionError("a loop of your own makes gradients by itself")
 
 
 class Stopwatch:

@@ -88,7 +88,7 @@ class TensorPacker:
         codes = np.searchsorted(self.classes, y)
         wrong = np.flatnonzero(self.classes[np.minimum(codes, len(self.classes) - 1)] != y)
         if wrong.size:
-            raise InvalidDataError(f"y holds {y[wrong[0]]!r}, which is none of the classes {self.classes!r}.")
+            raise InvalidDataError(f"y holds {y[wrong[0]]!r}, which is not among the classes {self.classes!r}.")
         return torch.from_numpy(codes.astype(self.dtype if self.as_floats else np.int64))
 
     @property

@@ -73,7 +73,7 @@ def bound_to(strategy: AbstractStrategy[Any], flat: FlatModule) -> AbstractStrat
 def check_loop(
     strategy: AbstractStrategy[Any], steps: Steps, batch_size: int | None, steps_per_epoch: int | None
 ) -> None:
-    """Raise if a strategy does not go with a loop of one's own.
+    """Raise if a strategy does not go with a loop of your own.
 
     Parameters
     ----------
@@ -95,31 +95,31 @@ def check_loop(
     if strategy.n_servers or strategy.talks == "by post":
         raise IncompatiblePartsError(
             f"{what} has ranks that do not wait for each other, which needs the rank loop of "
-            "dsgd.torch.TorchClassifier. Use a strategy in which ranks meet, such as LocalSGD or EASGD."
+            "dsgd.torch.TorchClassifier. Use a synchronous strategy, such as LocalSGD or EASGD."
         )
     if isinstance(strategy, Hogwild):
         raise IncompatiblePartsError(
-            f"{what} has threads step on one model, which needs the rank loop of dsgd.torch.TorchClassifier."
+            f"{what} lets threads update one model, which needs the rank loop of dsgd.torch.TorchClassifier."
         )
     if isinstance(strategy, AnytimeSGD):
         raise IncompatiblePartsError(
-            f"{what} says how long ranks walk their rows, and a loop of one's own decides that by itself. Use LocalSGD."
+            f"{what} sets how long ranks train on their rows, which a loop of your own decides itself. Use LocalSGD."
         )
     check_combination(strategy, steps)
     if isinstance(strategy, MinibatchSGD):
         if strategy.overlap:
             raise IncompatiblePartsError(
-                f"{what} sums buckets beside the backward pass (overlap=True), of which a loop of one's own does not "
-                "tell which one is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
+                f"{what} sums buckets during the backward pass (overlap=True), but a loop of your own does not "
+                "say which pass is the last before a step. Leave overlap out, or use dsgd.torch.TorchClassifier."
             )
         if batch_size is not None and strategy.batch != batch_size:
             raise IncompatiblePartsError(
-                f"{what} takes steps for batch={strategy.batch} rows of all ranks, and the loop for {batch_size}: "
+                f"{what} takes steps for batch={strategy.batch} rows of all ranks, but the loop for {batch_size}: "
                 f"Synchronizer(batch_size=...) times the ranks. Pass MinibatchSGD({batch_size}, ...)."
             )
     if getattr(strategy, "asks_slopes", False):
         raise IncompatiblePartsError(
-            f"{what} compares gradients at two models on the same rows, which a loop of one's own does not give. Use "
+            f"{what} compares gradients at two models on the same rows, which a loop of your own does not do. Use "
             "another rule, such as CommFloor."
         )
     if steps_per_epoch is None:
@@ -129,7 +129,7 @@ def check_loop(
 def _check_without_epochs(strategy: AbstractStrategy[Any]) -> None:
     what, text = f"sync={strategy!r}", "pass Synchronizer(steps_per_epoch=...)."
     if isinstance(strategy, AbstractAdaptation):
-        raise IncompatiblePartsError(f"{what} finds its period by the rows of an epoch: {text}")
+        raise IncompatiblePartsError(f"{what} finds its period from the rows of an epoch: {text}")
     if isinstance(strategy, MinibatchSGD) and strategy.warmup > 0:
         raise IncompatiblePartsError(f"{what} has a warmup, which is given in epochs: {text}")
     if not isinstance(strategy.period, (EveryBatch, EveryRows)):

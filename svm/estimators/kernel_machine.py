@@ -162,7 +162,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
     def n_support_(self) -> AnyArray:
         """Support vectors of each class (of all, where there are no classes), int32, shape (n_classes,) or (1,)."""
         if not hasattr(self, "_n_support"):
-            raise AttributeError("n_support_ is there after fit")
+            raise AttributeError("n_support_ is available after fit")
         return self._n_support
 
     @property

@@ -130,8 +130,8 @@ class NuSVC(AbstractKernelClassifier):
             totals = n * scale[list(pair)]
             if self._half(n) > n.min() * (1 + 1e-12) and self._half(totals) > totals.min() * (1 + 1e-12):
                 raise InvalidDataError(
-                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) asks the smaller of classes "
-                    f"{self.classes_[list(pair)]} for more than it has, the weights being {n}. Take nu up to "
+                    f"specified nu is infeasible: NuSVC(nu={self.nu:g}) needs more samples than "
+                    f"the smaller of classes {self.classes_[list(pair)]} has; their weights are {n}. Take nu up to "
                     f"{2 * n.min() / n.sum():.6g}, or class_weight='balanced'."
                 )
         bounds: FloatVector = scale[codes] * weights
@@ -166,6 +166,6 @@ class NuSVC(AbstractKernelClassifier):
     def C_(self) -> FloatVector:  # noqa: N802
         """The costs of `SVC` that give these machines, shape (n_pairs,)."""
         if not hasattr(self, "_margins"):
-            raise AttributeError("C_ is there after fit")
+            raise AttributeError("C_ is available after fit")
         costs: FloatVector = 1.0 / self._margins
         return costs

@@ -98,5 +98,5 @@ class NuSVR(AbstractKernelRegressor):
     def epsilon_(self) -> float:
         """Half the width of the tube."""
         if not hasattr(self, "_thresholds"):
-            raise AttributeError("epsilon_ is there after fit")
+            raise AttributeError("epsilon_ is available after fit")
         return 0.5 * float(self._thresholds[1] - self._thresholds[0])

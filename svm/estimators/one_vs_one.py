@@ -124,8 +124,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
             return
         check_bool(f"{name}(probability=...)", self.probability)
         warnings.warn(
-            f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and goes when theirs does. "
-            f"Use CalibratedClassifierCV({name}(), ensemble=False) instead of {name}(probability=True).",
+            f"The `probability` parameter of {name} is deprecated, as in scikit-learn 1.9, and is removed when theirs "
+            f"is. Use CalibratedClassifierCV({name}(), ensemble=False) instead of {name}(probability=True).",
             FutureWarning,
             stacklevel=4,
         )

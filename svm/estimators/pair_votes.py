@@ -70,9 +70,9 @@ class AbstractPairVotes(ClassifierMixin, AbstractKernelMachine):
 
     def _sigmoid(self, name: str, row: int) -> FloatVector:
         if not hasattr(self, "_sigmoids"):
-            raise AttributeError(f"{name} is there after fit")
+            raise AttributeError(f"{name} is available after fit")
         warnings.warn(
-            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and goes when theirs does.",
+            f"Attribute `{name}` was deprecated by scikit-learn 1.9 and is removed when theirs is.",
             FutureWarning,
             stacklevel=3,
         )

@@ -286,8 +286,8 @@ class _Grid:
         """Solve all on one gang; what it leaves takes the place of the data."""
         if getattr(model, "probability", False) is True:
             raise InvalidParameterError(
-                "svm_path(probability=True) needs machines of parts of the rows at each point, which a grid on a "
-                "cluster does not solve. Take probability=False, and fit an estimator at the point that is chosen."
+                "svm_path(probability=True) needs models of parts of the rows at each point, which a grid on a "
+                "cluster does not train. Use probability=False, and fit an estimator at the chosen point."
             )
         blank = replace(self, X=None, y=None, sample_weight=None, parameters={**self.parameters, "client": None})
         model._program = (solve_path_on_rank, self.gammas, blank.chain_on_rank)

@@ -141,7 +141,7 @@ def test_a_segment_is_opened_by_name_size_and_owner_alone(tmp_path: Path, monkey
     again = segment.Segment.open(made.name, 8192)
     assert again.array[:4].tolist() == [7, 7, 7, 0]
     for name in ("../" + made.name, "", "a" * 31, made.name.upper() + "/"):
-        with pytest.raises(OSError, match="no name of a segment"):
+        with pytest.raises(OSError, match="not the name of a segment"):
             segment.Segment.open(name, 8192)
     with pytest.raises(OSError, match="4096 bytes"):
         segment.Segment.open(made.name, 4096)

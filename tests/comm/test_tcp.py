@@ -247,7 +247,7 @@ def test_bytes_that_are_no_frame_are_refused() -> None:
     """Noise on an open connection is an error, never a vector."""
     with gang("tcp", 2) as (zero, one):
         one._links[0].sock.sendall(os.urandom(4) + struct.pack("<Q", 2**60) * 20)  # type: ignore[attr-defined]
-        with pytest.raises(ProtocolError, match="does not speak dsgd"):
+        with pytest.raises(ProtocolError, match="does not use the protocol of dsgd"):
             zero.recv(1, np.zeros(4))
 
 

@@ -159,7 +159,7 @@ def test_modules_train_layer_by_layer(tmp_path: Any) -> None:
 
 
 def test_patterns_that_match_nothing_are_named() -> None:
-    """A misspelt layer is found before training, with the names that there are; so it is in a loop of one's own."""
+    """A misspelt layer is found before training, with the names that there are; so it is in a loop of your own."""
     torch = pytest.importorskip("torch")
     from dsgd.errors import InvalidParameterError
     from dsgd.runtime import run_on_threads

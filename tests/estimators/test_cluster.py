@@ -77,7 +77,7 @@ def test_a_client_that_a_pickle_left_behind_is_missed(client, data):
     X, y = data
     sent = pickle.loads(pickle.dumps(SGDClassifier(**OPTIONS, client=client)))
     for model in (sent, clone(sent)):
-        with pytest.warns(UserWarning, match="the client that it had stays where it was"):
+        with pytest.warns(UserWarning, match="has lost its client because it was pickled"):
             model.fit(X, y)
     assert sent.set_params(client=client).fit(X, y).fit_report_["ranks"] == 2
     simulated = SGDClassifier(**OPTIONS, client=SimulatedCluster(3))

@@ -200,7 +200,7 @@ def test_a_damaged_checkpoint_gives_way_to_the_one_before(damage: str, tmp_path:
     assert files[0].name in state.note
     for file in files[1:]:
         file.write_bytes(DAMAGES[damage](file.read_bytes()))
-    with pytest.raises(CheckpointError, match="no checkpoint there is whole"):
+    with pytest.raises(CheckpointError, match="no checkpoint there is intact"):
         read_newest(tmp_path, configuration)
 
 

@@ -204,7 +204,7 @@ def test_a_study_of_nothing_is_refused() -> None:
     """No strategies, one that is called as the sequential run is, stragglers of real workers, and no rows to report."""
     for wrong, match in (
         ({"strategies": {}}, "at least one"),
-        ({"strategies": {"sequential": "local"}}, "run always"),
+        ({"strategies": {"sequential": "local"}}, "always runs"),
         ({"network": None, "stragglers": "heavy-tail"}, "simulated ranks"),
         ({"data": ()}, "no dataset"),
     ):

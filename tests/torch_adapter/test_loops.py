@@ -263,7 +263,7 @@ def test_gradients_are_left_out_by_all_ranks_together(compressor: Any) -> None:
 @pytest.mark.parametrize("sync", [None, LocalSGD(8)], ids=repr)
 def test_ranks_that_take_different_numbers_of_steps_are_told(sync: Any) -> None:
     """A rank that leaves `step` out as well does not keep the others waiting: all of them hear what is wrong."""
-    with pytest.raises(InvalidDataError, match="as many steps as each other"):
+    with pytest.raises(InvalidDataError, match="the same number of steps"):
         skipping(sync, plain, {0: (3, 4)}, tells=False)
 
 
@@ -384,8 +384,8 @@ def test_a_loop_finds_its_period() -> None:
 @pytest.mark.parametrize(
     ("options", "momentum", "message"),
     [
-        ({"sync": "scaffold"}, 0.9, "no plain ones"),
-        ({"compressor": DGC(0.1)}, 0.9, "without any"),
+        ({"sync": "scaffold"}, 0.9, "takes other steps"),
+        ({"compressor": DGC(0.1)}, 0.9, "optimizer without momentum"),
         ({"sync": LocalSGD(8, momentum="average")}, 0.0, "has none"),
         ({"sync": MinibatchSGD(32), "batch_size": 10}, 0.0, r"batch=32 rows.*MinibatchSGD\(20"),
         ({"sync": MinibatchSGD(32, base_batch=8, warmup=5)}, 0.0, "warmup.*steps_per_epoch"),
@@ -396,7 +396,7 @@ def test_a_loop_finds_its_period() -> None:
         ({"sync": AutoSync(rule=AdaComm()), "steps_per_epoch": 9}, 0.0, r"call step\(loss\)"),
         ({"sync": LeaderSGD()}, 0.0, r"call step\(loss\)"),
         ({"sync": Hogwild()}, 0.0, "one model"),
-        ({"sync": AnytimeSGD()}, 0.0, "how long ranks walk"),
+        ({"sync": AnytimeSGD()}, 0.0, "how long ranks train"),
         ({"sync": OverlapSGP()}, 0.0, "do not wait"),
         ({"sync": "asgd"}, 0.0, "do not wait"),
         ({"weight": 0.7}, 0.0, "add up to 1.4"),
@@ -447,7 +447,7 @@ def test_momentum_of_a_group_of_parameters_is_momentum() -> None:
 
     X, y = np.random.default_rng(0).standard_normal((20, 5)), np.arange(20) % 2
     groups = [("0.*", {"momentum": 0.9})]
-    with pytest.raises(IncompatiblePartsError, match="no plain ones"):
+    with pytest.raises(IncompatiblePartsError, match="takes other steps"):
         TorchClassifier(network, criterion=nn.BCEWithLogitsLoss, sync="scaffold", optimizer__param_groups=groups).fit(
             X, y
         )

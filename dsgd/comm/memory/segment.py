@@ -118,7 +118,7 @@ class Segment:
             There is none of that name, size and owner here.
         """
         if not _NAME.fullmatch(name):
-            raise OSError(f"{name!r} is no name of a segment")
+            raise OSError(f"{name!r} is not the name of a segment")
         fd = os.open(_path(name), os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             found = os.fstat(fd)

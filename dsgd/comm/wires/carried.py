@@ -214,7 +214,7 @@ def connect(
         mesh.close()
         mesh.abort.check()
         if isinstance(error, (BlockingIOError, TimeoutError)):  # the first is what a deadline of the kernel raises
-            raise GangTimeoutError(f"rank {rank}: {wire} did not come up: {error}.") from error
+            raise GangTimeoutError(f"rank {rank}: {wire} could not be started: {error}.") from error
         if isinstance(error, OSError):
             raise AbortedError(f"a peer went away while rank {rank} set up {wire}: {error}.") from error
         raise

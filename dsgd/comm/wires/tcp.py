@@ -131,7 +131,7 @@ class TCPTransport(AbstractTransport):
     def heard_from(self, peers: Sequence[int], limit_s: float) -> list[int]:
         """Return those of `peers` of which something can be read, or that went away; waits at most `limit_s`."""
         if self._closed:
-            raise AbortedError(f"rank {self.rank} has closed its transport and hears nobody.")
+            raise AbortedError(f"rank {self.rank} has closed its transport and receives nothing.")
         links = {self._links[peer].sock.fileno(): self._links[peer] for peer in peers}
         if pending := [link.rank for link in links.values() if link.has_pending]:
             return pending

@@ -179,7 +179,7 @@ def read_newest(path: str | os.PathLike[str], configuration: Mapping[str, Any]) 
             return state
         trouble = f"what is newer cannot be used ({'; '.join(damages)})"
         return replace(state, note=f"resume_from={str(path)!r}: training went on from {name}; {trouble}.")
-    raise CheckpointError(f"resume_from={str(path)!r}: no checkpoint there is whole ({'; '.join(damages)}).")
+    raise CheckpointError(f"resume_from={str(path)!r}: no checkpoint there is intact ({'; '.join(damages)}).")
 
 
 def read_own(path: str | os.PathLike[str], job_id: str, since: tuple[int, int]) -> SavedState | None:
@@ -227,8 +227,8 @@ def check_configuration(saved: Mapping[str, Any], ours: Mapping[str, Any], where
     if differences:
         more = f" and {len(differences) - 5} more" if len(differences) > 5 else ""
         raise CheckpointError(
-            f"{where} is of another job: {'; '.join(differences[:5])}{more}. Fit with the same parameters, or without "
-            "resume_from. (A random_state of None draws another seed in every fit.)"
+            f"{where} belongs to another job: {'; '.join(differences[:5])}{more}. Fit with the same parameters, or "
+            "without resume_from. (A random_state of None draws another seed in every fit.)"
         )
 
 
@@ -285,7 +285,7 @@ def _decode(content: bytes) -> SavedState:
         raise _DamagedError(f"it has {len(content)} bytes, which is less than a header")
     magic, number, n_header, digest = _PREFIX.unpack_from(content)
     if magic != _MAGIC:
-        raise _DamagedError("it is no checkpoint of dsgd")
+        raise _DamagedError("it is not a checkpoint of dsgd")
     if number != _VERSION:
         raise _DamagedError(f"it has format {number}; this version of dsgd reads format {_VERSION}")
     body = memoryview(content)[_PREFIX.size :]

@@ -125,8 +125,8 @@ class JobBlocks:
         """Send a block that the cluster has forgotten; return False where a survey must first say who is there."""
         if self._reload is None:
             raise ClusterError(
-                f"block {index} is {status}: it can be had no more. It was cancelled, or its worker is gone and it was "
-                "not computed by Dask, which could do so again. Load the data again."
+                f"block {index} is {status}: it cannot be recovered. It was cancelled, or its worker is gone and it "
+                "was not computed by Dask, which could do so again. Load the data again."
             )
         try:
             self.futures[index] = self._reload(index)

@@ -177,7 +177,7 @@ class Session:
                 idle_since, waiting_for = time.monotonic(), culprit
             elif time.monotonic() - idle_since >= self.timeout_s:
                 raise GangTimeoutError(
-                    f"nothing moved for {self.timeout_s:g} s: waiting for {culprit}. "
+                    f"no progress for {self.timeout_s:g} s: waiting for {culprit}. "
                     "The worker may be busy with other tasks, or paused because its memory is full."
                 )
 
@@ -230,7 +230,9 @@ class Session:
         deadline = time.monotonic() + _EXPLAIN_S
         while time.monotonic() < deadline:
             self._heed(self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S))
-        raise GangError(f"a rank of job {self.job_id} ended early and did not say why; see the logs of the workers.")
+        raise GangError(
+            f"a rank of job {self.job_id} ended early without giving a reason; see the logs of the workers."
+        )
 
     def leave(self) -> None:
         """End the job that went well."""
@@ -336,7 +338,7 @@ class Session:
         failure = status.get("failure")
         if failure is None:
             raise GangError(
-                "the scheduler no longer knows this job: it was restarted, or this client was taken for lost."
+                "the scheduler no longer knows this job: it was restarted, or this client was considered lost."
             )
         self.failure = failure
         raise as_error(failure)

@@ -45,8 +45,8 @@ def mail_for(job: TrainJob) -> Mail | None:
     if isinstance(strategy, Hogwild) and (average or job.optimizer.steps.remembers):
         given = f"average={average}" if average else f"optimizer={job.optimizer.steps.name}"
         raise IncompatiblePartsError(
-            f"sync={strategy!r} has threads step on one model, where every other vector that goes with it would have "
-            f"to be shared too. Leave out {given}."
+            f"sync={strategy!r} lets threads update one model, so every vector that belongs to the model would "
+            f"have to be shared too. Leave out {given}."
         )
     if strategy.talks == "together":
         return None
@@ -60,13 +60,13 @@ def _check_optimizer(strategy: AbstractStrategy[Any], optimizer: SGD) -> None:
     name = type(strategy).__name__
     if optimizer.average:
         raise IncompatiblePartsError(
-            f"sync={name}(...) has a server take the steps, and average={optimizer.average} is an average of the steps "
+            f"sync={name}(...) lets a server take the steps, but average={optimizer.average} averages the steps "
             "that ranks take themselves. Use one without the other."
         )
     if optimizer.schedule == "adaptive":
         raise IncompatiblePartsError(
-            f"sync={name}(...) has a server take the steps, and learning_rate='adaptive' changes rates by what ranks "
-            "find at the end of an epoch. Use another schedule."
+            f"sync={name}(...) lets a server take the steps, but learning_rate='adaptive' changes the rates of "
+            "ranks at the end of an epoch. Use another schedule."
         )
 
 

@@ -102,7 +102,7 @@ class SnapshotSchedule:
         Raises
         ------
         CheckpointError
-            There is no checkpoint where one is asked for, or it is of another job or of other rows.
+            There is no checkpoint where one is asked for, or it belongs to another job or of other rows.
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
@@ -227,7 +227,7 @@ class SnapshotSchedule:
             counters = self._rank.group.allgather(at.optimizer.counters)
         self._keep(at, agreed, counters, same_model=same_model)
         if pause:
-            raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as they were asked to")
+            raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as requested")
 
     def _keep(self, at: TrainState, agreed: FloatVector, counters: AnyArray | None, *, same_model: bool) -> None:
         self._stride = int(agreed[_STRIDE])

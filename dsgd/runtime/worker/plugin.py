@@ -86,7 +86,7 @@ def store_of(worker: Worker) -> JobStore:
     plugin = worker.plugins.get(WORKER_PLUGIN)
     if not isinstance(plugin, GangWorkerPlugin):
         raise ClusterError(
-            f"worker {worker.address} runs without the plugin {WORKER_PLUGIN}: the cluster has not let it in. "
+            f"worker {worker.address} runs without the plugin {WORKER_PLUGIN}: the cluster has refused it. "
             "See distributed.worker.blocked-handlers, and the log of the worker."
         )
     return plugin.store

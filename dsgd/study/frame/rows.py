@@ -108,7 +108,7 @@ def parse_rows(text: str, name: str) -> list[Row]:
         except ValueError as error:
             if number == len(lines):
                 break
-            raise ParseError(name, number, f"not a row of a study ({error}); mend or remove the line") from error
+            raise ParseError(name, number, f"not a row of a study ({error}); correct or remove the line") from error
         rows.append(row)
     return rows
 

@@ -118,7 +118,7 @@ class StrategyStudy:
             stragglers_for(self.stragglers)
         elif self.stragglers != "none":
             raise InvalidParameterError(
-                f"StrategyStudy(stragglers={self.stragglers!r}) is of simulated ranks: give a network as well, "
+                f"StrategyStudy(stragglers={self.stragglers!r}) applies to simulated ranks: give a network as well, "
                 "or leave it at 'none'."
             )
         self._check_strategies()
@@ -128,14 +128,14 @@ class StrategyStudy:
             return
         if not self.strategies or SEQUENTIAL in self.strategies:
             raise InvalidParameterError(
-                f"StrategyStudy(strategies=...) must name at least one strategy, and none {SEQUENTIAL!r}, which is run "
-                f"always. Got {list(self.strategies)}."
+                f"StrategyStudy(strategies=...) must name at least one strategy, except {SEQUENTIAL!r}, which always "
+                f"runs. Got {list(self.strategies)}."
             )
         for name, sync in self.strategies.items():
             if isinstance(resolve(sync), Hogwild) and self.network is None:
                 raise InvalidParameterError(
-                    f"StrategyStudy(strategies=...): {name!r} steps on one model that all ranks share, and worker "
-                    "processes share none. Leave it out, or simulate the ranks."
+                    f"StrategyStudy(strategies=...): {name!r} updates one model that all ranks share, but worker "
+                    "processes share no memory. Leave it out, or simulate the ranks."
                 )
 
     def chosen(self) -> dict[str, AbstractStrategy[Any]]:
