@@ -91,7 +91,7 @@ PATHS: dict[str, list[Hop]] = {
         Hop("dsgd/sync/compression.py", "delta_mean", "compresses the change since the last exchange, if asked to"),
         Hop("dsgd/sync/averaging.py", "weighted_mean", "multiplies by the share of the rank"),
         Hop("dsgd/collectives/group.py", "Group.allreduce", "collective: chooses an algorithm by the length"),
-        Hop("dsgd/collectives/algorithms/recursive_doubling.py", "recursive_doubling", "the algorithm: who sends when"),
+        Hop("dsgd/collectives/algorithms/plan.py", "run_plan", "the algorithm: who sends when"),
         Hop("dsgd/comm/wires/inproc.py", "InprocTransport.exchange", "wire: moves the bytes, measures and waits"),
         Hop("dsgd/ledger.py", "RankLedger.count", "ledger: bytes and messages; seconds go to `charge`"),
     ],

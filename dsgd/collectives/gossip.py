@@ -74,7 +74,7 @@ def neighbour_mean(
     mixed, arrived = scratch
     np.multiply(vector, vector.dtype.type(plan.own), out=mixed)
     for step, weight in zip(plan.steps, plan.weights, strict=True):
-        _exchange(group, step, vector, arrived)
+        group.transport.exchange(step.to, vector, step.source, arrived, OP_GOSSIP)
         if step.source is not None:
             arrived *= vector.dtype.type(weight)
             mixed += arrived
@@ -114,7 +114,7 @@ def push_sum(
     np.multiply(mass, mass.dtype.type(plan.share), out=part)
     mass[:] = part
     for step in plan.steps:
-        _exchange(group, step, part, arrived)
+        group.transport.exchange(step.to, part, step.source, arrived, OP_GOSSIP)
         if step.source is not None:
             mass += arrived
             group.transport.worked(n_bytes=arrived.nbytes)
@@ -151,16 +151,6 @@ def _plan(topology: AbstractTopology, rank: int, size: int, round_number: int) -
     own, of = weights(topology, rank, size, round_number)
     arriving = tuple(0.0 if step.source is None else of[step.source] for step in steps)
     return _Plan(steps, arriving, own, shares(topology, rank, size, round_number))
-
-
-def _exchange(group: Group, step: Step, outgoing: FloatVector, incoming: FloatVector) -> None:
-    group.transport.exchange(
-        step.to,
-        None if step.to is None else outgoing,
-        step.source,
-        None if step.source is None else incoming,
-        OP_GOSSIP,
-    )
 
 
 def _check_scratch(vector: FloatVector, scratch: FloatMatrix) -> None:

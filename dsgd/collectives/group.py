@@ -14,8 +14,8 @@ from dsgd.collectives.algorithms.double_tree import double_tree_plan
 from dsgd.collectives.algorithms.hierarchical import Hierarchy, Subset
 from dsgd.collectives.algorithms.plan import Plan, run_plan
 from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
-from dsgd.collectives.algorithms.recursive_doubling import recursive_doubling
-from dsgd.collectives.algorithms.ring import ring_allgather, ring_allreduce, ring_scratch_length
+from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
+from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
 from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.collectives.cost import Algorithm, is_hierarchical
@@ -27,10 +27,12 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["Algorithm", "Group"]
+__all__ = ["PLANS", "Algorithm", "Group"]
 
-# How algorithms that are lists of messages cut up n elements of some bytes: by rank, size, n and bytes.
-_PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
+#: What a rank does in an all-reduce of n elements of some bytes, by algorithm: from rank, size, n and bytes.
+PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
+    "recursive_doubling": lambda rank, size, n, itemsize: doubling_plan(rank, size, n),
+    "ring": lambda rank, size, n, itemsize: ring_plan(rank, size, n),
     "rabenseifner": lambda rank, size, n, itemsize: rabenseifner_plan(rank, size, n),
     "binomial": lambda rank, size, n, itemsize: binomial_plan(rank, size, n),
     "double_tree": double_tree_plan,
@@ -203,18 +205,14 @@ class Group:
             return
         flat = _flat(vector)
         n = flat.shape[0]
-        algorithm = self.algorithm_for(n, flat.itemsize)
         levels = self._processes or (self._hosts if op == "sum" else None)
         if levels is not None:
             self._quietly(levels.allreduce, flat, self._borrow(flat.dtype, n), _COMBINE[op], op)
-        elif op == "sum" and algorithm == "ring":
-            scratch = self._borrow(flat.dtype, ring_scratch_length(n, size))
-            self._quietly(ring_allreduce, self.transport, flat, scratch)
-        elif op == "sum" and algorithm in _PLANS:
-            plan = _PLANS[algorithm](self.rank, size, n, flat.itemsize)
-            self._quietly(run_plan, self.transport, flat, self._borrow(flat.dtype, plan.n_scratch), plan)
-        else:
-            self._quietly(recursive_doubling, self.transport, flat, self._borrow(flat.dtype, n), _COMBINE[op])
+            return
+        algorithm = self.algorithm_for(n, flat.itemsize) if op == "sum" else "recursive_doubling"
+        plan = PLANS[algorithm](self.rank, size, n, flat.itemsize)
+        scratch = self._borrow(flat.dtype, plan.n_scratch)
+        self._quietly(run_plan, self.transport, flat, scratch, plan, _COMBINE[op])
 
     def algorithm_for(self, n: int, itemsize: int) -> Algorithm:
         """Return how `allreduce` sums vectors of n elements of `itemsize` bytes."""

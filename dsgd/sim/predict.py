@@ -18,16 +18,13 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from dsgd.collectives.algorithms.binomial import binomial_plan
-from dsgd.collectives.algorithms.double_tree import double_tree_plan
-from dsgd.collectives.algorithms.plan import Move, Part
-from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
-from dsgd.collectives.algorithms.torus import torus_plan
-from dsgd.collectives.cost import Algorithm, fold_of, ring_bounds
+from dsgd.collectives.algorithms.plan import Move
+from dsgd.collectives.cost import Algorithm
+from dsgd.collectives.group import PLANS
 from dsgd.collectives.model import choose_algorithm
 from dsgd.comm.frames import HEADER_BYTES
 from dsgd.errors import InvalidParameterError
@@ -225,48 +222,6 @@ class _Play:
 
 def _moves(algorithm: str, rank: int, size: int, n: int, itemsize: int) -> tuple[Move, ...]:
     """Return what a rank does in an all-reduce."""
-    if algorithm == "recursive_doubling":
-        return tuple(_doubling(rank, size, n))
-    if algorithm == "ring":
-        return tuple(_ring(rank, size, n))
-    if algorithm == "rabenseifner":
-        return rabenseifner_plan(rank, size, n).moves
-    if algorithm == "binomial":
-        return binomial_plan(rank, size, n).moves
-    if algorithm == "torus":
-        return torus_plan(rank, size, n).moves
-    if algorithm == "double_tree":
-        return double_tree_plan(rank, size, n, itemsize).moves
-    raise InvalidParameterError(f"predict(algorithm=...) does not support {algorithm!r}.")
-
-
-def _doubling(rank: int, size: int, n: int) -> Iterator[Move]:
-    """Yield the moves of `dsgd.collectives.algorithms.recursive_doubling`."""
-    core, n_folded = fold_of(size)
-    whole, folds = Part(0, n), rank < 2 * n_folded
-    if folds and rank % 2:
-        yield Move(rank - 1, whole, None, whole, adds=False)
-        yield Move(None, whole, rank - 1, whole, adds=False)
-        return
-    number = rank // 2 if folds else rank - n_folded
-    if folds:
-        yield Move(None, whole, rank + 1, whole, adds=True)
-    distance = 1
-    while distance < core:
-        other = number ^ distance
-        peer = 2 * other if other < n_folded else other + n_folded
-        yield Move(peer, whole, peer, whole, adds=True)
-        distance *= 2
-    if folds:
-        yield Move(rank + 1, whole, None, whole, adds=False)
-
-
-def _ring(rank: int, size: int, n: int) -> Iterator[Move]:
-    """Yield the moves of `dsgd.collectives.algorithms.ring`."""
-    bounds = ring_bounds(n, size)
-    chunks = [Part(bounds[k], bounds[k + 1]) for k in range(size)]
-    after, before = (rank + 1) % size, (rank - 1) % size
-    for step in range(size - 1):
-        yield Move(after, chunks[(rank - step) % size], before, chunks[(rank - step - 1) % size], adds=True)
-    for step in range(size - 1):
-        yield Move(after, chunks[(rank + 1 - step) % size], before, chunks[(rank - step) % size], adds=False)
+    if algorithm not in PLANS:
+        raise InvalidParameterError(f"predict(algorithm=...) does not support {algorithm!r}.")
+    return PLANS[algorithm](rank, size, n, itemsize).moves

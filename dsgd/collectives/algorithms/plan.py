@@ -5,22 +5,23 @@ messages, that can be run, counted and checked without a word about wires.
 
 A plan lists what one rank does, move by move. In each it sends a part of its vector to one rank while it receives a
 part from one, which is added to its own or takes its place. Every part of the sum is added up on one rank and then
-copied, so every bit agrees on all ranks.
+copied, or by two partners that both put the lower rank's part first, so every bit agrees on all ranks, those of a NaN
+included.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from dsgd.collectives.cost import Cost
+from dsgd.collectives.cost import Cost, fold_of, ring_bounds
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.types import AnyArray
 
-__all__ = ["Move", "Part", "Plan", "plan_cost", "run_plan"]
+__all__ = ["Move", "Part", "Plan", "folded", "plan_cost", "run_plan"]
 
 
 class Part(NamedTuple):
@@ -33,6 +34,11 @@ class Part(NamedTuple):
     def length(self) -> int:
         """How many elements."""
         return self.stop - self.start
+
+    def cut(self, n_chunks: int) -> list[Part]:
+        """Return chunks of it, as equal as can be."""
+        bounds = ring_bounds(self.length, n_chunks)
+        return [Part(self.start + bounds[k], self.start + bounds[k + 1]) for k in range(n_chunks)]
 
 
 class Move(NamedTuple):
@@ -81,8 +87,42 @@ class Plan(NamedTuple):
         return cls(moves, max(lengths, default=0))
 
 
-def run_plan(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, plan: Plan) -> None:
-    """Replace `vector` by its sum over ranks.
+def folded(
+    rank: int, size: int, whole: Part, among: Callable[[int, int, Callable[[int], int]], Iterable[Move]]
+) -> Iterator[Move]:
+    """Yield the moves of an algorithm for 2**q ranks on any number of them.
+
+    Of the ranks beyond the largest power of two each is odd and hands its vector to the even one before it, which
+    hands it the result in the end.
+
+    Parameters
+    ----------
+    rank, size : int
+        The rank, and how many there are.
+    whole : Part
+        The whole vector.
+    among : callable
+        Takes the number of a rank among those that are left, how many these are, and what turns such a number into a
+        rank; returns the moves in between.
+    """
+    core, n_folded = fold_of(size)
+    folds = rank < 2 * n_folded
+    if folds and rank % 2:
+        yield Move(rank - 1, whole, None, whole, adds=False)
+        yield Move(None, whole, rank - 1, whole, adds=False)
+        return
+    if folds:
+        yield Move(None, whole, rank + 1, whole, adds=True)
+    number = rank // 2 if folds else rank - n_folded
+    yield from among(number, core, lambda other: 2 * other if other < n_folded else other + n_folded)
+    if folds:
+        yield Move(rank + 1, whole, None, whole, adds=False)
+
+
+def run_plan(
+    transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, plan: Plan, combine: np.ufunc = np.add
+) -> None:
+    """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them.
 
     Parameters
     ----------
@@ -94,19 +134,27 @@ def run_plan(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, 
         Overwritten.
     plan : Plan
         What this rank does; those of the others are of the same algorithm for the same n.
+    combine : numpy.ufunc, default numpy.add
+        Commutative and associative; another one goes with plans of whole vectors.
     """
-    exchange = transport.exchange
+    exchange, rank = transport.exchange, transport.rank
     for to, outgoing, source, incoming, adds in plan.moves:
         sent = None if to is None else vector[outgoing[0] : outgoing[1]]
         if source is None:
             exchange(to, sent, None, None, OP_ALLREDUCE)
             continue
         mine = vector[incoming[0] : incoming[1]]
-        arrived = scratch[: mine.shape[0]] if adds else mine
-        exchange(to, sent, source, arrived, OP_ALLREDUCE)
-        if adds:
-            np.add(mine, arrived, out=mine)
-            transport.worked(n_bytes=mine.nbytes)
+        if not adds:
+            exchange(to, sent, source, mine, OP_ALLREDUCE)
+            continue
+        arrived = scratch[: mine.shape[0]]
+        if to is None or sent is None or outgoing == incoming:
+            exchange(to, sent, source, arrived, OP_ALLREDUCE)
+            first, second = (mine, arrived) if rank < source else (arrived, mine)
+            combine(first, second, out=mine)
+        else:
+            transport.exchange_and_add(to, sent, source, arrived, mine, OP_ALLREDUCE)
+        transport.worked(n_bytes=mine.nbytes)
 
 
 def plan_cost(plan: Plan, itemsize: int) -> Cost:

@@ -17,11 +17,11 @@ Source: Rabenseifner 2004; Thakur, Rabenseifner and Gropp 2005, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
-from dsgd.collectives.algorithms.plan import Move, Part, Plan
-from dsgd.collectives.cost import fold_of, ring_bounds
+from dsgd.collectives.algorithms.plan import Move, Part, Plan, folded
+from dsgd.collectives.cost import ring_bounds
 
 __all__ = ["rabenseifner_plan"]
 
@@ -29,38 +29,21 @@ __all__ = ["rabenseifner_plan"]
 @lru_cache(maxsize=1024)
 def rabenseifner_plan(rank: int, size: int, n: int) -> Plan:
     """Return what `rank` of `size` does to sum vectors of n elements."""
-    return Plan.of(_moves(rank, size, n))
 
+    def among(number: int, core: int, rank_of: Callable[[int], int]) -> Iterator[Move]:
+        bounds = ring_bounds(n, core)
 
-def _moves(rank: int, size: int, n: int) -> Iterator[Move]:
-    core, n_folded = fold_of(size)
-    whole = Part(0, n)
-    folds = rank < 2 * n_folded
-    if folds and rank % 2:
-        yield Move(rank - 1, whole, None, whole, adds=False)
-        yield Move(None, whole, rank - 1, whole, adds=False)
-        return
-    number = rank // 2 if folds else rank - n_folded
-    if folds:
-        yield Move(None, whole, rank + 1, whole, adds=True)
-    bounds = ring_bounds(n, core)
+        def block(of: int, length: int) -> Part:
+            """Return the chunks of the `length` numbers, a power of two, that `of` is among."""
+            first = of & -length
+            return Part(bounds[first], bounds[first + length])
 
-    def block(of: int, length: int) -> Part:
-        """Return the chunks of the `length` numbers, a power of two, that `of` is among."""
-        first = of & -length
-        return Part(bounds[first], bounds[first + length])
+        distances = [1 << k for k in range(core.bit_length() - 1)]
+        for distance in reversed(distances):
+            other = number ^ distance
+            yield Move(rank_of(other), block(other, distance), rank_of(other), block(number, distance), adds=True)
+        for distance in distances:
+            other = number ^ distance
+            yield Move(rank_of(other), block(number, distance), rank_of(other), block(other, distance), adds=False)
 
-    distance = core // 2
-    while distance:
-        other = number ^ distance
-        peer = 2 * other if other < n_folded else other + n_folded
-        yield Move(peer, block(other, distance), peer, block(number, distance), adds=True)
-        distance //= 2
-    distance = 1
-    while distance < core:
-        other = number ^ distance
-        peer = 2 * other if other < n_folded else other + n_folded
-        yield Move(peer, block(number, distance), peer, block(other, distance), adds=False)
-        distance *= 2
-    if folds:
-        yield Move(rank + 1, whole, None, whole, adds=False)
+    return Plan.of(folded(rank, size, Part(0, n), among))

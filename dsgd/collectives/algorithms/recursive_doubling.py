@@ -18,56 +18,22 @@ Source: Thakur, Rabenseifner and Gropp 2005, section 4.
 
 from __future__ import annotations
 
-import numpy as np
+from collections.abc import Callable, Iterator
+from functools import lru_cache
 
-from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import OP_ALLREDUCE
-from dsgd.types import AnyArray
+from dsgd.collectives.algorithms.plan import Move, Part, Plan, folded
 
-__all__ = ["recursive_doubling"]
+__all__ = ["doubling_plan"]
 
 
-def recursive_doubling(
-    transport: AbstractTransport, vector: AnyArray, scratch: AnyArray, combine: np.ufunc = np.add
-) -> None:
-    """Replace `vector` by its sum over ranks, or by what another `combine` makes of all of them.
+@lru_cache(maxsize=1024)
+def doubling_plan(rank: int, size: int, n: int) -> Plan:
+    """Return what `rank` of `size` does to sum vectors of n elements, or to combine them in another way."""
+    whole = Part(0, n)
 
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    vector : array, shape (n,)
-        Summed in place.
-    scratch : array, shape (n,), dtype of `vector`
-        Overwritten.
-    combine : numpy.ufunc, default numpy.add
-        Commutative and associative: the sum, the minimum or the maximum.
-    """
-    rank, size = transport.rank, transport.size
-    core = 1 << (size.bit_length() - 1)
-    n_folded = size - core
-    exchange = transport.exchange
-    folds = rank < 2 * n_folded
-    if folds and rank % 2:
-        exchange(rank - 1, vector, None, None, OP_ALLREDUCE)
-        exchange(None, None, rank - 1, vector, OP_ALLREDUCE)
-        return
-    number = rank - n_folded
-    if folds:
-        number = rank // 2
-        exchange(None, None, rank + 1, scratch, OP_ALLREDUCE)
-        combine(vector, scratch, out=vector)
-        transport.worked(n_bytes=vector.nbytes)
-    distance = 1
-    while distance < core:
-        other = number ^ distance
-        peer = 2 * other if other < n_folded else other + n_folded
-        exchange(peer, vector, peer, scratch, OP_ALLREDUCE)
-        if peer > rank:
-            combine(vector, scratch, out=vector)
-        else:
-            combine(scratch, vector, out=vector)
-        transport.worked(n_bytes=vector.nbytes)
-        distance *= 2
-    if folds:
-        exchange(rank + 1, vector, None, None, OP_ALLREDUCE)
+    def among(number: int, core: int, rank_of: Callable[[int], int]) -> Iterator[Move]:
+        for step in range(core.bit_length() - 1):
+            peer = rank_of(number ^ (1 << step))
+            yield Move(peer, whole, peer, whole, adds=True)
+
+    return Plan.of(folded(rank, size, whole, among))

@@ -15,44 +15,38 @@ Source: Patarasuk and Yuan 2009.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
-from dsgd.collectives.cost import ring_bounds
+from dsgd.collectives.algorithms.plan import Move, Part, Plan
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.frames import OP_ALLGATHER, OP_ALLREDUCE
+from dsgd.comm.frames import OP_ALLGATHER
 from dsgd.types import AnyArray
 
-__all__ = ["ring_allgather", "ring_allreduce", "ring_scratch_length"]
+__all__ = ["allgather", "reduce_scatter", "ring_allgather", "ring_plan"]
 
 
-def ring_scratch_length(n: int, size: int) -> int:
-    """Return how many elements `ring_allreduce` needs as scratch: those of the longest chunk."""
-    return -(-n // size)
+@lru_cache(maxsize=64)
+def ring_plan(rank: int, size: int, n: int) -> Plan:
+    """Return what `rank` of `size` does to sum vectors of n elements."""
+    ranks, chunks = list(range(size)), Part(0, n).cut(size)
+    return Plan.of([*reduce_scatter(rank, ranks, chunks), *allgather(rank, ranks, chunks)])
 
 
-def ring_allreduce(transport: AbstractTransport, vector: AnyArray, scratch: AnyArray) -> None:
-    """Replace `vector` by its sum over ranks.
-
-    Parameters
-    ----------
-    transport : AbstractTransport
-        Connects the ranks.
-    vector : array, shape (n,)
-        Summed in place.
-    scratch : array, shape (ring_scratch_length(n, size),) or longer, dtype of `vector`
-        May be overwritten.
-    """
-    rank, size = transport.rank, transport.size
-    after, before = (rank + 1) % size, (rank - 1) % size
-    bounds = ring_bounds(vector.shape[0], size)
-    chunks = [vector[bounds[k] : bounds[k + 1]] for k in range(size)]
+def reduce_scatter(number: int, ranks: Sequence[int], chunks: Sequence[Part]) -> Iterator[Move]:
+    """Yield the moves after which rank ``ranks[number]`` has the sum of the chunk behind its own number."""
+    size = len(ranks)
     for step in range(size - 1):
-        mine = chunks[(rank - step - 1) % size]
-        theirs = chunks[(rank - step) % size]
-        transport.exchange_and_add(after, theirs, before, scratch[: mine.shape[0]], mine, OP_ALLREDUCE)
-        transport.worked(n_bytes=mine.nbytes)
+        sent, received = chunks[(number - step) % size], chunks[(number - step - 1) % size]
+        yield Move(ranks[(number + 1) % size], sent, ranks[number - 1], received, adds=True)
+
+
+def allgather(number: int, ranks: Sequence[int], chunks: Sequence[Part]) -> Iterator[Move]:
+    """Yield the moves by which the chunks go round from there."""
+    size = len(ranks)
     for step in range(size - 1):
-        transport.exchange(after, chunks[(rank + 1 - step) % size], before, chunks[(rank - step) % size], OP_ALLREDUCE)
+        sent, received = chunks[(number + 1 - step) % size], chunks[(number - step) % size]
+        yield Move(ranks[(number + 1) % size], sent, ranks[number - 1], received, adds=False)
 
 
 def ring_allgather(transport: AbstractTransport, gathered: Sequence[AnyArray]) -> None:

@@ -15,11 +15,10 @@ Source: Mikami et al. 2018 (2D-torus all-reduce); Thakur, Rabenseifner and Gropp
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from functools import lru_cache
 
-from dsgd.collectives.algorithms.plan import Move, Part, Plan
-from dsgd.collectives.cost import ring_bounds
+from dsgd.collectives.algorithms.plan import Part, Plan
+from dsgd.collectives.algorithms.ring import allgather, reduce_scatter
 from dsgd.comm.topology import grid_shape
 
 __all__ = ["torus_plan"]
@@ -32,32 +31,13 @@ def torus_plan(rank: int, size: int, n: int) -> Plan:
     row, column = divmod(rank, n_columns)
     in_row = [row * n_columns + k for k in range(n_columns)]
     in_column = [k * n_columns + column for k in range(n_rows)]
-    chunks = _cut(Part(0, n), n_columns)
+    chunks = Part(0, n).cut(n_columns)
     # After its reduce-scatter a rank holds the sum of the chunk behind its own number.
-    parts = _cut(chunks[(column + 1) % n_columns], n_rows)
+    parts = chunks[(column + 1) % n_columns].cut(n_rows)
     moves = [
-        *_reduce_scatter(column, in_row, chunks),
-        *_reduce_scatter(row, in_column, parts),
-        *_allgather(row, in_column, parts),
-        *_allgather(column, in_row, chunks),
+        *reduce_scatter(column, in_row, chunks),
+        *reduce_scatter(row, in_column, parts),
+        *allgather(row, in_column, parts),
+        *allgather(column, in_row, chunks),
     ]
     return Plan.of(moves)
-
-
-def _cut(part: Part, n_chunks: int) -> list[Part]:
-    bounds = ring_bounds(part.length, n_chunks)
-    return [Part(part.start + bounds[k], part.start + bounds[k + 1]) for k in range(n_chunks)]
-
-
-def _reduce_scatter(number: int, ranks: list[int], chunks: list[Part]) -> Iterator[Move]:
-    size = len(ranks)
-    for step in range(size - 1):
-        sent, received = chunks[(number - step) % size], chunks[(number - step - 1) % size]
-        yield Move(ranks[(number + 1) % size], sent, ranks[number - 1], received, adds=True)
-
-
-def _allgather(number: int, ranks: list[int], chunks: list[Part]) -> Iterator[Move]:
-    size = len(ranks)
-    for step in range(size - 1):
-        sent, received = chunks[(number + 1 - step) % size], chunks[(number - step) % size]
-        yield Move(ranks[(number + 1) % size], sent, ranks[number - 1], received, adds=False)

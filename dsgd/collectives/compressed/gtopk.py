@@ -21,7 +21,7 @@ from typing import NamedTuple
 import numpy as np
 
 from dsgd.collectives.compressed.encoding import encoding
-from dsgd.collectives.cost import Cost, broadcast_cost
+from dsgd.collectives.cost import Cost, allreduce_cost, broadcast_cost, fold_of
 from dsgd.collectives.group import Group
 from dsgd.comm.frames import HEADER_BYTES, OP_ALLREDUCE
 from dsgd.compress.adacomp import ResidualMemory
@@ -94,7 +94,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
 
     ranks = list(range(size))
     if route == "butterfly":
-        n_folded = size - (1 << (size.bit_length() - 1))
+        _, n_folded = fold_of(size)
         for rank in range(0, 2 * n_folded, 2):
             merge(rank, rank + 1)
         ranks = [*range(0, 2 * n_folded, 2), *range(2 * n_folded, size)]
@@ -159,8 +159,7 @@ class _Merging:
     def by_butterfly(self, own: Entries) -> Entries:
         """Return what all ranks hold after swaps at distances 1, 2, 4, ..."""
         rank, size = self._group.rank, self._group.size
-        core = 1 << (size.bit_length() - 1)
-        n_folded = size - core
+        core, n_folded = fold_of(size)
         folds = rank < 2 * n_folded
         if folds and rank % 2:
             self._exchange(rank - 1, own, None)
@@ -242,13 +241,8 @@ def gtopk_cost(rank: int, size: int, n: int, itemsize: int, compressor: GTopK) -
     one in all from that). A tree takes one up from each rank but the first, and those of a broadcast.
     """
     frame = compressor.payload_bytes(n, itemsize)
-    if size == 1:
-        return Cost(0, 0)
-    if compressor.route == "tree":
-        down = broadcast_cost(rank, size, frame, 1)
-        up = 1 if rank else 0
-        return Cost(down.n_bytes + up * (frame + HEADER_BYTES), down.messages + up)
-    core = 1 << (size.bit_length() - 1)
-    folds = rank < 2 * (size - core)
-    messages = 1 if folds and rank % 2 else core.bit_length() - 1 + folds
-    return Cost(messages * (frame + HEADER_BYTES), messages)
+    if compressor.route == "butterfly":
+        # Frames go to whom recursive doubling sends vectors.
+        return allreduce_cost(rank, size, frame, 1, "recursive_doubling")
+    down, up = broadcast_cost(rank, size, frame, 1), int(rank > 0)
+    return Cost(down.n_bytes + up * (frame + HEADER_BYTES), down.messages + up)
