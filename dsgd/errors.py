@@ -97,7 +97,7 @@ class InvalidParameterError(DsgdError, ValueError):
 
 
 class IncompatiblePartsError(InvalidParameterError):
-    """Two parts that are valid by themselves do not go together."""
+    """Two parts that are valid by themselves cannot be combined."""
 
 
 class MissingPackageError(DsgdError, ImportError):
@@ -137,7 +137,7 @@ class GangError(DsgdError, RuntimeError):
 
 
 class PausedError(GangError):
-    """The ranks have kept their state and stopped at an agreed point, because they were asked to.
+    """The ranks have kept their state and stopped at an agreed point, as requested.
 
     The client that asked forms the gang anew; nobody else sees this error.
     """
@@ -170,7 +170,7 @@ class RankError(GangError):
 
 
 class WorkerLostError(GangError):
-    """The worker process of a rank went away while its gang was running.
+    """A worker process left the cluster while its gang was running.
 
     Parameters
     ----------

@@ -63,7 +63,7 @@ RECORD_DTYPE: Final = np.dtype(
 
 @dataclass(frozen=True)
 class RankRecords:
-    """What one rank brings home: its totals, and one record per kept round.
+    """The records of one rank: totals, and one record per kept round.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class RankRecords:
 
 
 class RankLedger:
-    """The running account of one rank; written by one thread.
+    """The running ledger of one rank; written by one thread.
 
     Code on the hot path reads the clock only where `timing` is true::
 
@@ -313,7 +313,7 @@ class RankLedger:
 
 @dataclass(frozen=True)
 class Ledger:
-    """The account of a whole job: what every rank spent, in seconds and in bytes.
+    """The ledger of a job: the seconds and bytes of every rank.
 
     Parameters
     ----------

@@ -66,7 +66,7 @@ Algorithm = Literal[
 
 @dataclass(frozen=True)
 class Cost:
-    """What one rank sends in one collective.
+    """The bytes and messages that one rank sends in a collective.
 
     Parameters
     ----------

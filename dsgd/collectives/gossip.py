@@ -44,7 +44,7 @@ __all__ = ["check_gossip", "gossip_cost", "neighbour_mean", "push_sum"]
 def neighbour_mean(
     group: Group, vector: FloatVector, topology: AbstractTopology, round_number: int, scratch: FloatMatrix
 ) -> None:
-    """Replace `vector` by the weighted mean over this rank and those it hears from in a round.
+    """Replace `vector` by the weighted mean over this rank and its neighbours in a round.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ def neighbour_mean(
 def push_sum(
     group: Group, mass: FloatVector, topology: AbstractTopology, round_number: int, scratch: FloatMatrix
 ) -> None:
-    """Share out a vector and its weight, and take in what others share.
+    """Send shares of a vector and its weight to peers, and add the shares received.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def push_sum(
         ``mass[:n]`` is the vector times its weight and ``mass[n]`` the weight, which starts as 1; both change in place.
         The estimate of the mean is ``mass[:n] / mass[n]``.
     topology : AbstractTopology
-        Who sends to whom.
+        The graph, which may be directed.
     round_number : int
         The round, the same on every rank.
     scratch : array, shape (2, n + 1), dtype of `mass`

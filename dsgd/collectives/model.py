@@ -63,7 +63,7 @@ ALGORITHMS: Final[tuple[FlatAlgorithm, ...]] = get_args(FlatAlgorithm)
 
 @dataclass(frozen=True)
 class LinkCost:
-    """What a message costs between two ranks.
+    """The cost of a message between two ranks.
 
     Parameters
     ----------

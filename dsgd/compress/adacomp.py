@@ -35,7 +35,7 @@ __all__ = ["AdaComp", "ResidualMemory"]
 
 @dataclass
 class ResidualMemory(AbstractMemory):
-    """What a compressor with a memory of its own remembers.
+    """The state of a compressor with a memory of its own.
 
     Parameters
     ----------

@@ -47,7 +47,7 @@ class Scratch:
 
 @dataclass
 class AbstractMemory:
-    """What a compressor remembers of the vectors of one rank: arrays of at least one dimension, or records of them.
+    """The state of a compressor on one rank: arrays of at least one dimension, or records of them.
 
     Attributes
     ----------
@@ -69,7 +69,7 @@ MemoryT = TypeVar("MemoryT", bound=AbstractMemory)
 
 
 class AbstractCompressor(ABC, Generic[MemoryT]):
-    """Makes vectors small.
+    """A compressor: encodes a vector in few bytes.
 
     Attributes
     ----------

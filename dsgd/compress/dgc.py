@@ -37,7 +37,7 @@ __all__ = ["DGC", "DGCMemory"]
 
 @dataclass
 class DGCMemory(AbstractMemory):
-    """What `DGC` remembers.
+    """The state of `DGC`.
 
     Parameters
     ----------

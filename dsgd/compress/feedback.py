@@ -33,7 +33,7 @@ __all__ = ["ErrorFeedback", "FeedbackMemory"]
 
 @dataclass
 class FeedbackMemory(AbstractMemory):
-    """What `ErrorFeedback` remembers.
+    """The state of `ErrorFeedback`.
 
     Parameters
     ----------

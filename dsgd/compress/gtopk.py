@@ -46,7 +46,7 @@ class GTopK(AbstractCompressor[ResidualMemory]):
     dropped : {"conserving", "put-back"}, default "conserving"
         What becomes of entries that a merge drops.
     route : {"butterfly", "tree"}, default "butterfly"
-        How ranks are paired.
+        How ranks are paired in merges.
 
     Raises
     ------

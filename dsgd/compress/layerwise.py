@@ -38,7 +38,7 @@ __all__ = ["Layerwise", "LayerwiseMemory", "Part"]
 
 @dataclass
 class LayerwiseMemory(AbstractMemory):
-    """What `Layerwise` remembers.
+    """The state of `Layerwise`.
 
     Parameters
     ----------

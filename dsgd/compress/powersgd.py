@@ -34,7 +34,7 @@ __all__ = ["PowerMemory", "PowerSGD", "times_rows"]
 
 @dataclass
 class PowerMemory(AbstractMemory):
-    """What `PowerSGD` remembers.
+    """The state of `PowerSGD`.
 
     Parameters
     ----------

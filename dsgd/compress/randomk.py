@@ -34,7 +34,7 @@ _ODD = 0xD1342543DE82EF95
 
 @dataclass
 class StreamMemory(AbstractMemory):
-    """What a compressor that draws random numbers remembers.
+    """The state of a compressor that draws random numbers.
 
     Parameters
     ----------

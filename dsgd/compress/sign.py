@@ -64,7 +64,7 @@ class Sign(AbstractCompressor[NoMemory]):
 
 @dataclass
 class VoteMemory(AbstractMemory):
-    """What `MajorityVote` remembers.
+    """The state of `MajorityVote`.
 
     Parameters
     ----------

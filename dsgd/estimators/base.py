@@ -82,21 +82,21 @@ class AbstractSGD(AbstractLinearEstimator):
     max_iter : int, default 1000
         Epochs at most.
     shuffle : bool, default True
-        Deal the rows of arrays of this process to ranks at random, and let a rank walk its own in an order drawn from
-        `random_state`, another one in each epoch; both go by what is in a row: the order given does not matter. False
-        keeps it. Rows that were made on a cluster stay with the workers that have them: where their order means
-        something, shuffle them first.
+        Assign rows of this process to ranks at random, and visit them in a new random order in each epoch. Both depend
+        on `random_state` and the content of the rows, not on the order in which they are given. False keeps the given
+        order. Rows that are on a cluster stay with the workers that have them: shuffle them first if their order has a
+        meaning.
     verbose : int, default 0
         Above 0 prints a line per epoch, at most five a second; see `dsgd.progress` for a live line and callbacks.
     epsilon : float, default 0.1
         Threshold of the huber and epsilon-insensitive losses.
     n_jobs : int or None, default None
-        Ranks in all: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a cluster,
-        threads of its workers (None or -1: all; fewer are spread over the workers). Another number of ranks is another
-        model, the mean of models that have seen a part of the rows each, and no worse a one with the default `sync`:
-        there it is a limit, and `fit` in this process takes as many threads as have 1,000 rows each, one at least; see
-        ``fit_report_["ranks"]``. With other ones all train, and step at the rates of their own schedules: unless these
-        fall like 1/t, P ranks get less far in an epoch, at constant rates a P-th of the way, and may stop there.
+        The number of ranks: threads of this process over one copy of the data (None: 1, -1: one per core) or, on a
+        cluster, threads of its workers (None or -1: all; fewer are spread over the workers). The model depends on it,
+        as it is the mean of models that have each seen a part of the rows. With the default `sync` it is an upper
+        limit: `fit` in this process uses as many threads as have 1,000 rows each, at least one; see
+        ``fit_report_["ranks"]``. With another `sync` all ranks train, at the rates of their own schedules. Unless these
+        fall like 1/t, P ranks then get less far in an epoch (at constant rates a P-th of the way), and may stop early.
     random_state : int, RandomState or None, default None
         Seeds the order of rows and the validation split.
     eta0 : float, default 0.01
@@ -106,37 +106,37 @@ class AbstractSGD(AbstractLinearEstimator):
     n_iter_no_change : int, default 5
         See `tol`.
     warm_start : bool, default False
-        Begin ``fit`` at the fitted model.
+        Start ``fit`` from the fitted model.
     average : bool or int, default False
         Return the mean of the iterates; an integer starts the mean after so many samples.
     sync : int, str, strategy or None, default None
-        When ranks talk and what they say. An integer is `dsgd.sync.LocalSGD`: samples between two averages. A text is
-        a short name in `dsgd.sync.STRATEGIES`, such as ``"epoch"``, ``"easgd"`` or ``"slowmo"``. None
-        averages every 1024 samples, and raises rates that do not fall like 1/t such that ranks get as far in an epoch
-        as one rank. Of no effect on a single rank.
+        When ranks exchange, and what. An integer n averages the models every n samples (`dsgd.sync.LocalSGD`). A string
+        is a short name in `dsgd.sync.STRATEGIES`, such as ``"auto"``, ``"epoch"`` or ``"slowmo"``. None averages every
+        1024 samples, and raises rates that do not fall like 1/t so that ranks get as far in an epoch as one rank. It
+        has no effect on a single rank.
     optimizer : `dsgd.local.Momentum`, `Adagrad`, `Adam`, `LARS` or None, default None
-        How a rank steps. None is plain SGD, a step per row; the others take one per minibatch. Rates are those of
-        `learning_rate`, with t counted in steps; most of these rules want ``learning_rate="constant"`` or
+        How a rank takes its steps. None is plain SGD with a step per row; the others take one per minibatch. Rates are
+        those of `learning_rate`, with t counted in steps; most of these rules need ``learning_rate="constant"`` or
         ``"invscaling"``.
     client : distributed.Client, SimulatedCluster or None, default None
-        The cluster to train on. None trains arrays in this process and dask collections on the current client, or on
-        a local cluster that is closed afterwards. With a `dsgd.sim.SimulatedCluster` ranks run in this process, on a
-        virtual clock.
+        The cluster to train on. None trains arrays in this process, and dask collections on the current client or on a
+        local cluster, which is kept for later fits (`dsgd.runtime.close_own_cluster`). With a
+        `dsgd.sim.SimulatedCluster` ranks run in this process, on a virtual clock.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi", "ucx"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
     on_failure : {"raise", "restart", "shrink"}, `dsgd.runtime.Restart` or `dsgd.runtime.Shrink`, default "raise"
-        What happens on a cluster when a worker is lost or hangs: raise the error; go on with all rows on the workers
-        that are left; or go on with the ranks that are left and the rows they hold. The objects say how often.
+        What happens on a cluster when a worker is lost or hangs: raise the error; continue with all rows on the
+        remaining workers; or continue with the remaining ranks and the rows they hold. The objects set how often.
     checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
         Folder or URL where ``fit`` writes the state of training, every 30 seconds by default.
     resume_from : str, path or None, default None
-        Folder or URL of checkpoints that ``fit`` goes on from, with the same data and parameters.
+        Folder or URL of checkpoints from which ``fit`` continues, with the same data and parameters.
     elastic : bool, default False
         Whether workers that join the cluster take part from the next epoch on.
     out_of_core : bool, default False
-        Keep the rows in files, on the disks of the workers or of this machine, and not in memory: for data that are
-        more than that. The model is the same to the bit.
+        Keep the rows in files on the disks of the workers or of this machine, for data larger than memory. The model is
+        the same to the bit.
 
     Attributes
     ----------
@@ -147,18 +147,18 @@ class AbstractSGD(AbstractLinearEstimator):
     n_iter_ : int
         Epochs run.
     t_ : float
-        Step counter: one plus the steps that a rank has taken, which are samples or, with an `optimizer` and where
-        gradients are exchanged, minibatches.
+        Step counter: one plus the number of steps of a rank. A step is a sample or, with an `optimizer` or exchanged
+        gradients, a minibatch.
     loss_curve_ : list of float
         Training loss of every epoch.
     sync_history_ : list of dict
-        The periods of ``sync="auto"``, in order: since how many ``rows`` of the rank with the most rows, since when in
-        ``seconds`` of training, the ``period`` in rows, and ``why``. Empty with strategies that do not choose one.
+        The periods of ``sync="auto"``, in order: their start in ``rows`` of the rank with the most rows and in
+        ``seconds`` of training, the ``period`` in rows, and ``why`` it was chosen. Empty with other strategies.
     ledger_ : dsgd.Ledger
         Seconds and bytes of every rank; a pickle of the model leaves it out.
     fit_report_ : dict
         Ranks, strategy, transport, seconds, history by epoch, peak memory, slow ranks; ``stages`` says where the
-        seconds of the whole fit went, ``recoveries`` and ``rows_lost`` tell of failures that it survived.
+        seconds of the whole fit went, ``recoveries`` and ``rows_lost`` report survived failures.
     loss_functions : mapping
         Of the class: the row of each loss, and the default of its threshold if it has one.
     """

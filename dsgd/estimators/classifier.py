@@ -44,8 +44,8 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
 
         (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
 
-    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDClassifier`; three parameters say
-    who computes and how often the models are averaged.
+    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDClassifier`; further
+    parameters set where training runs and how ranks synchronise.
 
     Parameters
     ----------

@@ -31,8 +31,8 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
 
         (1/n) sum_i loss(w'x_i + b, y_i) + alpha R(w)
 
-    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDRegressor`; three parameters say
-    who computes and how often the models are averaged. Scale the features first: SGD is sensitive to it.
+    Parameters, defaults and fitted attributes are those of `sklearn.linear_model.SGDRegressor`; further
+    parameters set where training runs and how ranks synchronise. Scale the features first: SGD is sensitive to it.
 
     Parameters
     ----------

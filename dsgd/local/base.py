@@ -68,7 +68,7 @@ class _Counter:
 
 
 class AbstractState(ABC):
-    """What changes while an optimiser trains, beside the model.
+    """The state of an optimiser, besides the model.
 
     Attributes
     ----------
@@ -144,7 +144,7 @@ def new_counters(n_outputs: int) -> FloatVector:
 
 @dataclass(frozen=True)
 class Steps:
-    """How an optimiser steps: what a strategy must know of it.
+    """The properties of an optimiser's steps that a strategy must know.
 
     Parameters
     ----------

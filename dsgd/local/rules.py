@@ -34,7 +34,7 @@ DEFAULT_BATCH = 32
 
 @dataclass
 class RuleState:
-    """What a rule remembers, and its scratch memory.
+    """The state of a rule, and its scratch memory.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ class RuleState:
 
 
 class AbstractRule(ABC):
-    """What becomes of a mean gradient before a step is taken along it.
+    """A rule that turns a mean gradient into a step.
 
     Attributes
     ----------

@@ -34,7 +34,7 @@ MOST_OF_A_ROW = 0.5
 
 @dataclass
 class SGDState(AbstractState):
-    """What changes while SGD trains, and its scratch memory.
+    """The state of SGD, and its scratch memory.
 
     Parameters
     ----------

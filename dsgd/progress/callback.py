@@ -11,7 +11,7 @@ __all__ = ["Audience", "Callback", "StopTraining"]
 
 
 class StopTraining(Exception):  # noqa: N818 - a wish, not an error
-    """Raised by a callback: training ends with the epoch that runs, and the model so far is the model.
+    """Raised by a callback to end training after the current epoch, keeping the model so far.
 
     All ranks stop after the same epoch; ``fit`` returns as if `max_iter` had been reached there, and a checkpoint can
     be gone on from. Anything else that a callback raises stops the ranks at once and comes out of ``fit``.
@@ -20,7 +20,7 @@ class StopTraining(Exception):  # noqa: N818 - a wish, not an error
 
 @runtime_checkable
 class Callback(Protocol):
-    """What `set_callbacks` of the estimators takes, beside the callbacks of scikit-learn.
+    """The protocol of callbacks for `set_callbacks`, besides those of scikit-learn.
 
     All methods are called in the thread that has called ``fit``. With several fits at a time in threads of their own,
     one callback may hear from each of them: `estimator` says which.

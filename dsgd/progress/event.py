@@ -78,7 +78,7 @@ class ProgressEvent:
 
 @dataclass(frozen=True)
 class Notice:
-    """Something else that a fit tells.
+    """A message of a fit, such as its place in the queue.
 
     Parameters
     ----------
@@ -99,7 +99,7 @@ _FIELDS = tuple(f.name for f in fields(ProgressEvent))
 
 
 def read_event(event: Mapping[str, Any]) -> ProgressEvent | Notice:
-    """Return the record of what was told.
+    """Return the event or notice of a published mapping.
 
     Parameters
     ----------

@@ -143,7 +143,7 @@ class ServerProgram(Protocol):
 
 @dataclass(frozen=True)
 class Mail:
-    """What a gang has beside its collectives.
+    """Mailboxes and servers of a gang.
 
     Parameters
     ----------
@@ -163,7 +163,7 @@ class Mail:
 
 @dataclass(frozen=True)
 class GangResult:
-    """What a gang brings home.
+    """The result of a job.
 
     Parameters
     ----------

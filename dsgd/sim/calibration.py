@@ -49,7 +49,7 @@ _UNIT_S: Final = 1e-9
 
 @dataclass(frozen=True)
 class Calibration:
-    """What was measured on a gang.
+    """The costs of messages and work, measured on a gang.
 
     Parameters
     ----------

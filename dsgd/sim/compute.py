@@ -35,7 +35,7 @@ __all__ = [
 
 @dataclass(frozen=True)
 class Compute:
-    """Seconds of work.
+    """The virtual time of computation.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class Compute:
 
 
 class AbstractStragglers(ABC):
-    """How much longer than usual a rank works in a round."""
+    """A distribution of stragglers: how much longer than usual a rank works in a round."""
 
     @abstractmethod
     def factor(self, seed: int, rank: int, number: int) -> float:

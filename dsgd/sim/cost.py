@@ -65,7 +65,7 @@ _CONTROL_BYTES: Final = 200
 
 @dataclass(frozen=True)
 class RowCost:
-    """What a kernel takes for a row, all ranks at work.
+    """The time of a kernel per row, with all ranks at work.
 
     Parameters
     ----------
@@ -85,7 +85,7 @@ class RowCost:
 
 @dataclass(frozen=True)
 class Workload:
-    """The rows of a training, as far as their cost goes.
+    """The data of a training run, as the cost model sees them.
 
     Parameters
     ----------
@@ -132,7 +132,7 @@ class Workload:
 
 @dataclass(frozen=True)
 class EpochCost:
-    """What an epoch takes.
+    """The predicted time of an epoch.
 
     Parameters
     ----------
@@ -158,7 +158,7 @@ class EpochCost:
 
 @dataclass(frozen=True)
 class CostModel:
-    """What was measured on a gang, and what it says of trainings.
+    """A cost model, measured on a gang, which predicts the time of training.
 
     Parameters
     ----------

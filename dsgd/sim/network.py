@@ -25,7 +25,7 @@ __all__ = ["NETWORKS", "Link", "Network", "network_for"]
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two ranks.
+    """A connection between two ranks.
 
     Parameters
     ----------

@@ -43,7 +43,7 @@ _SAME: Final = 1e-12
 
 @dataclass(frozen=True)
 class Prediction:
-    """What rounds of work and all-reduce take.
+    """The predicted time of rounds of work and all-reduce.
 
     Parameters
     ----------
@@ -71,7 +71,7 @@ def predict(
     itemsize: int = 8,
     algorithm: Algorithm = "auto",
 ) -> Prediction:
-    """Return what rounds of training take on a simulated cluster.
+    """Return the predicted time of rounds of training on a simulated cluster.
 
     Every rank visits `rows` rows with `entries` entries in each round, and all ranks sum a vector of `n_params`
     elements; what else is exchanged at the end of an epoch, a few numbers, is left out.

@@ -53,7 +53,7 @@ _PACKAGES: Final = ("dsgd", "numpy", "numba", "distributed")
 
 @dataclass(frozen=True)
 class SavedCosts:
-    """A cost model, and where it is from.
+    """A cost model and its file.
 
     Parameters
     ----------

@@ -46,7 +46,7 @@ _IS_DONE: Final = 0.0
 
 @dataclass
 class PairState:
-    """What a rank remembers.
+    """The state of a rank.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ __all__ = ["AnytimeSGD"]
 
 @dataclass(frozen=True)
 class AnytimeSGD(AbstractStrategy[NoState]):
-    """Let ranks do what they can in some seconds, then average their models by the rows that each has visited.
+    """Let ranks take steps for some seconds, then average their models, weighted by the rows visited.
 
     Parameters
     ----------

@@ -33,7 +33,7 @@ __all__ = ["AsyncEASGD", "ElasticState"]
 
 @dataclass
 class ElasticState:
-    """What a worker remembers.
+    """The state of a worker.
 
     Parameters
     ----------

@@ -37,7 +37,7 @@ __all__ = ["AsyncLeaderSGD", "FollowerState"]
 
 @dataclass
 class FollowerState:
-    """What a worker remembers.
+    """The state of a worker.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ class FollowerState:
 
 @dataclass(frozen=True)
 class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[FollowerState]):
-    """Pull workers to the best one, which a server knows.
+    """Pull workers towards the best model, which a server keeps.
 
     Parameters
     ----------

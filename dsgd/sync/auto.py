@@ -61,7 +61,7 @@ _N_TOLD: Final = 1 + len(Seen._fields)
 
 @dataclass
 class AutoState:
-    """What the strategy remembers.
+    """The state of the strategy.
 
     Parameters
     ----------
@@ -77,7 +77,7 @@ class AutoState:
         The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the number in
         `WHYS` of why. Rows that are not in use are zero; when all are, the second oldest is dropped.
     compression : NoState or CompressionState
-        What the compressor remembers.
+        The state of the compressor.
     """
 
     every: IntVector
@@ -90,7 +90,7 @@ class AutoState:
 
 @dataclass(frozen=True)
 class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
-    """Average the models as often as a rule says that it is worth.
+    """Average the models with a period that a rule chooses during training.
 
     Parameters
     ----------
@@ -100,7 +100,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     rule : AbstractRule, optional
         How the period follows from what ranks measure; `CommFloor` by default.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
         How models travel; as in `LocalSGD`.
 

@@ -47,7 +47,7 @@ class NoState:
 
 
 class AbstractStrategy(ABC, Generic[StateT]):
-    """When ranks talk, and what they say.
+    """A synchronisation strategy: when ranks exchange, and what.
 
     Attributes
     ----------
@@ -166,7 +166,7 @@ class AbstractStrategy(ABC, Generic[StateT]):
 
 
 class LocalSteps(NamedTuple):
-    """What a rank has done since it was last asked.
+    """The steps of a rank since the last query.
 
     Parameters
     ----------
@@ -184,7 +184,7 @@ class LocalSteps(NamedTuple):
 
 
 class AbstractLocalTerm(ABC, Generic[StateT]):
-    """What a strategy adds to local steps: a pull, a correction of their drift, or nothing but a look at their losses.
+    """A term that a strategy adds to local steps: a pull, a correction of their drift, or only a record of losses.
 
     A step on a sparse row costs as much as the row has entries, but a term changes every weight. So it is applied after
     every `stretch` rows, with the sum of the rates since the last time: that is the term at every step, to first order
@@ -214,7 +214,7 @@ class AbstractLocalTerm(ABC, Generic[StateT]):
 
 
 class Seen(NamedTuple):
-    """What a rank has seen since ranks last decided how often to synchronise.
+    """The measurements of a rank since the last decision on the period.
 
     Parameters
     ----------
@@ -252,7 +252,7 @@ class Seen(NamedTuple):
 
 
 class Plan(NamedTuple):
-    """How often ranks synchronise, and for how long.
+    """A decision on the period, and how long it holds.
 
     Parameters
     ----------
@@ -267,7 +267,7 @@ class Plan(NamedTuple):
 
 
 class AbstractAdaptation(ABC, Generic[StateT]):
-    """What a strategy adds that finds its period while it trains.
+    """The part of a strategy that chooses its period during training.
 
     Every so many synchronisations ranks decide. Each first says what it has seen; it travels with what `sync` exchanges
     anyway, and from the sums, which are equal on all ranks to the bit, all of them take the same decision.

@@ -52,7 +52,7 @@ _FOR_SUMS: Final = (DGC, ErrorFeedback, GTopK, MajorityVote, PowerSGD)
 
 @dataclass
 class ChocoState(AbstractRejoining):
-    """What CHOCO-SGD remembers.
+    """The state of CHOCO-SGD.
 
     Parameters
     ----------
@@ -61,7 +61,7 @@ class ChocoState(AbstractRejoining):
     mixed : array, shape (n_params,)
         s of this rank: the weighted mean of the public copies of its neighbours and its own.
     memory : AbstractMemory
-        What the compressor remembers.
+        The state of the compressor.
     """
 
     public: FloatVector
@@ -89,7 +89,7 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     gamma : float, default 0.3
         How far a model moves to its neighbours', in [0, 1]; the smaller, the more the compressor leaves out.
     topology : AbstractTopology, default ``Ring()``
-        Who is whose neighbour, always the same; edges go both ways.
+        The graph of neighbours; it must be fixed and undirected.
 
     Raises
     ------

@@ -20,7 +20,7 @@ def check_combination(strategy: AbstractStrategy[Any], steps: Steps) -> None:
     Parameters
     ----------
     strategy : AbstractStrategy
-        When ranks talk and what they say.
+        When ranks exchange, and what.
     steps : Steps
         How they step.
 

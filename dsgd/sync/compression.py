@@ -64,14 +64,14 @@ _N_COMPARED: Final = 255
 
 @dataclass
 class CompressionState:
-    """What a strategy remembers that compresses.
+    """The state of a strategy that compresses.
 
     Parameters
     ----------
     reference : array, shape (n_params,) or (0,)
         The model after the last synchronisation; empty where gradients are exchanged.
     memory : AbstractMemory
-        What the compressor remembers.
+        The state of the compressor.
     """
 
     reference: FloatVector = field(metadata=ALIKE)

@@ -36,7 +36,7 @@ _EPSILON: Final = 1e-7
 
 @dataclass(frozen=True)
 class DelayCompensatedASGD(AbstractPushStrategy):
-    """Let a server move every gradient to where its model is.
+    """Let a server correct every gradient for the change of its model since.
 
     Parameters
     ----------

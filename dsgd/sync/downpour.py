@@ -42,7 +42,7 @@ __all__ = ["Downpour", "DownpourState", "steady_share"]
 
 @dataclass
 class DownpourState:
-    """What a worker remembers.
+    """The state of a worker.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class DownpourState:
 
 @dataclass(frozen=True)
 class Downpour(AbstractServerStrategy[DownpourState]):
-    """Let a server add up what workers change.
+    """Let a server add up the changes that workers make to their models.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ __all__ = ["DPSGD", "RoundState", "check_topology"]
 
 @dataclass
 class RoundState:
-    """What gossip remembers.
+    """The state of gossip.
 
     Parameters
     ----------
@@ -81,7 +81,7 @@ class DPSGD(AbstractStrategy[RoundState]):
     every : int, default 256
         Rows of the rank with the most rows between two exchanges.
     topology : AbstractTopology, default ``Ring()``
-        Who is whose neighbour; edges go both ways.
+        The graph of neighbours; it must be undirected.
 
     Raises
     ------

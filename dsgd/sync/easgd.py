@@ -39,7 +39,7 @@ __all__ = ["EASGD", "CentreState"]
 
 @dataclass
 class CentreState:
-    """What elastic averaging remembers.
+    """The state of elastic averaging.
 
     Parameters
     ----------

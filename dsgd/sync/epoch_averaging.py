@@ -32,7 +32,7 @@ class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
     Parameters
     ----------
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
         How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
         sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
@@ -42,7 +42,7 @@ class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
     InvalidParameterError
         There is no such policy, or no such compressor.
     IncompatiblePartsError
-        The compressor does not go with what is exchanged.
+        The compressor cannot be used for what is exchanged.
     """
 
     momentum: MomentumPolicy = "keep"

@@ -34,7 +34,7 @@ __all__ = ["AnchorState", "FedProx"]
 
 @dataclass
 class AnchorState:
-    """What FedProx remembers.
+    """The state of FedProx.
 
     Parameters
     ----------
@@ -58,7 +58,7 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
     stretch : int, default 64
         Rows between two pulls.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average.
+        What happens to the momentum of a local rule at an average.
 
     Raises
     ------

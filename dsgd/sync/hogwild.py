@@ -38,7 +38,7 @@ __all__ = ["Hogwild"]
 
 @dataclass(frozen=True)
 class Hogwild(AbstractStrategy[NoState]):
-    """Let the threads of one process step on one model, without locks.
+    """Let the threads of one process take steps on one shared model, without locks.
 
     Parameters
     ----------

@@ -50,7 +50,7 @@ __all__ = ["LeaderSGD", "LeaderState"]
 
 @dataclass
 class LeaderState:
-    """What leader SGD remembers.
+    """The state of leader SGD.
 
     Parameters
     ----------

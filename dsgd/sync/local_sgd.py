@@ -47,7 +47,7 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
         Whether the models of a round are exchanged while the ranks work on the next one: worth it where the wire takes
         as long as the work. The last average of an epoch is waited for.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average; see `dsgd.sync.momentum`.
+        What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
         How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
         sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.

@@ -39,7 +39,7 @@ __all__ = ["OuterState", "outer_step"]
 
 @dataclass
 class OuterState:
-    """What outer momentum remembers; anchor and velocity are equal on all ranks.
+    """The state of outer momentum; anchor and velocity are equal on all ranks.
 
     Parameters
     ----------

@@ -51,7 +51,7 @@ __all__ = ["InFlightState", "OverlapSGP"]
 
 @dataclass
 class InFlightState(AbstractRejoining):
-    """What overlap SGP remembers.
+    """The state of overlap SGP.
 
     Parameters
     ----------
@@ -105,7 +105,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     delay : int, default 1
         Rounds until what was sent is added, from 1 to 7.
     topology : AbstractTopology, default ``Exponential()``
-        Who sends to whom.
+        The graph, which may be directed.
 
     Raises
     ------

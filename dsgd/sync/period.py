@@ -91,7 +91,7 @@ class Cut:
 
 
 class AbstractPeriod(ABC):
-    """When ranks talk."""
+    """A period: when ranks synchronise."""
 
     @abstractmethod
     def rounds_per_epoch(self, rows: list[int]) -> int:

@@ -44,7 +44,7 @@ class PostLocalSGD(AbstractStrategy[NoState]):
     epochs : int, default 1
         Epochs until the switch.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average; the source keeps it.
+        What happens to the momentum of a local rule at an average; the source keeps it.
 
     Raises
     ------

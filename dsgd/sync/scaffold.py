@@ -44,7 +44,7 @@ __all__ = ["SCAFFOLD", "ControlState"]
 
 @dataclass
 class ControlState(AbstractRejoining):
-    """What SCAFFOLD remembers.
+    """The state of SCAFFOLD.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class ControlState(AbstractRejoining):
 
 @dataclass(frozen=True)
 class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
-    """Average the models every `every` rows, and correct local steps for what makes the rows of a rank different.
+    """Average the models every `every` rows, and correct local steps for differences between ranks.
 
     Parameters
     ----------

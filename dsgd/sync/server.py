@@ -129,7 +129,7 @@ def message_bytes(n: int, itemsize: int) -> int:
 
 @dataclass
 class PushState:
-    """What a worker remembers of its server.
+    """The state of a worker towards its server.
 
     Parameters
     ----------

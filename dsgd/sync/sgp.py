@@ -49,7 +49,7 @@ __all__ = ["SGP", "PushSumState", "load_mass"]
 
 @dataclass
 class PushSumState:
-    """What stochastic gradient push remembers.
+    """The state of stochastic gradient push.
 
     Parameters
     ----------
@@ -110,7 +110,7 @@ class SGP(AbstractStrategy[PushSumState]):
     every : int, default 256
         Rows of the rank with the most rows between two exchanges.
     topology : AbstractTopology, default ``Exponential()``
-        Who sends to whom.
+        The graph, which may be directed.
 
     Raises
     ------

@@ -51,7 +51,7 @@ class SlowMo(AbstractStrategy[OuterState]):
     slow_rate : float, default 1
         Rate of the outer step.
     momentum : {"keep", "zero", "average"}, default "keep"
-        What becomes of the memory of a local rule at an average.
+        What happens to the momentum of a local rule at an average.
     compressor : AbstractCompressor, "auto" or None, default None
         How the changes of the models travel; see `dsgd.sync.compression`.
 

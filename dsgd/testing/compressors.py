@@ -28,7 +28,7 @@ _STEPS: Final = SGD(Objective("log_loss", "l2", 0.01)).steps
 
 
 def check_compressor(compressor: AbstractCompressor[Any]) -> None:
-    """Raise unless a compressor keeps the laws that all compressors of the package are held to.
+    """Raise unless a compressor satisfies the laws of all compressors of the package.
 
     Which ones: `compressor_checks`. It takes about a second.
 

@@ -33,7 +33,7 @@ _REACHES: Final = 0.8
 
 
 def check_strategy(strategy: AbstractStrategy[Any]) -> None:
-    """Raise unless a strategy keeps the laws that all strategies of the package are held to.
+    """Raise unless a strategy satisfies the laws of all strategies of the package.
 
     Which ones: `strategy_checks`. It takes a second or two, and no worker processes are started.
 

@@ -17,7 +17,7 @@ _SIZES: Final = (1, 2, 3, 4, 5, 6, 8, 12, 17)
 
 
 def check_topology(topology: AbstractTopology) -> None:
-    """Raise unless a topology keeps the laws that all topologies of the package are held to.
+    """Raise unless a topology satisfies the laws of all topologies of the package.
 
     Sizes that it refuses by an error of the package are left out, if it takes some.
 

@@ -51,18 +51,19 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
     max_epochs : int, default 10
         Passes over the rows.
     sync : AbstractStrategy, int, str or None, default None
-        When ranks talk and what they say. None is synchronous SGD with the mean gradient of `batch_size` rows; an
-        integer n averages models every n rows; or a strategy of `dsgd.sync` or its short name.
+        When ranks exchange, and what. None is synchronous SGD with the mean gradient of `batch_size` rows; an integer n
+        averages models every n rows; otherwise a strategy of `dsgd.sync` or its short name.
     compressor : AbstractCompressor, "auto" or None, default None
-        How what is exchanged travels; see `dsgd.compress`.
+        How exchanged vectors are compressed; see `dsgd.compress`.
     batch_norm : {"average", "local", "recompute"}, default "average"
-        What becomes of running statistics, which every rank has of its own batches: their mean after every epoch, those
-        of rank 0, or those of one more pass of all ranks over their rows through the final model.
+        What happens to running statistics, which every rank computes from its own batches: ``"average"`` takes their
+        mean after every epoch, ``"local"`` those of rank 0, ``"recompute"`` those of one more pass of all ranks over
+        their rows through the final model.
     dataset : callable or None, default None
-        Called on every rank as ``dataset(part, n_parts)``, in the place of rows passed to `fit`: returns (X, y) or a
+        Called on every rank as ``dataset(part, n_parts)``, instead of rows passed to `fit`: returns (X, y) or a
         map-style dataset of torch whose targets are codes. `classes` must be given.
     classes : sequence or None, default None
-        The classes, where `fit` does not see all of them.
+        The classes, if `fit` does not see all of them.
     passes : Passes or None, default None
         Precision, accumulation and clipping of gradients; None is float32, whole batches, no limit.
     device : str, default "cpu"
@@ -73,7 +74,7 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
     random_state : int, RandomState or None, default None
         Seed of the first parameters, the order of the rows and what modules draw.
     shuffle : bool, default True
-        Whether rows of this process are dealt to ranks at random, and every epoch walks them in an order of its own.
+        Whether rows of this process are assigned to ranks at random and visited in a new order in every epoch.
     tol : float or None, default None
         Stop when the training loss, or with `early_stopping` the validation score, has not improved by this much for
         `n_iter_no_change` epochs. None does not stop for the loss.
@@ -90,16 +91,16 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
     verbose : int or bool, default 0
         Whether lines on progress are printed.
     client : distributed.Client, SimulatedCluster or None, default None
-        Where ranks are. None trains arrays on threads of this process, and dask arrays on the current client or on a
-        cluster of its own.
+        Where ranks run. None trains arrays on threads of this process, and dask arrays on the current client or on a
+        local cluster.
     transport : str, default "auto"
-        What ranks on a cluster talk over; see `dsgd.runtime.run_on_cluster`.
+        How ranks on a cluster exchange; see `dsgd.runtime.run_on_cluster`.
     on_failure : str or policy, default "raise"
         What happens when a worker is lost; see `dsgd.runtime.run_on_cluster`.
     checkpoint : Checkpoint, path or None, default None
         Where the state of training is written.
     resume_from : path or None, default None
-        Checkpoints to go on from.
+        Checkpoints to continue from.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 

@@ -78,7 +78,7 @@ def check_loop(
     Parameters
     ----------
     strategy : AbstractStrategy
-        When ranks talk and what they say.
+        When ranks exchange, and what.
     steps : Steps
         How the optimiser of the loop steps.
     batch_size : int or None

@@ -70,7 +70,7 @@ _ROUNDING: Final = 1e-12
 
 
 class Synchronizer:
-    """Keeps the modules of all ranks together while each runs a loop of its own.
+    """Synchronises the modules of all ranks while each runs a training loop of your own.
 
     Parameters
     ----------
@@ -79,10 +79,10 @@ class Synchronizer:
     optimizer : torch.optim.Optimizer
         Steps on its parameters.
     sync : AbstractStrategy, int, str or None, default None
-        When ranks talk and what they say; see `dsgd.sync`. None is synchronous SGD; an integer n averages models every
+        When ranks exchange, and what; see `dsgd.sync`. None is synchronous SGD; an integer n averages models every
         n rows, which are steps if `batch_size` is one.
     compressor : AbstractCompressor, "auto" or None, default None
-        How what is exchanged travels.
+        How exchanged vectors are compressed.
     batch_size : int or None, default None
         Rows of a step of this rank, for strategies that count rows; None is one. With `dsgd.sync.MinibatchSGD` the
         batch of all ranks must be that of the strategy; None takes it to be.

@@ -17,7 +17,7 @@ __all__ = ["Trial", "TuningResult"]
 
 @dataclass(frozen=True)
 class Trial:
-    """A candidate, and how far it came.
+    """A candidate and its measurements.
 
     Parameters
     ----------
@@ -75,7 +75,7 @@ class Trial:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What was recommended, and why.
+    """The result of tuning: the recommendation, and how it was found.
 
     Parameters
     ----------

@@ -39,7 +39,7 @@ _STEPS: Final = (("constant", 0.03), ("constant", 0.3), ("invscaling", 0.3), ("i
 
 @dataclass(frozen=True)
 class StepSize:
-    """How long steps are.
+    """A step size: the schedule and its parameters.
 
     Parameters
     ----------

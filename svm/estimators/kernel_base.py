@@ -63,7 +63,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
     coef0 : float, default 0.0
         Constant of poly and sigmoid.
     tol : float, default 1e-3
-        Stop when the largest violation of optimality, over all samples in float64, is below.
+        Stop when the largest violation of optimality, over all samples in float64, is below this.
     shrinking : bool, default True
         False turns elimination off.
     cache_size : float, default 200
@@ -73,9 +73,9 @@ class AbstractKernelSVM(AbstractKernelMachine):
         cluster either takes those of the worker.
     client : distributed.Client or None, default None
         The cluster to train on, one rank per worker process. None trains arrays in this process and dask collections on
-        the current client, or on a local cluster that is closed afterwards.
+        the current client or on a local cluster, which is kept for later fits.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
 
     Attributes

@@ -61,7 +61,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         Train on the worker processes of this client. None trains in this process or, if X is a dask collection or a
         list of blocks or files, on the current client, else on a cluster of this machine.
     transport : {"auto", "spin", "shm", "tcp", "rpc", "gloo", "mpi"}, default "auto"
-        What ranks on a cluster talk over: shared memory inside a host and TCP between hosts; see
+        How ranks on a cluster exchange: by default shared memory inside a host and TCP between hosts; see
         `dsgd.runtime.run_on_cluster`.
 
     Attributes

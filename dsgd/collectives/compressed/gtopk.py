@@ -82,7 +82,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
     k : int
         How many go on at each step.
     route : {"butterfly", "tree"}
-        How ranks are paired.
+        How ranks are paired in merges.
     """
     size, scratch = len(parts), Scratch()
     dropped: list[tuple[int, Entries]] = []

@@ -90,7 +90,7 @@ class AbstractFixedGraph(AbstractTopology):
 @final
 @dataclass(frozen=True)
 class Ring(AbstractFixedGraph):
-    """Every rank talks to the one before it and the one after it."""
+    """Every rank exchanges with the one before it and the one after it."""
 
     def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
         """See `AbstractFixedGraph.neighbours`."""
@@ -125,7 +125,7 @@ class Grid(AbstractFixedGraph):
 @final
 @dataclass(frozen=True)
 class Complete(AbstractTopology):
-    """Everybody talks to everybody."""
+    """Every rank exchanges with every other one."""
 
     def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
         """See `AbstractTopology.out_peers`."""
@@ -143,7 +143,7 @@ class Complete(AbstractTopology):
 @final
 @dataclass(frozen=True)
 class Star(AbstractFixedGraph):
-    """One rank, the hub, talks to all others, and they only to it.
+    """One rank, the hub, exchanges with all others, and they only with it.
 
     Parameters
     ----------
@@ -162,7 +162,7 @@ class Star(AbstractFixedGraph):
 @final
 @dataclass(frozen=True)
 class Exponential(AbstractTopology):
-    """Every rank sends ahead by powers of ``peers + 1``: all hear of all in the fewest rounds.
+    """Every rank sends ahead by powers of ``peers + 1``: every rank reaches every other one in the fewest rounds.
 
     In round k rank r sends to ``r + j (q + 1)^(k mod L)`` mod P for j = 1..q, with q peers, P ranks and
     ``L = ceil(log_{q+1} P)``. If P is a power of q + 1, L rounds of uniform mixing average exactly; otherwise they
@@ -270,7 +270,7 @@ class RandomRegular(AbstractFixedGraph):
 @final
 @dataclass(frozen=True)
 class Groups(AbstractFixedGraph):
-    """Consecutive ranks in groups as nearly equal as possible; everybody talks to all of the own group.
+    """Consecutive ranks in groups as nearly equal as possible; each rank exchanges with all of its group.
 
     Parameters
     ----------

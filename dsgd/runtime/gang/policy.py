@@ -13,7 +13,7 @@ __all__ = ["FailurePolicy", "Restart", "Shrink", "as_policy"]
 
 @dataclass(frozen=True)
 class Restart:
-    """Form the gang anew over all rows; ``"restart"`` for short.
+    """Start a new gang over all rows; ``"restart"`` for short.
 
     Lost rows are computed again by Dask, or sent again by the client. The gang has the ranks that the cluster can carry
     then or, where their number is given, as many as before.
@@ -38,7 +38,7 @@ class Restart:
 
 @dataclass(frozen=True)
 class Shrink:
-    """Go on with the ranks that are left and the rows they hold; ``"shrink"`` for short.
+    """Continue with the remaining ranks and the rows they hold; ``"shrink"`` for short.
 
     Parameters
     ----------

@@ -152,7 +152,7 @@ class EpochRecord:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """What training brings home; equal on every rank, but for `left`.
+    """The result of training; equal on every rank, except `left`.
 
     Parameters
     ----------

@@ -28,7 +28,7 @@ _MIN_ETA: Final = 1e-6  # below this step size the adaptive schedule gives up, a
 
 @dataclass
 class StopRule:
-    """What the rule remembers of the epochs so far.
+    """The state of the stopping rule.
 
     Parameters
     ----------

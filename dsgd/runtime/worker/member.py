@@ -118,7 +118,7 @@ class MemberTask:
 
 @dataclass(frozen=True)
 class MemberOutcome:
-    """What a member brings home by value.
+    """The result of a member.
 
     Parameters
     ----------

@@ -55,7 +55,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Step:
-    """What a step takes on one of many nodes.
+    """The time of a step on one of many nodes.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ WHYS: Final[tuple[Why, ...]] = get_args(Why)
 
 
 class Measured(NamedTuple):
-    """What all ranks have measured since they last decided: means over them, with the weights of their models.
+    """The measurements of all ranks since the last decision: means, with the weights of their models.
 
     Parameters
     ----------
@@ -86,7 +86,7 @@ class Choice(NamedTuple):
 
 
 class AbstractRule(ABC):
-    """How the next period follows from what was measured.
+    """A rule for the next period, given what was measured.
 
     Attributes
     ----------
