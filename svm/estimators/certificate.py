@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations
 from typing import Any
 
@@ -75,37 +76,27 @@ def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weig
         return _screen_pairs(model, X, np.asarray(y), weights, norms)
     coefs = np.zeros(len(norms))
     coefs[model.support_] = model._dense_coefs()[0]
-    u = model._sums(X)[:, 0]
-    if isinstance(model, OneClassSVM):
-        zero = np.zeros((1, len(u)))
-        return _prove_rows(Dual(zero + 1.0, zero, weights[None], coefs[None]), u, norms)
-    z, bounds, ones = np.asarray(y, dtype=np.float64), float(model.C) * weights, np.ones(len(u))
-    dual = Dual(
-        y=np.stack([ones, -ones]),
-        p=np.stack([model.epsilon - z, model.epsilon + z]),
-        upper=np.stack([bounds, bounds]),
-        alpha=np.stack([np.maximum(coefs, 0.0), np.maximum(-coefs, 0.0)]),
-    )
-    return _prove_rows(dual, u, norms)
+    target = np.zeros(len(norms)) if isinstance(model, OneClassSVM) else np.asarray(y, dtype=np.float64)
+    return _prove_rows(model._pose(target, model._bounds(weights)), coefs, model._sums(X)[:, 0], norms)
 
 
 def _screen_pairs(model: SVC, X: Any, y: AnyArray, weights: FloatVector, norms: FloatVector) -> FloatMatrix:
     n_classes, codes = len(model.classes_), np.searchsorted(model.classes_, y)
-    bounds = float(model.C) * model.class_weight_[codes] * weights
+    bounds = model._bounds(codes, weights)
     pair_coefs = model._pair_coefs()
     sums = model._sums(X)
     out = np.zeros(sums.shape)
-    for k, (a, b) in enumerate(combinations(range(n_classes), 2)):
-        rows = np.flatnonzero(((codes == a) | (codes == b)) & (bounds > 0))
-        sign = np.where((codes[rows] == a) == (n_classes > 2), 1.0, -1.0)
+    for k, pair in enumerate(combinations(range(n_classes), 2)):
+        rows = np.flatnonzero(np.isin(codes, pair) & (bounds > 0))
+        sign = np.where(codes[rows] == pair[0], 1.0, -1.0) * model._sign_of_first()
         beta = np.zeros(len(codes))
         beta[model.support_] = pair_coefs[:, k]
-        dual = Dual(sign[None], np.full((1, len(rows)), -1.0), bounds[rows][None], np.abs(beta[rows])[None])
-        out[rows, k] = _prove_rows(dual, sums[rows, k], norms[rows])
+        out[rows, k] = _prove_rows(model._pose(pair, sign, bounds[rows]), beta[rows], sums[rows, k], norms[rows])
     return out[:, 0] if n_classes == 2 else out
 
 
-def _prove_rows(dual: Dual, u: FloatVector, norms: FloatVector) -> FloatVector:
-    """Return the proven coefficients of the samples, shape (n,)."""
+def _prove_rows(dual: Dual, coefs: FloatVector, u: FloatVector, norms: FloatVector) -> FloatVector:
+    """Return the proven coefficients of the samples, shape (n,), from those that were found."""
+    dual = replace(dual, alpha=np.maximum(dual.y * coefs, 0.0))
     values: FloatVector = (dual.y * prove(dual, gap_ball(dual, u), norms)).sum(axis=0) + 0.0
     return values
