@@ -17,6 +17,7 @@ import os
 import statistics
 import time
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -30,7 +31,7 @@ from benchmarks.svm.peers import generated
 from dsgd.svm import SVC
 from dsgd.svm.kernels.functions import Kernel, prepare
 from dsgd.svm.kernels.rows import span
-from dsgd.svm.kernels.sums import weighted_sums
+from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import open_pool
 
 PAGE = "svm"
@@ -65,15 +66,7 @@ def values_per_second() -> float:
     with open_pool(1) as pool:
         begin = time.perf_counter()
         while time.perf_counter() < begin + BURST_S:
-            weighted_sums(
-                kernel,
-                lambda start, stop: span(rows, start, stop),
-                coefs,
-                lambda start, stop: span(rows, start, stop),
-                sums,
-                np.float64,
-                pool,
-            )
+            Sums(kernel, np.float64, pool).add_weighted(partial(span, rows), coefs, partial(span, rows), sums)
             count += len(coefs) * len(sums)
         return count / (time.perf_counter() - begin)
 

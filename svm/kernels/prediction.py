@@ -11,6 +11,7 @@ A linear kernel needs no kernel values: its f is one product with w = Σ β_j z_
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,7 +19,7 @@ import scipy.sparse as sp
 
 from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows
-from dsgd.svm.kernels.sums import weighted_sums
+from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import FloatMatrix
 
@@ -85,11 +86,5 @@ def kernel_sums(
     def ready(rows: Any, start: int, stop: int) -> Rows:
         return prepare(kernel, rows[start:stop], np.float64, shift=shift, sparse=is_sparse)
 
-    def left(start: int, stop: int) -> Rows:
-        return ready(vectors, start, stop)
-
-    def right(start: int, stop: int) -> Rows:
-        return ready(X, start, stop)
-
-    weighted_sums(kernel, left, coefs, right, out, np.float64, pool, groups)
+    Sums(kernel, np.float64, pool).add_weighted(partial(ready, vectors), coefs, partial(ready, X), out, groups)
     return out

@@ -15,7 +15,7 @@ import numpy as np
 
 from dsgd.svm.kernels.rows import Rows, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
-from dsgd.svm.kernels.sums import mutual_sums, symmetric_sums, weighted_sums
+from dsgd.svm.kernels.sums import Sums
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 
@@ -74,11 +74,11 @@ class Products:
         is_rest = np.ones(len(targets), dtype=np.bool_)
         is_rest[both] = False
         out = np.zeros(len(targets))
-        out[both], out[is_rest], n_values = symmetric_sums(
-            self._kernel, rows, sources[is_both], targets[is_rest], coefs[is_both], dtype, self._pool
-        )
+        sums = Sums(self._kernel, dtype, self._pool)
+        found = sums.symmetric(rows, sources[is_both], targets[is_rest], coefs[is_both])
+        out[both], out[is_rest], n_values = found
         if has_all and not self._peers.is_alone and len(sources) > _FEW:
-            met, is_met, n_met = self._between_ranks(sources, is_both, coefs, dtype, rows)
+            met, is_met, n_met = self._between_ranks(sources, is_both, coefs, sums, rows)
             rest, n_rest = self._weighted(targets[is_rest], sources[is_met], coefs[is_met], dtype, rows)
             out[both] += met
             out[is_rest] += rest
@@ -92,33 +92,27 @@ class Products:
         return out + more, n_values + n_more
 
     def _between_ranks(
-        self, sources: IntVector, is_both: AnyArray, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
+        self, sources: IntVector, is_both: AnyArray, coefs: FloatVector, sums: Sums, rows: Callable[[IntVector], Rows]
     ) -> tuple[FloatVector, AnyArray, int]:
         """Return what sources that are targets of other ranks add to those of this one, which they are, and the values.
 
         Of the values between the samples of two ranks each of the two computes half, and they tell each other the sums.
         """
         rank, heard = self._peers.rank, self._peers.all_of(is_both.astype(np.uint8)).astype(np.bool_)
-        sums, ours, n_values = np.zeros(len(sources)), np.flatnonzero(is_both), 0
+        out, ours, n_values = np.zeros(len(sources)), np.flatnonzero(is_both), 0
         for other in range(self._peers.size):
             theirs = np.flatnonzero(heard[other])
             if other == rank:
                 continue
             # Of the higher rank's samples the first half is met by the lower rank.
             sides = (ours, theirs[: len(theirs) // 2]) if rank < other else (ours[len(ours) // 2 :], theirs)
-            found = mutual_sums(
-                self._kernel,
-                rows,
-                (sources[sides[0]], sources[sides[1]]),
-                (coefs[sides[0]], coefs[sides[1]]),
-                dtype,
-                self._pool,
-            )
+            ids = sources[sides[0]], sources[sides[1]]
+            found = sums.mutual(rows, ids, (coefs[sides[0]], coefs[sides[1]]))
             for side, values in zip(sides, found, strict=True):
-                sums[side] += values
+                out[side] += values
             n_values += len(sides[0]) * len(sides[1])
-        self._peers.add_up(sums)
-        return sums[is_both], heard.any(axis=0) & ~is_both, n_values
+        self._peers.add_up(out)
+        return out[is_both], heard.any(axis=0) & ~is_both, n_values
 
     def _weighted(
         self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any, rows: Callable[[IntVector], Rows]
@@ -130,13 +124,6 @@ class Products:
             self._peers.check()
             return self._prepared(targets[start:stop], dtype)
 
-        weighted_sums(
-            self._kernel,
-            lambda start, stop: rows(sources[start:stop]),
-            coefs[:, None],
-            right,
-            out,
-            dtype,
-            self._pool,
-        )
+        sums = Sums(self._kernel, dtype, self._pool)
+        sums.add_weighted(lambda start, stop: rows(sources[start:stop]), coefs[:, None], right, out)
         return out[:, 0], len(targets) * len(sources)

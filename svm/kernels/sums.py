@@ -7,6 +7,7 @@ both: n (n − 1) / 2 values less among n of them, up to the blocks on the diago
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -18,7 +19,7 @@ from dsgd.svm.kernels.threads import Pool, scratch
 from dsgd.svm.kernels.values import Left, left_bytes, left_form, row_values
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
-__all__ = ["mutual_sums", "symmetric_sums", "weighted_sums"]
+__all__ = ["Sums"]
 
 _SLAB = 512  # right rows at a time
 _CHUNK = 256
@@ -27,211 +28,188 @@ _HELD_BYTES = 64 * 2**20  # of left rows in a sum
 _RIGHT_BYTES = 4 * 2**20  # of dense right rows in a slab
 
 
-def weighted_sums(
-    kernel: Kernel,
-    left: Any,
-    coefs: FloatMatrix,
-    right: Any,
-    out: FloatMatrix,
-    dtype: Any,
-    pool: Pool,
-    groups: Sequence[tuple[int, Any]] = (),
-) -> None:
-    """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
-
-    Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per thread.
+@dataclass(frozen=True)
+class Sums:
+    """Computes sums of kernel values.
 
     Parameters
     ----------
     kernel : Kernel
         The kernel.
-    left, right : callable
-        ``left(start, stop)`` returns prepared rows.
-    coefs : array, shape (n_left, m)
-        Coefficients.
-    out : array, shape (n_right, n_out)
-        Sums, float64.
     dtype : dtype
         Of kernel values.
     pool : Pool
         Threads, over right rows.
-    groups : sequence of (int, index), default ()
-        Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
     """
-    if not len(coefs):
-        return
-    width = max(1, left_bytes(left(0, 1)))
-    chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
-    slab = _right_rows(left(0, 1))
-    parts: list[tuple[int, int, Left, Any]] = []
-    first = 0
-    for end, columns in groups or [(len(coefs), slice(None))]:
-        while first < end:
-            last = min(end, first + chunk)
-            parts += [(first + a, first + b, part, columns) for a, b, part in left_form(kernel, left(first, last))]
-            first = last
-            if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
-                _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
-                parts = []
-    _add_sums(kernel, parts, coefs, right, out, dtype, pool, slab)
 
+    kernel: Kernel
+    dtype: Any
+    pool: Pool
 
-def symmetric_sums(
-    kernel: Kernel,
-    rows: Callable[[IntVector], Rows],
-    sources: IntVector,
-    others: IntVector,
-    coefs: FloatVector,
-    dtype: Any,
-    pool: Pool,
-) -> tuple[FloatVector, FloatVector, int]:
-    """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples.
+    def add_weighted(
+        self, left: Any, coefs: FloatMatrix, right: Any, out: FloatMatrix, groups: Sequence[tuple[int, Any]] = ()
+    ) -> None:
+        """Add sum_j K(right_k, left_j) coefs[j] to out[k], a small block of kernel values at a time.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    rows : callable
-        ``rows(ids)`` returns prepared rows.
-    sources, others : int64 arrays, shape (m,) and (n,)
-        Samples, none in both.
-    coefs : array, shape (m,)
-        Coefficients of the sources.
-    dtype : dtype
-        Of kernel values.
-    pool : Pool
-        Threads, over right rows.
+        Left rows are held ready, 64 MB of them at most; right rows are made ready once for each time, a slab per
+        thread.
 
-    Returns
-    -------
-    of_sources, of_others : arrays, shape (m,) and (n,)
-        The sums, float64.
-    n_values : int
-        Kernel values computed.
-    """
-    m, out = len(sources), np.zeros(len(sources) + len(others))
-    right, n_values = np.concatenate([sources, others]), 0
-    slab = _slab_of(rows, sources)
-    for first, last, height, parts in _strips(kernel, rows, sources, slab):
-        # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
-        back = np.zeros((-(-(m - first) // slab), last - first))
+        Parameters
+        ----------
+        left, right : callable
+            ``left(start, stop)`` returns prepared rows.
+        coefs : array, shape (n_left, m)
+            Coefficients.
+        out : array, shape (n_right, n_out)
+            Sums, float64.
+        groups : sequence of (int, index), default ()
+            Where each group of left rows ends, and the m columns of `out` its sums go to; without, to all m.
+        """
+        if not len(coefs):
+            return
+        width = max(1, left_bytes(left(0, 1)))
+        chunk = max(16, min(_CHUNK, _HELD_BYTES // width))
+        slab = _right_rows(left(0, 1))
+        parts: list[tuple[int, int, Left, Any]] = []
+        first = 0
+        for end, columns in groups or [(len(coefs), slice(None))]:
+            while first < end:
+                last = min(end, first + chunk)
+                forms = left_form(self.kernel, left(first, last))
+                parts += [(first + a, first + b, part, columns) for a, b, part in forms]
+                first = last
+                if sum(b - a for a, b, _, _ in parts) * width >= _HELD_BYTES:
+                    self._add_parts(parts, coefs, right, out, slab)
+                    parts = []
+        self._add_parts(parts, coefs, right, out, slab)
 
-        def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
-            columns, stretch = rows(right[first + start : first + stop]), slice(first + start, first + stop)
-            given = coefs[first + start : first + stop]  # as many of the right rows as are sources
-            tile = scratch((height, stop - start), dtype)
-            for begin, end, part in parts:
-                if begin - first >= stop:  # met before, from the other side
-                    break
+    def _add_parts(
+        self, parts: Sequence[tuple[int, int, Left, Any]], coefs: FloatMatrix, right: Any, out: FloatMatrix, slab: int
+    ) -> None:
+        if not parts:
+            return
+        height = max(end - begin for begin, end, _, _ in parts)
+
+        def work(start: int, stop: int) -> None:
+            rows = right(start, stop)
+            tile = scratch((height, stop - start), self.dtype)
+            for begin, end, part, columns in parts:
+                if self.pool.is_over:  # a slab may take seconds
+                    return
                 values = tile[: end - begin]
-                row_values(kernel, part, columns, values)
-                out[stretch] += np.dot(values.T, coefs[begin:end])
-                if len(given) and begin - first < start:  # in a slab of their own left rows are met from both sides
-                    back[start // slab, begin - first : end - first] = np.dot(values[:, : len(given)], given)
+                row_values(self.kernel, part, rows, values)
+                out[start:stop, columns] += np.dot(values.T, coefs[begin:end])
 
-        pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right) - first, slab)
-        out[first:last] += back.sum(axis=0)
-        n_values += sum(min(slab, last - start) * (len(right) - start) for start in range(first, last, slab))
-    return out[:m], out[m:], n_values
+        self.pool.slabs(work, len(out), slab)
 
+    def symmetric(
+        self, rows: Callable[[IntVector], Rows], sources: IntVector, others: IntVector, coefs: FloatVector
+    ) -> tuple[FloatVector, FloatVector, int]:
+        """Return sum_j K(i, j) coefs[j] over the sources j, for the sources and for other samples.
 
-def mutual_sums(
-    kernel: Kernel,
-    rows: Callable[[IntVector], Rows],
-    sides: tuple[IntVector, IntVector],
-    coefs: tuple[FloatVector, FloatVector],
-    dtype: Any,
-    pool: Pool,
-) -> tuple[FloatVector, FloatVector]:
-    """Return what the samples of either side add to the sums of the other; each value between them is computed once.
+        Parameters
+        ----------
+        rows : callable
+            ``rows(ids)`` returns prepared rows.
+        sources, others : int64 arrays, shape (m,) and (n,)
+            Samples, none in both.
+        coefs : array, shape (m,)
+            Coefficients of the sources.
 
-    Parameters
-    ----------
-    kernel : Kernel
-        The kernel.
-    rows : callable
-        ``rows(ids)`` returns prepared rows.
-    sides : pair of int64 arrays, shape (m,) and (n,)
-        Samples, none on both sides.
-    coefs : pair of arrays, shape (m,) and (n,)
-        Their coefficients.
-    dtype : dtype
-        Of kernel values.
-    pool : Pool
-        Threads, over the second side.
+        Returns
+        -------
+        of_sources, of_others : arrays, shape (m,) and (n,)
+            The sums, float64.
+        n_values : int
+            Kernel values computed.
+        """
+        m, out = len(sources), np.zeros(len(sources) + len(others))
+        right, n_values = np.concatenate([sources, others]), 0
+        slab = _slab_of(rows, sources)
+        for first, last, height, parts in self._strips(rows, sources, slab):
+            # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
+            back = np.zeros((-(-(m - first) // slab), last - first))
 
-    Returns
-    -------
-    of_first, of_second : arrays, shape (m,) and (n,)
-        The sums, float64.
-    """
-    (left, right), (of_left, of_right) = sides, (np.zeros(len(sides[0])), np.zeros(len(sides[1])))
-    if not len(left) or not len(right):
+            def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
+                columns, stretch = rows(right[first + start : first + stop]), slice(first + start, first + stop)
+                given = coefs[first + start : first + stop]  # as many of the right rows as are sources
+                tile = scratch((height, stop - start), self.dtype)
+                for begin, end, part in parts:
+                    if begin - first >= stop:  # met before, from the other side
+                        break
+                    values = tile[: end - begin]
+                    row_values(self.kernel, part, columns, values)
+                    out[stretch] += np.dot(values.T, coefs[begin:end])
+                    if len(given) and begin - first < start:  # in a slab of their own left rows are met from both sides
+                        back[start // slab, begin - first : end - first] = np.dot(values[:, : len(given)], given)
+
+            one = partial(work, first=first, parts=parts, height=height, back=back)
+            self.pool.slabs(one, len(right) - first, slab)
+            out[first:last] += back.sum(axis=0)
+            n_values += sum(min(slab, last - start) * (len(right) - start) for start in range(first, last, slab))
+        return out[:m], out[m:], n_values
+
+    def mutual(
+        self,
+        rows: Callable[[IntVector], Rows],
+        sides: tuple[IntVector, IntVector],
+        coefs: tuple[FloatVector, FloatVector],
+    ) -> tuple[FloatVector, FloatVector]:
+        """Return what the samples of either side add to the sums of the other; a value between them is computed once.
+
+        Parameters
+        ----------
+        rows : callable
+            ``rows(ids)`` returns prepared rows.
+        sides : pair of int64 arrays, shape (m,) and (n,)
+            Samples, none on both sides.
+        coefs : pair of arrays, shape (m,) and (n,)
+            Their coefficients.
+
+        Returns
+        -------
+        of_first, of_second : arrays, shape (m,) and (n,)
+            The sums, float64.
+        """
+        (left, right), (of_left, of_right) = sides, (np.zeros(len(sides[0])), np.zeros(len(sides[1])))
+        if not len(left) or not len(right):
+            return of_left, of_right
+        slab = _slab_of(rows, left)
+        for first, last, height, parts in self._strips(rows, left, slab):
+            back = np.zeros((-(-len(right) // slab), last - first))
+
+            def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
+                columns, tile = rows(right[start:stop]), scratch((height, stop - start), self.dtype)
+                for begin, end, part in parts:
+                    values = tile[: end - begin]
+                    row_values(self.kernel, part, columns, values)
+                    of_right[start:stop] += np.dot(values.T, coefs[0][begin:end])
+                    back[start // slab, begin - first : end - first] = np.dot(values, coefs[1][start:stop])
+
+            self.pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right), slab)
+            of_left[first:last] = back.sum(axis=0)
         return of_left, of_right
-    slab = _slab_of(rows, left)
-    for first, last, height, parts in _strips(kernel, rows, left, slab):
-        back = np.zeros((-(-len(right) // slab), last - first))
 
-        def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
-            columns, tile = rows(right[start:stop]), scratch((height, stop - start), dtype)
-            for begin, end, part in parts:
-                values = tile[: end - begin]
-                row_values(kernel, part, columns, values)
-                of_right[start:stop] += np.dot(values.T, coefs[0][begin:end])
-                back[start // slab, begin - first : end - first] = np.dot(values, coefs[1][start:stop])
-
-        pool.slabs(partial(work, first=first, parts=parts, height=height, back=back), len(right), slab)
-        of_left[first:last] = back.sum(axis=0)
-    return of_left, of_right
+    def _strips(
+        self, rows: Callable[[IntVector], Rows], sources: IntVector, slab: int
+    ) -> Iterator[tuple[int, int, int, list[tuple[int, int, Left]]]]:
+        """Yield left rows in strips: first and last, the most in one part, and the parts multiplied at once."""
+        width = max(1, left_bytes(rows(sources[:1])))
+        chunk, strip = min(_CHUNK, slab), max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
+        for first in range(0, len(sources), strip):
+            last = min(len(sources), first + strip)
+            parts = [
+                (begin + a, begin + b, part)
+                for begin in range(first, last, chunk)
+                for a, b, part in left_form(self.kernel, rows(sources[begin : min(last, begin + chunk)]))
+            ]
+            yield first, last, max(end - begin for begin, end, _ in parts), parts
 
 
 def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:
     """Return how many right rows are taken at a time; whole chunks of left rows fit into as many."""
     slab = _right_rows(rows(sources[:1]))
     return slab - slab % min(_CHUNK, slab)
-
-
-def _strips(
-    kernel: Kernel, rows: Callable[[IntVector], Rows], sources: IntVector, slab: int
-) -> Iterator[tuple[int, int, int, list[tuple[int, int, Left]]]]:
-    """Yield left rows in strips: first and last, the most in one part, and the parts that are multiplied at once."""
-    width = max(1, left_bytes(rows(sources[:1])))
-    chunk, strip = min(_CHUNK, slab), max(slab, min(_STRIP, _HELD_BYTES // width) // slab * slab)
-    for first in range(0, len(sources), strip):
-        last = min(len(sources), first + strip)
-        parts = [
-            (begin + a, begin + b, part)
-            for begin in range(first, last, chunk)
-            for a, b, part in left_form(kernel, rows(sources[begin : min(last, begin + chunk)]))
-        ]
-        yield first, last, max(end - begin for begin, end, _ in parts), parts
-
-
-def _add_sums(
-    kernel: Kernel,
-    parts: Sequence[tuple[int, int, Left, Any]],
-    coefs: FloatMatrix,
-    right: Any,
-    out: FloatMatrix,
-    dtype: Any,
-    pool: Pool,
-    slab: int,
-) -> None:
-    if not parts:
-        return
-    height = max(end - begin for begin, end, _, _ in parts)
-
-    def work(start: int, stop: int) -> None:
-        rows = right(start, stop)
-        tile = scratch((height, stop - start), dtype)
-        for begin, end, part, columns in parts:
-            if pool.is_over:  # a slab may take seconds
-                return
-            values = tile[: end - begin]
-            row_values(kernel, part, rows, values)
-            out[start:stop, columns] += np.dot(values.T, coefs[begin:end])
-
-    pool.slabs(work, len(out), slab)
 
 
 def _right_rows(rows: Rows) -> int:
