@@ -239,7 +239,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
                 sigmoids[:, pairs.index(pair)] = fit_sigmoid(self._sign_of_first() * scores, is_first)
             solution = solve(total[rows])
             if self._is_heard:
-                self._say(f"{self.classes_[list(pair)]}: {solution.n_iter} steps, gap {solution.gap:.3g}")
+                self._say(f"{self.classes_[list(pair)]}: {solution.counts.n_iter} steps, gap {solution.gap:.3g}")
             # Of all pairs together alpha and u are as large as k - 1 columns of all rows; few entries are not zero.
             used = np.flatnonzero(solution.alpha[0])
             rest = replace(solution, alpha=np.empty((1, 0)), u=np.empty(0))
@@ -317,26 +317,15 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         tol, limit = float(self.tol), int(self.max_iter)
         solution = run(dual, tol, limit)
         aim = tol
-        most = solution.n_iter + _REFINED * (solution.n_iter + dual.y.size)
+        most = solution.counts.n_iter + _REFINED * (solution.counts.n_iter + dual.y.size)
         most = min(most, limit) if limit >= 0 else most
         while dual.by_sign and _margin(solution) < 2 * aim and aim > 1e-9 and solution.gap < aim:
-            left = max(most - solution.n_iter, 0)
+            left = max(most - solution.counts.n_iter, 0)
             aim *= 0.01
             start = replace(dual, alpha=solution.alpha, u=solution.u)
             again = run(start, aim, left)
             best = again if again.gap <= solution.gap else solution
-            solution = replace(
-                best,
-                converged=best.gap < tol,
-                n_iter=solution.n_iter + again.n_iter,
-                n_rounds=solution.n_rounds + again.n_rounds,
-                n_eliminated=solution.n_eliminated + again.n_eliminated,
-                n_returned=solution.n_returned + again.n_returned,
-                n_reconstructions=solution.n_reconstructions + again.n_reconstructions,
-                n_evaluations=solution.n_evaluations + again.n_evaluations,
-                n_hits=solution.n_hits + again.n_hits,
-                history=solution.history + again.history,
-            )
+            solution = replace(best, converged=best.gap < tol, counts=solution.counts + again.counts)
         return solution
 
     def _held_out_scores(
@@ -402,7 +391,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         for line, by in zip(coefs, scale, strict=True):
             line *= by[codes[support]]
         self._keep_coefs(coefs, -thresholds / self._margins, kernel)
-        self.n_iter_ = np.array([solution.n_iter for solution in solutions], dtype=np.int32)
+        self.n_iter_ = np.array([solution.counts.n_iter for solution in solutions], dtype=np.int32)
         self._take_in(solutions)
 
 

@@ -59,7 +59,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         with self._open_pool() as pool:
             tol, limit = float(self.tol), int(self.max_iter)
             solution = self._solve(Posed(kernel, X, first, dual, pool, self._cache_bytes()), tol, limit)
-        self._say(f"{solution.n_iter} steps, gap {solution.gap:.3g}")
+        self._say(f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}")
         # Equal rows share a coefficient.
         coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
         support = np.flatnonzero(coefs)
@@ -67,7 +67,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         self._n_support = np.array([len(support)], dtype=np.int32)
         self._keep_coefs(coefs[support][None], np.array([-solution.thresholds.mean()]), kernel)
         self._thresholds = solution.thresholds
-        self.n_iter_ = solution.n_iter
+        self.n_iter_ = solution.counts.n_iter
         self._take_in([solution])
 
     def _pair_coefs(self) -> FloatMatrix:

@@ -159,13 +159,13 @@ class _Run:
                     gap = self._mend()
             if self._is_idle():
                 break
-            if self.standstill.is_suspected(state.n_iter, gap):
+            if self.standstill.is_suspected(state.counts.n_iter, gap):
                 with self.peers.round("control"):
                     is_over = self._stands_still()
                 if is_over:
                     return state.solution(self.tol)
                 continue
-            if state.n_iter < self.max_iter and self.growth.is_due(gap):
+            if state.counts.n_iter < self.max_iter and self.growth.is_due(gap):
                 with self.peers.round("control"):
                     self.growth.grow()
                 continue
@@ -205,7 +205,7 @@ class _Run:
     def _is_idle(self) -> bool:
         """Return whether so many passes have brought nothing on that there is no end to expect: see the proof above."""
         state = self.state
-        done = (state.n_rounds, state.n_eliminated, state.n_returned, len(self.growth.batches))
+        done = (state.counts.n_rounds, state.counts.n_eliminated, state.counts.n_returned, len(self.growth.batches))
         self.n_idle = self.n_idle + 1 if done == self.done else 0
         self.done = done
         return self.n_idle > _MOST_IDLE
@@ -228,7 +228,7 @@ class _Run:
 
     def _is_blind(self, gap: float) -> bool:
         """Return whether rounding may be all that is left of the gap, and a proof is due to see whether it is."""
-        if self.matrix.dtype == np.float32 or self.state.n_iter < self.next_proof:
+        if self.matrix.dtype == np.float32 or self.state.counts.n_iter < self.next_proof:
             return False
         return bool(gap < np.finfo(np.float64).eps * self.largest_value * float(self.state.alpha.sum()))
 
@@ -237,7 +237,7 @@ class _Run:
         if self._is_blind(gap):
             self.n_blind = 0 if gap < 0.5 * self.lowest_gap else self.n_blind + 1
             self.lowest_gap = min(self.lowest_gap, gap)
-            self.next_proof = self.state.n_iter + _BLIND_STEPS * 2**self.n_blind
+            self.next_proof = self.state.counts.n_iter + _BLIND_STEPS * 2**self.n_blind
         return self.n_blind > _BLIND_PROOFS
 
     def _mend(self) -> float:
@@ -254,7 +254,7 @@ class _Run:
         return gap
 
     def _is_capped(self) -> bool:
-        return self.state.n_iter >= self.max_iter or self.state.n_stalls >= 3
+        return self.state.counts.n_iter >= self.max_iter or self.state.n_stalls >= 3
 
     def _verify(self) -> tuple[float, float]:
         """Compute u of all samples in float64; return the gap over all of them and that over the active ones.
@@ -287,7 +287,7 @@ class _Run:
             if len(samples) != len(chosen) or (np.diff(where) != 1).any():
                 values = values[np.ix_(where, where)]
             inner_tol = max(0.5 * self.tol, 0.1 * gap)
-            limit = min(100 * len(chosen), self.max_iter - state.n_iter)
+            limit = min(100 * len(chosen), self.max_iter - state.counts.n_iter)
             group = np.take(state.group, chosen)
             answer[-2] = solve_block(values, y, group, upper, answer[:-2], f, inner_tol, limit, state.n_groups)
             answer[-1] = float(np.abs(values[:: 1 + len(chosen) // _SOME_ROWS]).max())
@@ -310,8 +310,8 @@ class _Run:
             state.n_stalls = 0
         else:
             self._stall()
-        state.n_iter += int(steps)
-        state.n_rounds += 1
+        state.counts.n_iter += int(steps)
+        state.counts.n_rounds += 1
         state.record("block", gap)
 
     def _stall(self) -> None:

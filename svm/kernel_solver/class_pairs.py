@@ -22,7 +22,7 @@ import numpy as np
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.linear_start import FIRST_STEPS, has_linear_start, weights_begin
 from dsgd.svm.kernel_solver.pair_kernels import BROKEN, GIVEN, KINDS, PROVEN, TOLD, solve_pair
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
 from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
 from dsgd.svm.kernels.rows import Rows, span
 from dsgd.svm.kernels.threads import Pool
@@ -170,17 +170,13 @@ class ClassPairs:
             for is_proof, steps, now, values in records[: int(n_records)].tolist()
         ]
         n_blocks = sum(record.event == "block" for record in history)
+        counts = Counts(int(n_iter), n_blocks, n_evaluations=int(n_values), history=history)
         if status != PROVEN:
             # The solvers of a linear machine, which come in now, begin from zero.
             start = dual if is_linear and has_linear_start(dual) else replace(dual, alpha=alpha)
-            rest = go_on(start, max_iter - int(n_iter) if max_iter >= 0 else -1)
-            return replace(
-                rest,
-                n_iter=rest.n_iter + int(n_iter),
-                n_rounds=rest.n_rounds + n_blocks,
-                n_evaluations=rest.n_evaluations + int(n_values),
-                history=history + rest.history,
-            )
+            rest = go_on(start, max_iter - counts.n_iter if max_iter >= 0 else -1)
+            return replace(rest, counts=counts + rest.counts)
+        counts.n_rounds = max(1, n_blocks)
         return Solution(
             alpha=alpha,
             u=u,
@@ -189,14 +185,7 @@ class ClassPairs:
             duality_gap=duality_gap,
             objective=objective,
             converged=gap < tol,
-            n_iter=int(n_iter),
-            n_rounds=max(1, n_blocks),
-            n_eliminated=0,
-            n_reconstructions=0,
-            n_returned=0,
-            n_evaluations=int(n_values),
-            n_hits=0,
-            history=history,
+            counts=counts,
         )
 
     def _run(

@@ -22,7 +22,7 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord
 from dsgd.svm.kernel_solver.members import add_members, advance, pick_worst
-from dsgd.svm.kernel_solver.problem import Dual, Solution, conclude, refuse, worth
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse, worth
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernels.matrix import KernelMatrix
@@ -82,13 +82,14 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
     begin = time.perf_counter()
     limit = max_iter if max_iter >= 0 else max(10_000_000, 100 * matrix.n)
     members = _Members(dual, matrix)
-    history: list[EliminationRecord] = []
+    counts = Counts()
 
     def record(event: str) -> None:
         seconds = time.perf_counter() - begin
-        history.append(EliminationRecord(event, steps, matrix.n, gap, 0, matrix.n_evaluations, seconds))
+        counts.n_rounds += event == "block"
+        counts.history.append(EliminationRecord(event, counts.n_iter, matrix.n, gap, 0, matrix.n_evaluations, seconds))
 
-    steps, unproven, target, standstill = 0, 0, 0.9 * tol, Standstill(matrix.n)
+    unproven, target, standstill = 0, 0.9 * tol, Standstill(matrix.n)
     lowest, n_failed, is_stuck, has_grown = np.inf, 0, False, True
     members.take(np.flatnonzero(dual.alpha.any(axis=0)))
     gap = members.renew()
@@ -97,36 +98,27 @@ def solve_directly(dual: Dual, matrix: KernelMatrix, *, tol: float, max_iter: in
         if not members.is_finite:
             raise refuse(matrix.kernel)
         is_blind = not has_grown and gap < np.finfo(np.float64).eps * members.largest * float(members.alpha.sum())
-        is_through, is_suspected = gap < target or is_blind or is_stuck, standstill.is_suspected(steps, gap)
-        if is_through or is_suspected or steps >= limit or unproven >= _STEPS:
+        is_through, is_suspected = gap < target or is_blind or is_stuck, standstill.is_suspected(counts.n_iter, gap)
+        if is_through or is_suspected or counts.n_iter >= limit or unproven >= _STEPS:
             gap, unproven = members.renew(), 0
             record("verify")
             if is_through:
                 n_failed = 0 if gap < 0.5 * lowest else n_failed + 1
                 target *= 0.5
             lowest = min(lowest, gap)
-            if gap < tol or steps >= limit or n_failed >= _MAX_ATTEMPTS:
+            if gap < tol or counts.n_iter >= limit or n_failed >= _MAX_ATTEMPTS:
                 break
             if is_suspected and standstill.is_certain(*worth(dual, members.alpha, members.u)):
                 break
         record("block")
         has_grown = members.take(members.pick())
         aim = target if len(members.ids) == matrix.n else max(target, _BY_ROUND * gap)
-        made, gap = members.solve(aim, min(limit - steps, _STEPS))
+        made, gap = members.solve(aim, min(limit - counts.n_iter, _STEPS))
         is_stuck = made == 0 and not has_grown
-        steps += made
+        counts.n_iter += made
         unproven += made
-    return conclude(
-        dual,
-        matrix.kernel,
-        members.alpha,
-        members.u,
-        tol=tol,
-        n_iter=steps,
-        n_rounds=max(1, sum(record.event == "block" for record in history)),
-        n_evaluations=matrix.n_evaluations,
-        history=history,
-    )
+    counts.n_rounds, counts.n_evaluations = max(1, counts.n_rounds), matrix.n_evaluations
+    return conclude(dual, matrix.kernel, members.alpha, members.u, tol=tol, counts=counts)
 
 
 class _Members:

@@ -147,7 +147,7 @@ class Growth:
             gone = state.peers.those(ids, ~is_raised & (slack > left_out.margin))
             left_out.add(gone, slack[np.searchsorted(ids, gone)])
         state.matrix.extend(np.setdiff1d(ids, gone, assume_unique=True))
-        state.n_eliminated += len(gone)
+        state.counts.n_eliminated += len(gone)
         state.n_stalls = 0
         if not self.batches:
             left_out.margin = 0.0

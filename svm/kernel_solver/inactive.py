@@ -73,7 +73,7 @@ class InactiveSamples:
         state = self.state
         if gap >= self._largest_gap:
             self._largest_gap, self._spent = gap, state.matrix.n_evaluations
-        if not self._is_eliminating or state.n_iter < self._next_test or not (self.is_sure or state.is_pressed):
+        if not self._is_eliminating or state.counts.n_iter < self._next_test or not (self.is_sure or state.is_pressed):
             return False
         with state.peers.round("control"):
             return self._leave_out(gap)
@@ -82,7 +82,7 @@ class InactiveSamples:
         state, n = self.state, self.state.matrix.n_active
         # Each reconstruction that found violators says that tests come too soon.
         pause = self.policy.steps_between(state.matrix.n) * 2**self._n_false
-        self._next_test = state.n_iter + min(pause, max(1, n) * 2**self._n_false)
+        self._next_test = state.counts.n_iter + min(pause, max(1, n) * 2**self._n_false)
         f = state.u_a + state.c_a
         out = self._settled(f, state.y_a, state.alpha_a, state.upper_a, state.group_a)
         spent = state.matrix.n_evaluations
@@ -97,7 +97,7 @@ class InactiveSamples:
         gone = state.peers.join(state.matrix.active[out])
         self.add(gone, self.slack(gone) if self.scale is not None else np.full(len(gone), np.inf))
         self._keep(np.flatnonzero(~out), gone)
-        state.n_eliminated += count
+        state.counts.n_eliminated += count
         state.record("eliminate", gap)
         return True
 
@@ -183,7 +183,7 @@ class InactiveSamples:
                 return False
         for ids, before in self.trail.back(beta):
             self._renew(ids, before, beta)
-        state.n_reconstructions += 1
+        state.counts.n_reconstructions += 1
         has_violators = self._return_violators(0.0)
         state.record("reconstruct", state.scan())
         return has_violators
@@ -215,14 +215,14 @@ class InactiveSamples:
         back = state.peers.those(ids, slack <= 0.0)
         self.trail.remove(ids)
         self.trail.add(np.setdiff1d(ids, back, assume_unique=True), beta)
-        state.n_reconstructions += 1
+        state.counts.n_reconstructions += 1
         if len(back):
             worst = self._slack[state.peers.mine(ids)].min(initial=np.inf, keepdims=True)
             state.peers.lowest(worst)
             self._worst = max(gap, -float(worst[0]))
             self._n_false = min(self._n_false + 1, 20)
             state.matrix.extend(back)
-            state.n_returned += len(back)
+            state.counts.n_returned += len(back)
             self._rebalance()
         state.load_active()
         state.record("reconstruct", state.scan())
@@ -236,7 +236,7 @@ class InactiveSamples:
     def take_proof(self, gap: float) -> None:
         """Use that u is right everywhere, and `gap` the gap over all samples, as a reconstruction."""
         if self.trail and self.policy.reconstruction != "none":
-            self.state.n_reconstructions += 1
+            self.state.counts.n_reconstructions += 1
             if gap >= self.tol:
                 if self.scale is not None:
                     self._note_slack(self.trail.ids)
@@ -264,7 +264,7 @@ class InactiveSamples:
         if len(back):
             self._n_false = min(self._n_false + 1, 20)
             state.matrix.extend(back)
-            state.n_returned += len(back)
+            state.counts.n_returned += len(back)
             self._rebalance()
         state.load_active()
         return len(back) > 0

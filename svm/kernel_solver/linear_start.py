@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse as sp
 
-from dsgd.svm.kernel_solver.problem import Dual, Solution
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.threads import Pool
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
@@ -98,17 +98,11 @@ def solve_from_weights(
     if found is not None and found.objective <= _objective(start):
         start = replace(dual, alpha=found.alpha, u=found.u)
     solution = run(start, -1)
+    before = Counts(n_iter)
     if found is not None:
-        n_iter += found.n_iter
-        solution = replace(
-            solution,
-            n_rounds=found.n_rounds + solution.n_rounds,
-            n_eliminated=found.n_eliminated + solution.n_eliminated,
-            n_returned=found.n_returned + solution.n_returned,
-            n_reconstructions=found.n_reconstructions + solution.n_reconstructions,
-            history=found.history + solution.history,
-        )
-    return replace(solution, n_iter=n_iter + solution.n_iter)
+        # Kernel values and hits are counted by the matrix, in all runs.
+        before += replace(found.counts, n_evaluations=0, n_hits=0)
+    return replace(solution, counts=before + solution.counts)
 
 
 def _begin(dual: Dual, X: Any, tol: float, pool: Pool) -> tuple[Dual, int]:

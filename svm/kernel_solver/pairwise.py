@@ -29,7 +29,7 @@ import time
 import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, eliminable
-from dsgd.svm.kernel_solver.problem import Dual, Solution, conclude, refuse
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
 from dsgd.svm.kernels.values import block_values, left_form, row_values
@@ -84,9 +84,8 @@ class _Pairwise:
         self.is_eliminating = elimination.mode != "none"
         self.every = elimination.steps_between(self.n)
         self.n_active = self.n
-        self.n_iter = self.n_eliminated = self.n_reconstructions = self.n_evaluations = self.n_returned = 0
+        self.counts = Counts()
         self.least, self.most = -np.inf, np.inf
-        self.history: list[EliminationRecord] = []
         self.begin = time.perf_counter()
         if self.alpha.any():
             self._renew(np.arange(len(self.here)))
@@ -98,14 +97,14 @@ class _Pairwise:
         is_stuck = False
         while True:
             # A little below tol, so that rounding of the sums does not fail the proof.
-            while self.most - self.least >= 0.99 * self.tol and self.n_iter < self.max_iter and not is_stuck:
+            while self.most - self.least >= 0.99 * self.tol and self.counts.n_iter < self.max_iter and not is_stuck:
                 with self.peers.round("sync"):
                     i, j, is_stuck = self._step(i, j)
             with self.peers.round("control"):
                 is_open = self._bring_back()
                 i, j = self._pair()
             gap = self.most - self.least
-            if gap < 0.99 * self.tol or self.n_iter >= self.max_iter or (is_stuck and not is_open):
+            if gap < 0.99 * self.tol or self.counts.n_iter >= self.max_iter or (is_stuck and not is_open):
                 with self.peers.round("control"):
                     return self._solution()
             is_stuck = False
@@ -132,13 +131,13 @@ class _Pairwise:
         active = np.flatnonzero(self.is_active)
         values = self._values(pair, self.rows_a)
         self.f_h[active] += t * (values[0] - values[1])
-        self.n_iter += 1
-        if self.is_eliminating and self.n_iter % (self.every + 1) == 0:
+        self.counts.n_iter += 1
+        if self.is_eliminating and self.counts.n_iter % (self.every + 1) == 0:
             self._eliminate(active)
         gap = self.most - self.least
         is_stuck = (alpha[i], alpha[j]) == before
         i, j = self._pair()
-        if self.n_iter % _RECORD_EVERY == 0:
+        if self.counts.n_iter % _RECORD_EVERY == 0:
             self._record("block", gap)
         return i, j, is_stuck
 
@@ -181,7 +180,7 @@ class _Pairwise:
         out = np.empty((left.n, right.n))
         for start, stop, part in left_form(self.matrix.kernel, left):
             row_values(self.matrix.kernel, part, right, out[start:stop])
-        self.n_evaluations += out.size
+        self.counts.n_evaluations += out.size
         return out
 
     def _pair(self) -> tuple[int, int]:
@@ -217,7 +216,7 @@ class _Pairwise:
         count = np.array([float(out.sum())])
         self.peers.add_up(count)
         self.n_active -= int(count[0])
-        self.n_eliminated += int(count[0])
+        self.counts.n_eliminated += int(count[0])
         if count[0]:
             self._record("eliminate", self.most - self.least)
 
@@ -229,9 +228,9 @@ class _Pairwise:
         self._renew(out)
         self.is_active[:] = True
         self.rows_a = self.rows
-        self.n_returned += self.n - self.n_active
+        self.counts.n_returned += self.n - self.n_active
         self.n_active = self.n
-        self.n_reconstructions += 1
+        self.counts.n_reconstructions += 1
         self.is_eliminating = self.policy.mode not in {"none", "single"}
         self._record("reconstruct", self.most - self.least)
         return True
@@ -260,24 +259,12 @@ class _Pairwise:
         u = np.zeros(self.n)
         u[self.here] = self.f_h - self.c_h
         self.peers.add_up(u)
-        counts = np.array([float(self.n_evaluations)])
-        self.peers.add_up(counts)
-        return conclude(
-            self.dual,
-            self.matrix.kernel,
-            self.alpha[None],
-            u,
-            tol=self.tol,
-            n_iter=self.n_iter,
-            n_rounds=self.n_iter,
-            n_evaluations=int(counts[0]),
-            history=self.history,
-            n_eliminated=self.n_eliminated,
-            n_reconstructions=self.n_reconstructions,
-            n_returned=self.n_returned,
-        )
+        n_evaluations = np.array([float(self.counts.n_evaluations)])
+        self.peers.add_up(n_evaluations)
+        self.counts.n_rounds, self.counts.n_evaluations = self.counts.n_iter, int(n_evaluations[0])
+        return conclude(self.dual, self.matrix.kernel, self.alpha[None], u, tol=self.tol, counts=self.counts)
 
     def _record(self, event: str, gap: float) -> None:
-        evaluations = self.n_evaluations * self.peers.size  # of all ranks, about: they hold as many samples each
-        seconds = time.perf_counter() - self.begin
-        self.history.append(EliminationRecord(event, self.n_iter, self.n_active, gap, 0, evaluations, seconds))
+        counts, seconds = self.counts, time.perf_counter() - self.begin
+        n_evaluations = counts.n_evaluations * self.peers.size  # of all ranks, about: they hold as many samples each
+        counts.history.append(EliminationRecord(event, counts.n_iter, self.n_active, gap, 0, n_evaluations, seconds))

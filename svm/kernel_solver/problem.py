@@ -6,7 +6,6 @@ on how it was found.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -20,7 +19,7 @@ from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 
-__all__ = ["Dual", "Posed", "Solution", "conclude", "refuse"]
+__all__ = ["Counts", "Dual", "Posed", "Solution", "conclude", "refuse"]
 
 
 @dataclass(frozen=True)
@@ -89,6 +88,36 @@ class Posed:
     cache_bytes: int
 
 
+@dataclass
+class Counts:
+    """What a run has done so far.
+
+    Parameters
+    ----------
+    n_iter, n_rounds : int
+        Two-variable steps; blocks.
+    n_eliminated, n_reconstructions, n_returned : int
+        Samples left out, times that indicators were renewed, samples that came back.
+    n_evaluations, n_hits : int
+        Kernel values computed; rows found in the cache.
+    history : list of EliminationRecord
+        The run.
+    """
+
+    n_iter: int = 0
+    n_rounds: int = 0
+    n_eliminated: int = 0
+    n_reconstructions: int = 0
+    n_returned: int = 0
+    n_evaluations: int = 0
+    n_hits: int = 0
+    history: list[EliminationRecord] = field(default_factory=list)
+
+    def __add__(self, later: Counts) -> Counts:
+        """Return what this run and a later one have done."""
+        return Counts(**{name: value + getattr(later, name) for name, value in vars(self).items()})
+
+
 @dataclass(frozen=True)
 class Solution:
     """What the solver found.
@@ -106,14 +135,8 @@ class Solution:
         over all samples in float64.
     converged : bool
         Whether gap < tol.
-    n_iter, n_rounds : int
-        Two-variable steps; blocks.
-    n_eliminated, n_reconstructions, n_returned : int
-        Samples left out, times that indicators were renewed, samples that came back.
-    n_evaluations, n_hits : int
-        Kernel values computed; rows found in the cache.
-    history : list of EliminationRecord
-        The run.
+    counts : Counts
+        What it took.
     """
 
     alpha: FloatMatrix
@@ -123,32 +146,10 @@ class Solution:
     duality_gap: float
     objective: float
     converged: bool
-    n_iter: int
-    n_rounds: int
-    n_eliminated: int
-    n_reconstructions: int
-    n_returned: int
-    n_evaluations: int
-    n_hits: int
-    history: list[EliminationRecord] = field(default_factory=list)
+    counts: Counts
 
 
-def conclude(
-    dual: Dual,
-    kernel: Kernel,
-    alpha: FloatMatrix,
-    u: FloatVector,
-    *,
-    tol: float,
-    n_iter: int,
-    n_rounds: int,
-    n_evaluations: int,
-    history: Sequence[EliminationRecord] = (),
-    n_eliminated: int = 0,
-    n_reconstructions: int = 0,
-    n_returned: int = 0,
-    n_hits: int = 0,
-) -> Solution:
+def conclude(dual: Dual, kernel: Kernel, alpha: FloatMatrix, u: FloatVector, *, tol: float, counts: Counts) -> Solution:
     """Return the solution that variables make, with what is true of it: gap, objective, thresholds.
 
     Parameters
@@ -163,8 +164,8 @@ def conclude(
         K(yα) of all samples, computed in float64 from these variables.
     tol : float
         The gap below which it has converged.
-    n_iter, n_rounds, n_evaluations, history, n_eliminated, n_reconstructions, n_returned, n_hits
-        As for `Solution`.
+    counts : Counts
+        What it took.
 
     Raises
     ------
@@ -186,14 +187,7 @@ def conclude(
         gap=max(gap, 0.0),  # no pair is left that could move where it is infinite
         objective=objective,
         converged=gap < tol,
-        n_iter=n_iter,
-        n_rounds=n_rounds,
-        n_eliminated=n_eliminated,
-        n_reconstructions=n_reconstructions,
-        n_returned=n_returned,
-        n_evaluations=n_evaluations,
-        n_hits=n_hits,
-        history=list(history),
+        counts=counts,
     )
 
 

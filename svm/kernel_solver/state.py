@@ -13,7 +13,7 @@ import numpy as np
 
 from dsgd.svm.kernel_solver.elimination import EliminationRecord
 from dsgd.svm.kernel_solver.exact_sums import ExactSums
-from dsgd.svm.kernel_solver.problem import Dual, Solution, conclude, worth
+from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, worth
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -45,9 +45,7 @@ class State:
         self.newest: IntVector = np.empty(0, dtype=np.int64)
         self.least, self.most = np.empty(self.n_groups), np.empty(self.n_groups)
         self.is_pressed, self.is_finite = False, True
-        self.history: list[EliminationRecord] = []
-        self.n_iter = self.n_rounds = self.n_stalls = 0
-        self.n_eliminated = self.n_reconstructions = self.n_returned = 0
+        self.counts, self.n_stalls = Counts(), 0
         self.told = np.zeros(2)  # what other ranks have told of their hits and kernel values
         self.begin = time.perf_counter()
         if dual.u is not None:
@@ -130,35 +128,14 @@ class State:
 
     def record(self, event: str, gap: float) -> None:
         """Add an entry to the history."""
-        self.history.append(
-            EliminationRecord(
-                event,
-                self.n_iter,
-                self.matrix.n_active,
-                gap,
-                self.matrix.n_hits + int(self.told[0]),
-                self.matrix.n_evaluations + int(self.told[1]),
-                time.perf_counter() - self.begin,
-            )
-        )
+        n_hits, n_evaluations = self.matrix.n_hits + int(self.told[0]), self.matrix.n_evaluations + int(self.told[1])
+        now, n_active, seconds = self.counts, self.matrix.n_active, time.perf_counter() - self.begin
+        now.history.append(EliminationRecord(event, now.n_iter, n_active, gap, n_hits, n_evaluations, seconds))
 
     def solution(self, tol: float) -> Solution:
         """Return what was found; u must have just been refined. Every rank gets all of it."""
         self._share_sums()
-        counts = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
-        self.peers.add_up(counts)
-        return conclude(
-            self.dual,
-            self.matrix.kernel,
-            self.alpha,
-            self.u,
-            tol=tol,
-            n_iter=self.n_iter,
-            n_rounds=self.n_rounds,
-            n_eliminated=self.n_eliminated,
-            n_reconstructions=self.n_reconstructions,
-            n_returned=self.n_returned,
-            n_evaluations=int(counts[1]),
-            n_hits=int(counts[0]),
-            history=self.history,
-        )
+        told = np.array([self.matrix.n_hits, self.matrix.n_evaluations], dtype=np.float64)
+        self.peers.add_up(told)
+        self.counts.n_hits, self.counts.n_evaluations = int(told[0]), int(told[1])
+        return conclude(self.dual, self.matrix.kernel, self.alpha, self.u, tol=tol, counts=self.counts)

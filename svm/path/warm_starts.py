@@ -120,10 +120,11 @@ def solve_chain(
             _activate(matrix, proven & is_tight)
         found = run(now, matrix)
         spent = (matrix.n_evaluations - n_evaluations, matrix.n_hits - n_hits, count() - n_products)
-        counts = np.array(spent, dtype=np.float64)
-        matrix.peers.add_up(counts)
-        found = replace(found, n_evaluations=int(counts[0]), n_hits=int(counts[1]))
-        links.append(Link(found, now.upper, n_proven, int(counts[2]), time.perf_counter() - begin))
+        totals = np.array(spent, dtype=np.float64)
+        matrix.peers.add_up(totals)
+        counts = replace(found.counts, n_evaluations=int(totals[0]), n_hits=int(totals[1]))
+        found = replace(found, counts=counts)
+        links.append(Link(found, now.upper, n_proven, int(totals[2]), time.perf_counter() - begin))
     return links
 
 

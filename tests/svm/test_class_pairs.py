@@ -17,7 +17,7 @@ from dsgd.svm import SVC, NuSVC
 from dsgd.svm.estimators.one_vs_one import AbstractKernelClassifier
 from dsgd.svm.kernel_solver import class_pairs
 from dsgd.svm.kernel_solver.pair_kernels import OPEN, PROVEN, conclude_pair
-from dsgd.svm.kernel_solver.problem import Dual, conclude
+from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
 from dsgd.svm.kernel_solver.smo import extremes
 from dsgd.svm.kernels.functions import Kernel
 from reference.svm import dual_gap
@@ -213,7 +213,7 @@ def test_what_is_told_is_what_numpy_tells(seed, by_sign, n):
     alpha = upper * rng.choice([0.0, 0.3, 1.0], (1, n))
     dual = Dual(y, -np.ones((1, n)) if not by_sign else np.zeros((1, n)), upper, alpha, by_sign=by_sign)
     u = np.round(rng.normal(size=n), 1)
-    want = conclude(dual, Kernel("rbf"), alpha, u, tol=1e-3, n_iter=1, n_rounds=1, n_evaluations=0, history=[])
+    want = conclude(dual, Kernel("rbf"), alpha, u, tol=1e-3, counts=Counts())
     least, most, told = np.empty(dual.n_groups), np.empty(dual.n_groups), np.zeros(7 + dual.n_groups)
     extremes(u, y * dual.p, y, upper, alpha, dual.group, least, most)
     conclude_pair(u, y * dual.p, y, dual.p, upper, alpha, dual.group, least, most, told)

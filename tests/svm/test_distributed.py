@@ -116,7 +116,7 @@ def test_the_published_algorithm_ends_at_libsvms_optimum(sparse, mode):
         solution = solve_on(X, dual_of(y), holder, n_ranks, **options).value
         assert solution.converged
         assert solution.objective == pytest.approx(expected, rel=1e-6)
-        assert (solution.n_eliminated > 0) == (mode != "none")
+        assert (solution.counts.n_eliminated > 0) == (mode != "none")
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -131,7 +131,7 @@ def test_rows_may_lie_anywhere(sparse, kind):
     expected = solve_on(X, dual_of(y), np.zeros(len(y), np.int64), 1, elimination=MODES["multi"]).value
     gang = solve_on(X, dual_of(y), holder, 3, elimination=MODES["multi"])
     assert gang.value.objective == pytest.approx(expected.objective, rel=1e-6)
-    assert "rebalance" in [record.event for record in gang.value.history]
+    assert "rebalance" in [record.event for record in gang.value.counts.history]
 
 
 @pytest.mark.parametrize("n_ranks", [2, 3])
@@ -153,7 +153,7 @@ def test_wrong_eliminations_are_undone_across_ranks(n_ranks, monkeypatch):
     monkeypatch.undo()
     expected = solve_on(X, dual_of(y), np.zeros(len(y), np.int64), 1).value
     assert solution.converged
-    assert solution.n_returned > 0
+    assert solution.counts.n_returned > 0
     assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
 
 
@@ -171,12 +171,12 @@ def test_ranks_begin_small_together(sparse, monkeypatch):
         holder = np.random.default_rng(n_ranks).integers(0, n_ranks, 900)
         options = {"elimination": GROWING, "cache_bytes": 9000, "tol": 1e-5}
         solution = solve_on(X, dual_of(y, 5.0), holder, n_ranks, **options).value
-        events = [record.event for record in solution.history]
+        events = [record.event for record in solution.counts.history]
         assert events.count("grow") == 3
         assert solution.converged
         assert solution.objective == pytest.approx(expected.objective, rel=1e-6)
         np.testing.assert_allclose(solution.u, rbf_kernel(X, gamma=0.3) @ (y * solution.alpha[0]), atol=1e-9)
-        sizes.append(solution.history[0].n_active)
+        sizes.append(solution.counts.history[0].n_active)
     assert sizes == [112] * 3
 
 
@@ -187,7 +187,7 @@ def test_ranks_that_begin_small_may_have_few_rows_or_one_class():
     for holder in (np.where(y > 0, 0, 2), np.ones(900, np.int64)):
         gang = solve_on(X, dual_of(y), holder, 3, elimination=GROWING, cache_bytes=9000, tol=1e-5)
         assert gang.value.objective == pytest.approx(expected.objective, rel=1e-6)
-        assert {"grow", "rebalance"} <= {record.event for record in gang.value.history}
+        assert {"grow", "rebalance"} <= {record.event for record in gang.value.counts.history}
 
 
 @pytest.mark.parametrize("sparse", [False, True])
@@ -324,7 +324,7 @@ def test_what_travels_is_counted():
     most = 8 * (3 + 6 * q + q + 2 + q + 1) + 4 * q * (d + 2) + 4 * 40
     sync = records[records["op"] == "sync"]["bytes_sent"]
     assert sync.max() <= most
-    assert gang.ledger.totals()["rounds"] == gang.value.n_rounds
+    assert gang.ledger.totals()["rounds"] == gang.value.counts.n_rounds
 
 
 @given(st.lists(st.integers(0, 1000), min_size=1, max_size=9))

@@ -81,7 +81,7 @@ def test_lies_about_settled_samples_are_found_out(monkeypatch, kind, mode):
     monkeypatch.setattr(inactive, "eliminable", liar)
     solution = _solve(X, y, mode=mode, every=2, min_fraction=0.0)
     assert liar.n_lies > 0
-    assert solution.n_returned > 0
+    assert solution.counts.n_returned > 0
     assert solution.converged
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), solution.alpha[0])
     assert gap < 1e-4 * (1 + 1e-6)
@@ -191,14 +191,14 @@ def test_large_problems_begin_small_and_end_at_the_same_optimum(kernel_dtype):
     auto = _solve(
         X, y, dtype=kernel_dtype, block_size=48, tol=1e-3, every=0.05, min_fraction=0.05, waits_for_pressure=True
     )
-    grown = [record.n_active for record in auto.history if record.event == "grow"]
+    grown = [record.n_active for record in auto.counts.history if record.event == "grow"]
     assert len(grown) == 4
-    assert auto.history[0].n_active == 187
+    assert auto.counts.history[0].n_active == 187
     gap = dual_gap(rbf_kernel(X, gamma=GAMMA), y, -np.ones(len(y)), np.full(len(y), 5.0), auto.alpha[0])
     assert gap < 1e-3 * (1 + 1e-6)
     assert abs(y @ auto.alpha[0]) < 1e-9
     assert auto.objective == pytest.approx(expected.objective, rel=1e-5)
-    assert auto.n_evaluations < 0.6 * _solve(X, y, mode="none", block_size=48, tol=1e-3).n_evaluations
+    assert auto.counts.n_evaluations < 0.6 * _solve(X, y, mode="none", block_size=48, tol=1e-3).counts.n_evaluations
 
 
 def test_a_large_problem_whose_first_samples_are_of_one_class_is_solved():

@@ -18,7 +18,7 @@ from dsgd.svm.kernel_solver import inactive
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.merging import deal_out
 from dsgd.svm.kernel_solver.pairwise import solve_pairwise
-from dsgd.svm.kernel_solver.problem import Dual, conclude
+from dsgd.svm.kernel_solver.problem import Counts, Dual, conclude
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
@@ -53,7 +53,7 @@ def test_samples_left_out_that_violate_only_with_each_other_come_back():
     """Where no active variable is free two samples left out both look settled beside the active ones, yet return."""
     solution = _solve_apart()
     _, expected = smo(K_APART, Y_APART, -np.ones(4), np.full(4, 0.1), np.zeros(4), 1e-9)
-    assert solution.n_returned >= 2
+    assert solution.counts.n_returned >= 2
     assert solution.converged
     assert solution.objective == pytest.approx(expected, rel=1e-3)
 
@@ -99,7 +99,7 @@ def test_the_published_algorithm_ends_where_a_pair_cannot_move_and_nothing_is_re
     K, y = np.full((4, 4), 1e17), np.array([1.0, -1.0, 1.0, -1.0])
     policy = Elimination("multi", every=1, min_fraction=0.0, reconstruction="none")
     dual = Dual(y[None], -np.ones((1, 4)), np.full((1, 4), 1e9), np.array([[1e9, 1e9, 1e8, 1e8]]))
-    assert solve_pairwise(dual, _matrix(K), tol=1e-3, max_iter=5000, elimination=policy).n_iter <= 5000
+    assert solve_pairwise(dual, _matrix(K), tol=1e-3, max_iter=5000, elimination=policy).counts.n_iter <= 5000
 
 
 # -- values that are not finite ------------------------------------------------------------------------------------
@@ -214,9 +214,7 @@ def test_the_objective_of_a_regression_is_that_of_its_coefficients():
     alpha = rng.uniform(0.1, 0.9, size=(2, 6))
     dual = Dual(y, 0.1 - y * z, np.ones((2, 6)), alpha)
     beta = alpha[0] - alpha[1]
-    solution = conclude(
-        dual, Kernel("precomputed"), alpha, K @ beta, tol=1e-3, n_iter=0, n_rounds=0, n_evaluations=0, history=[]
-    )
+    solution = conclude(dual, Kernel("precomputed"), alpha, K @ beta, tol=1e-3, counts=Counts())
     np.testing.assert_allclose(solution.alpha[0] - solution.alpha[1], beta)
     assert solution.objective == pytest.approx(0.5 * beta @ K @ beta - beta @ z + 0.1 * np.abs(beta).sum())
 

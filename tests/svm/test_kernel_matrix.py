@@ -209,10 +209,10 @@ def test_small_problems_take_rows_of_members(by_sign, r, few, monkeypatch):
     np.testing.assert_allclose(whole.thresholds, rounds.thresholds, atol=1e-5)
     np.testing.assert_allclose(whole.u, rbf_kernel(X, gamma=GAMMA) @ (y * whole.alpha).sum(axis=0), rtol=1e-9)
     # Who has no member's row has cost none: nu-SVMs begin with a coefficient on every sample.
-    assert whole.n_evaluations == n * n if by_sign or not few else whole.n_evaluations < n * n
+    assert whole.counts.n_evaluations == n * n if by_sign or not few else whole.counts.n_evaluations < n * n
     capped = solve_directly(dual, _matrix(X), tol=1e-6, max_iter=3)
     assert not capped.converged
-    assert capped.n_iter == 3
+    assert capped.counts.n_iter == 3
     assert capped.gap > whole.gap
 
 
