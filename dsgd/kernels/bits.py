@@ -37,6 +37,7 @@ __all__ = [
     "unpack_codes",
 ]
 
+# Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _BITS = np.uint64(64)
@@ -121,10 +122,11 @@ def unpack_ascending(low: WordVector, high: WordVector, low_bits: int, n: int, n
             if count == k:
                 return False
             place = (j << _SHIFT) + _trailing_zeros(word)
-            word &= word - _ONE
+            word &= word - _ONE  # clears the lowest bit that is set
             number = (place - count) << width
             if width > _ZERO:
                 number |= get_bits(low, count * width, width)
+            # Words come from a peer, and the numbers become indices of a vector of length n.
             if number < least or number >= np.uint64(n):
                 return False
             least = number + _ONE

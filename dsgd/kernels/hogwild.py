@@ -34,6 +34,7 @@ from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVect
 
 __all__ = ["run_shared_rows"]
 
+# Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ONE = np.uint64(1)
 
 
@@ -96,13 +97,13 @@ def run_shared_rows(
                 loss, slope = loss_and_slope(codes[LOSS], y, p, constants[EPSILON])
                 loss_sum += loss
                 counters[np.uint64(COUNTERS) + k] += loss
-                guard += p * 0.0
+                guard += p * 0.0  # NaN once a score was not finite
                 step = eta * slope * row_weights[i] * class_weights[0 if y > 0.0 else 1, k]
                 for j in range(first, last):
                     column = j - first if indices is None else np.uint64(indices[j])
                     place = k * n_features + column if indices is None else column * n_outputs + k
                     share = eta / frequencies[column]
-                    before = params[place]
+                    before = params[place]  # read anew: other threads have stepped since the score was taken
                     after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
                     owed = constants[L1_RATE] * share
                     if owed > 0.0:

@@ -30,6 +30,7 @@ __all__ = [
     "unpack_ternary",
 ]
 
+# Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 _THREE = np.uint64(3)
@@ -213,6 +214,7 @@ def to_bfloat(bits: AnyArray, halves: AnyArray) -> None:
     for i in range(np.uint64(bits.shape[0])):
         word = bits[i]
         rounded = (word + np.uint32(0x7FFF) + ((word >> np.uint32(16)) & np.uint32(1))) >> np.uint32(16)
+        # Rounding could turn a NaN into infinity, so its quiet bit is set instead.
         is_nan = (word & np.uint32(0x7FFFFFFF)) > np.uint32(0x7F800000)
         halves[i] = np.uint16((word >> np.uint32(16)) | np.uint32(0x40) if is_nan else rounded)
 
@@ -307,7 +309,7 @@ def select_adaptive(
         top = residual.dtype.type(0)
         for i in range(first, last):
             magnitude = abs(residual[i])
-            if not magnitude <= top:
+            if not magnitude <= top:  # also true for NaN
                 top = magnitude
                 if np.isnan(top):  # it stays, whatever comes after it
                     break
@@ -335,7 +337,7 @@ def orthonormalise(basis: FloatMatrix) -> None:
         before = 0.0
         for j in range(a):
             before += float(basis[i, j]) * float(basis[i, j])
-        for _ in range(2):
+        for _ in range(2):  # after one pass, rounding errors may be all that is left of a nearly dependent row
             for h in range(i):
                 dot = 0.0
                 for j in range(a):

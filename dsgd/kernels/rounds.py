@@ -129,7 +129,9 @@ def _publish(
         if k > 0:
             offset = _SLOTS_AT + (number & 1) * SLOT_BYTES
             copy_bytes(box + offset, boxes_out[0] + offset, np.uint64(params.nbytes))
+        # Two words, by turns: a slower peer may still have to read that of the round before.
         store(box + LEAVE_AT + 8 * (number & 1), 1 if leaves else 0)
+        # Last, as a release: a peer that sees the counter also sees the vector and the word above.
         store(box + PUBLISHED_AT, number + 1)
     places[PUBLISHED] = number + 1
     for rank in range(boxes_in.shape[0]):
@@ -154,11 +156,14 @@ def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, a
                 # Whoever rings takes the word down again.
                 for k in range(boxes_out.shape[0]):
                     store(boxes_out[k] + ASLEEP_AT, 1)
+                # A full barrier before the last look: else the peer might publish without seeing the word while this
+                # rank does not see its counter, and nobody would ring.
                 barrier()
             if polls > _POLLS:
                 places[LATE_RANK] = rank
                 return LATE
             shown = load(boxes_in[rank] + PUBLISHED_AT)
+        # A peer cannot be two rounds ahead, since it waits for this rank in each.
         if shown > due + 1:
             places[LATE_RANK] = rank
             return BROKEN
@@ -272,6 +277,7 @@ constants, codes, order
         timed = number == places[NEXT_TIMED]
         if places[WAITS] == 0:
             if timed:
+                # Asked before the first step, so that the next call begins the same round.
                 if places[N_SAMPLES] == samples.shape[0]:
                     return FULL
                 stamps[0] = _now(stamps)

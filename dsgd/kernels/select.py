@@ -32,6 +32,7 @@ MAX_SAMPLE = 65536
 
 _DIGIT = np.uint64(DIGIT_BITS)
 _BLOCK = np.uint64(64)
+# Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ZERO = np.uint64(0)
 _ONE = np.uint64(1)
 # A sample says little about more than a share of this.
@@ -60,6 +61,7 @@ def kth_magnitude(
         digit = (kind(1) << kind(width)) - kind(1)
         for j in range(np.uint64(counts.shape[0])):
             counts[j] = 0
+        # Room for this digit is at the end of the prefix; entries count that agree in all digits before it.
         known = prefix >> kind(width)
         for i in range(n):
             place = np.uint64(places[i]) if places is not None else i
@@ -89,6 +91,7 @@ def collect_from(bits: AnyArray, least: np.uint64, places: IndexVector) -> np.ui
         for j in range(_BLOCK):
             top = max(top, bits[first + j] & mask)
         if top >= bound:
+            # Each place is written, and counted only if it stays: no branch that data decide. So a block needs room.
             if count + _BLOCK > room:
                 return room + _ONE
             for j in range(_BLOCK):
@@ -143,6 +146,7 @@ def largest_magnitudes(
         stride = n // n_sample
         for i in range(n_sample):
             sample[i] = bits[i * stride + draw(np.uint64(seed), i) % stride]
+        # Four standard deviations beyond the expected rank: the bound is almost never above the k-th largest.
         middle = float(k) * float(n_sample) / float(n)
         rank = np.uint64(middle + 4.0 * np.sqrt(middle) + 4.0) if most == k else np.uint64(middle + 1.0)
         bound, _ = kth_magnitude(sample, None, n_sample, min(rank, n_sample), counts)

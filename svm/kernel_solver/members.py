@@ -48,6 +48,7 @@ def pick_worst(u, c, y, upper, alpha, group, least, most, slot_of, n_held, room,
                     would_rise = (y[v, k] > 0) == (side == 0)
                     if alpha[v, k] >= upper[v, k] if would_rise else alpha[v, k] <= 0.0:
                         continue
+                    # Insertion into the few worst so far: `room` is small, and most samples fail the test above.
                     count = min(count + 1, room)
                     place = count - 1
                     while place > 0 and keys[place - 1] > key:

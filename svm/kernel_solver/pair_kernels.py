@@ -76,6 +76,7 @@ def fill_rows(kernel_of, rows, order, own, own_at, starts, samples, before, room
                 for k in range(width):
                     room[count * width + k] = row[k]
                 if kind == _RBF:
+                    # Rows end in (-γ‖x‖², 1); swapped on this side, so that a product is the exponent itself.
                     room[(count + 1) * width - 2], room[(count + 1) * width - 1] = row[width - 1], row[width - 2]
                 count += 1
         if count == 0:
@@ -199,6 +200,7 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
     computed += fill_rows(kernel_of, rows, order, own, own_at, starts, members[:held], 0, room, flat)
     _renew(flat, members[:held], y, alpha, u)
     gap = extremes(u, c, y, upper, alpha, group, least, most)
+    # A little below `tol`: u that is added up anew for the proof differs by rounding.
     status, target, largest, is_stuck, has_grown = OPEN, 0.9 * tol, 0.0, False, True
     told[3] = gap
     while True:
@@ -218,6 +220,7 @@ def solve_pair(kernel_of, rows, order, own, own_at, starts, dual, tol, limit, fe
             n_failed, target = n_failed + 1, 0.5 * target
         if steps >= limit or n_failed >= _MOST_PROOFS:
             break
+        # Rounding of u may be as large as this, so no further step shows.
         if not has_grown and gap < np.finfo(np.float64).eps * largest * alpha.sum():
             break
         records[at, 0], records[at, 1], records[at, 2], records[at, 3] = 0.0, steps, gap, computed

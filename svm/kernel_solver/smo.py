@@ -114,13 +114,14 @@ def _find_gain(f, bar, row, diagonal, least, curvature, lanes, most):  # type: i
 def _move(f, t, one, two):  # type: ignore[no-untyped-def]
     """Add t (one − two) to f."""
     for k in range(len(f)):
-        f[k] += t * (np.float64(one[k]) - two[k])
+        f[k] += t * (np.float64(one[k]) - two[k])  # float64 before the difference, which cancels in float32
 
 
 @scalar
 def _set_bars(bar_up, bar_low, g, k, y, upper, alpha):  # type: ignore[no-untyped-def]
     """Note whether variable k is in I_up and in I_low."""
     below, above = alpha < upper, alpha > 0.0
+    # Added to f they take a variable out of an extreme without a branch.
     bar_up[g, k] = 0.0 if (below if y > 0 else above) else np.inf
     bar_low[g, k] = 0.0 if (above if y > 0 else below) else np.inf
 
@@ -246,6 +247,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
         t = min((f[j] - f[i]) / eta, room_i, room_j)
         alpha[i] = alpha[i] + y[i] * t
         alpha[j] = alpha[j] - y[j] * t
+        # To the bound itself: the sum may round to beside it, and who is in I_up and I_low is found by comparison.
         if t == room_i:
             alpha[i] = upper[i] if y[i] > 0 else 0.0
         if t == room_j:

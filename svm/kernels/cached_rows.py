@@ -15,6 +15,7 @@ def add_rows(u, flat, stride, slots, coefs, start, stop):  # type: ignore[no-unt
     """Add coefs[s] times cached row slots[s] to u, columns start..stop, in float64."""
     n = len(slots)
     s = 0
+    # Four rows at a time: u is read and written once for all of them.
     while s + 3 < n:
         a, b, c, d = slots[s] * stride, slots[s + 1] * stride, slots[s + 2] * stride, slots[s + 3] * stride
         w, x, y, z = coefs[s], coefs[s + 1], coefs[s + 2], coefs[s + 3]
@@ -47,6 +48,7 @@ def read_block(flat, stride, slots, positions, out, start, stop):  # type: ignor
 def compact_rows(flat, stride, slots, keep):  # type: ignore[no-untyped-def]
     """Move the kept columns of the rows in `slots` (ascending) to the front of `flat`, one after another."""
     width = len(keep)
+    # In place: slots ascend and rows become shorter, so no row is overwritten before it is read.
     for s in range(len(slots)):
         source, target = slots[s] * stride, s * width
         for k in range(width):

@@ -49,6 +49,7 @@ DualTerms: TypeAlias = tuple[FloatVector, FloatVector, FloatVector, FloatVector,
 # Sums may be taken in any order and products fused into them, which SIMD needs; infinities and NaN keep their meaning.
 _any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contract"})
 
+# Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ONE = np.uint64(1)
 _HALF_WORD = np.uint64(32)
 #: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are asked for.
@@ -162,6 +163,7 @@ def cd_pass(
     ends in `values`. In one cache line, and asked for some visits ahead like the entries of the row, they cost one
     miss in place of eight, which is what a visit of a short row mostly consists of.
     """
+    # Fisher and Yates; the upper half of a word times a range, shifted down, is a draw below it without a division.
     for place in range(n_active):
         other = place + (((draw(key, place) >> _HALF_WORD) * (n_active - place)) >> _HALF_WORD)
         active[place], active[other] = active[other], active[place]
@@ -195,6 +197,7 @@ def cd_pass(
             violation, outwards = abs(up if old > 0.0 else down), -1.0
         if outwards > threshold:
             n_active -= _ONE
+            # The last active row takes this place and is visited next; eliminated ones are kept behind.
             active[position] = active[n_active]
             active[n_active] = np.uint32(row)
             continue
