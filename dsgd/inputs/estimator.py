@@ -271,7 +271,7 @@ class AbstractClusterEstimator(BaseEstimator):
             yield self._simulated(X, check, expected, spread)
             return
         from dsgd.runtime import client_for
-        from dsgd.runtime.versions import check_versions
+        from dsgd.runtime.gang.versions import check_versions
 
         if is_distributed(X):
             # Before worker processes are started for it.

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from dsgd.local.base import AbstractLocalOptimizer, AbstractRows, AbstractState, Steps, new_counters
+from dsgd.local.base import AbstractLocalOptimizer, AbstractRows, AbstractState, Evaluation, Steps, new_counters
 from dsgd.local.dual import Dual
-from dsgd.local.evaluate import Evaluation, evaluate
+from dsgd.local.evaluate import evaluate
 from dsgd.local.ingest import ShardBuilder, concat_blocks, make_shard
 from dsgd.local.objective import Objective, n_params, pack, unpack
 from dsgd.local.rules import LARS, AbstractRule, Adagrad, Adam, Momentum, steps_of

@@ -10,17 +10,15 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Generic, Self, TypeVar, overload
+from typing import Generic, Self, TypeVar, overload
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from dsgd.kernels import sgd as kernels
 from dsgd.types import AnyArray, FloatVector
 
-if TYPE_CHECKING:
-    from dsgd.local.evaluate import Evaluation
-
-__all__ = ["AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Steps", "new_counters"]
+__all__ = ["AbstractLocalOptimizer", "AbstractRows", "AbstractState", "Evaluation", "Steps", "new_counters"]
 
 
 class AbstractRows(ABC):
@@ -175,6 +173,60 @@ class Steps:
 
 RowsT = TypeVar("RowsT", bound=AbstractRows)
 StateT = TypeVar("StateT", bound=AbstractState)
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Sums over rows; those of several ranks add up entry by entry.
+
+    Parameters
+    ----------
+    loss_sum : float
+        Loss, times row weight, times class weight, summed over outputs.
+    weight_sum : float
+        Row weight.
+    n_rows : float
+        Rows, counted as often as they are visited.
+    n_correct : float
+        Row weight of the rows classified correctly; without meaning for regression.
+    sq_error_sum, y_sum, y2_sum : float
+        Squared error, target and squared target, each times row weight; without meaning for several outputs.
+    """
+
+    loss_sum: float = 0.0
+    weight_sum: float = 0.0
+    n_rows: float = 0.0
+    n_correct: float = 0.0
+    sq_error_sum: float = 0.0
+    y_sum: float = 0.0
+    y2_sum: float = 0.0
+
+    def as_vector(self) -> FloatVector:
+        """Return the sums as a float64 vector of seven, to reduce over ranks."""
+        return np.array(list(vars(self).values()), np.float64)
+
+    @classmethod
+    def from_vector(cls, sums: ArrayLike) -> Evaluation:
+        """Return the evaluation whose `as_vector` is `sums`."""
+        return cls(*(float(value) for value in np.asarray(sums)))
+
+    @property
+    def mean_loss(self) -> float:
+        """Loss per unit of row weight; NaN without rows."""
+        return self.loss_sum / self.weight_sum if self.weight_sum else float("nan")
+
+    @property
+    def accuracy(self) -> float:
+        """Share of the row weight classified correctly; NaN without rows."""
+        return self.n_correct / self.weight_sum if self.weight_sum else float("nan")
+
+    @property
+    def r2(self) -> float:
+        """Coefficient of determination, ``1 - sum (y - p)^2 / sum (y - mean y)^2``; NaN where it has no meaning."""
+        if not self.weight_sum:
+            return float("nan")
+        spread = self.y2_sum - self.y_sum**2 / self.weight_sum
+        return 1.0 - self.sq_error_sum / spread if spread > 0.0 else float("nan")
 
 
 class AbstractLocalOptimizer(ABC, Generic[RowsT, StateT]):

@@ -15,8 +15,8 @@ from dsgd.kernels import sgd as kernels
 from dsgd.kernels.losses import LOSSES
 from dsgd.kernels.penalties import add_penalties
 from dsgd.kernels.schedules import SCHEDULES, learning_rate, optimal_t0, relative_sums
-from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Steps, new_counters
-from dsgd.local.evaluate import Evaluation, evaluate
+from dsgd.local.base import AbstractLocalOptimizer, AbstractState, Evaluation, Steps, new_counters
+from dsgd.local.evaluate import evaluate
 from dsgd.local.objective import Objective, n_params
 from dsgd.local.order import arrange, epoch_order
 from dsgd.local.rules import DEFAULT_BATCH, AbstractRule, RuleState, steps_of

@@ -23,7 +23,8 @@ from dsgd.errors import (
     InvalidParameterError,
     VersionMismatchError,
 )
-from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster, versions
+from dsgd.runtime import client_for, client_of, close_own_cluster, connect_client, run_on_cluster
+from dsgd.runtime.gang import versions
 from dsgd.runtime.progress import Publisher
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, put_blocks, start_cluster, wait_until
 

@@ -21,10 +21,10 @@ from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
 from dsgd.runtime.gang.session import Session
+from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.versions import check_versions
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Pack, run_member
 from dsgd.runtime.worker.timers import servers_here, slow_timers
 from dsgd.runtime.worker.wires import WireOptions

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from dsgd.runtime.gang.versions import code_allowed
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
-from dsgd.runtime.versions import code_allowed
 from dsgd.runtime.worker.plugin import GangWorkerPlugin
 
 if TYPE_CHECKING:

@@ -1,0 +1,98 @@
+"""Before a job begins: whether the cluster has the same versions, and runs code of its clients."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
+
+from dsgd.errors import ClusterError, VersionMismatchError
+from dsgd.runtime.versions import local_versions
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+__all__ = ["check_versions", "code_allowed"]
+
+# Calls of Dask that a job is started with; a cluster may block some for its clients.
+_NEEDED: Final = {
+    "Scheduler": "run_function, register_scheduler_plugin and register_worker_plugin",
+    "Worker": "plugin-add",
+}
+# How distributed (core.py) says so.
+_BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
+
+
+def check_versions(client: Client) -> None:
+    """Compare the versions on the scheduler and on all workers with those of this process.
+
+    Raises
+    ------
+    VersionMismatchError
+        Some process has no dsgd, or another version of dsgd, Python or numpy; names all of them.
+    ClusterError
+        The cluster takes no code from clients.
+    """
+    probe = _make_probe()
+    wanted = local_versions()
+    with code_allowed():
+        problems = [*_problems("scheduler", client.run_on_scheduler(probe), wanted)]
+        answers = client.run(probe, on_error="return")
+    for address, found in answers.items():
+        # A worker that just left answers with an error, and is missed later if it is needed; so does one that is not
+        # to be asked, which may take the plugin all the same.
+        if isinstance(found, Mapping):
+            problems += _problems(f"worker {address}", found, wanted)
+    if problems:
+        mine = ", ".join(f"{name} {number}" for name, number in wanted.items())
+        raise VersionMismatchError(
+            f"this client has {mine}, but " + "; ".join(problems) + ". Install the same versions everywhere."
+        )
+
+
+@contextmanager
+def code_allowed() -> Iterator[None]:
+    """Say what a cluster must allow, where Dask's own calls are refused.
+
+    Raises
+    ------
+    ClusterError
+        The scheduler or a worker blocks a call that a job is started with.
+    """
+    try:
+        yield
+    except Exception as error:
+        # Not always the ValueError it was: on its way from a worker over the scheduler it loses its type.
+        blocked = _BLOCKED.search(str(error))
+        if blocked is None:
+            raise
+        where = blocked["where"] if blocked["where"] in _NEEDED else "Worker"
+        raise ClusterError(
+            f"the {where.lower()} blocks {blocked['call']!r} for its clients, but a job needs it: ranks find each "
+            "other through a plugin of the scheduler and of each worker. The administrator of the cluster must remove "
+            f"{_NEEDED[where]} from distributed.{where.lower()}.blocked-handlers. Without a cluster, "
+            "client=None trains on threads of this process."
+        ) from error
+
+
+def _problems(where: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -> list[str]:
+    if "error" in found:
+        return [f"{where} cannot import dsgd ({found['error']})"]
+    other = [f"{name} {found.get(name)}" for name, number in wanted.items() if found.get(name) != number]
+    return [f"{where} has {', '.join(other)}"] if other else []
+
+
+def _make_probe() -> Callable[[], dict[str, str]]:
+    # A function defined inside another one is pickled by value, so it also arrives where dsgd is not installed.
+    def probe() -> dict[str, str]:
+        import importlib
+
+        try:
+            importlib.import_module("dsgd.runtime.worker.member")
+            found: dict[str, str] = importlib.import_module("dsgd.runtime.versions").local_versions()
+        except Exception as error:
+            return {"error": f"{type(error).__name__}: {error}"}
+        return found
+
+    return probe
