@@ -32,13 +32,13 @@ _TRAINING: Final = "Training"
 
 _Files: TypeAlias = Annotated[list[str], options.DATA]
 _Model: TypeAlias = Annotated[
-    Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")
+    Path, typer.Option("--model", "-m", help="Where to write the model; an existing file is replaced.")
 ]
 _Sync: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
-        "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+        help="How often ranks average their models: every N samples (larger means less often), auto, epoch, one-shot, "
+        "or minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
         "package.module:Name of a strategy of your own.",
         rich_help_panel=_TRAINING,
     ),
@@ -46,7 +46,7 @@ _Sync: TypeAlias = Annotated[
 _Compress: TypeAlias = Annotated[
     str | None,
     typer.Option(
-        help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
+        help="Compression of what ranks exchange: auto (lossless), or a compressor, as topk:0.01, qsgd:7, "
         "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them.",
         rich_help_panel=_TRAINING,
     ),
@@ -66,7 +66,7 @@ _Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of the row order.", ri
 _Transport: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
+        help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
         "gloo, mpi or ucx.",
         rich_help_panel=options.PLACE,
     ),
@@ -74,7 +74,7 @@ _Transport: TypeAlias = Annotated[
 _OnFailure: TypeAlias = Annotated[
     str,
     typer.Option(
-        help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left.",
+        help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left.",
         rich_help_panel=options.PLACE,
     ),
 ]
@@ -84,12 +84,12 @@ _Checkpoint: TypeAlias = Annotated[
 ]
 _ResumeFrom: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Folder or URL of checkpoints to go on from.", rich_help_panel=_TRAINING),
+    typer.Option(help="Folder or URL of checkpoints to continue from.", rich_help_panel=_TRAINING),
 ]
 _OutOfCore: TypeAlias = Annotated[
     bool,
     typer.Option(
-        "--out-of-core", help="Keep rows on disk: for more than fit into memory.", rich_help_panel=options.PLACE
+        "--out-of-core", help="Keep rows on disk, for data larger than memory.", rich_help_panel=options.PLACE
     ),
 ]
 _Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]

@@ -31,7 +31,7 @@ def info(
     scheduler: Annotated[str | None, typer.Option(help="Describe the cluster at this address too.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print versions, threads, memory, the cluster and cache folders: what to put into a bug report."""
+    """Print versions, threads, memory, the cluster and cache folders, as for a bug report."""
     facts = collect(scheduler)
     if as_json:
         typer.echo(json.dumps(facts))

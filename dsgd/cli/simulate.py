@@ -38,7 +38,7 @@ def simulate(
         typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
     ] = None,
     stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
-    task: Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")] = "auto",
+    task: Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")] = "auto",
     loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...")] = None,
     sync: Annotated[str, typer.Option(help="How often ranks average their models; as in dsgd fit.")] = "1024",
     max_iter: Annotated[int, typer.Option(min=1, help="Epochs.")] = 5,

@@ -40,11 +40,10 @@ def collectives(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """What does a sum over all ranks take? Time every algorithm by length and ranks, and hold it against the model.
+    """How long does a sum over all ranks take? Time every algorithm, and compare with the cost model.
 
     In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them. Every sum
-    becomes a row in OUT/rows.jsonl; a study that was stopped goes on where it was when the same command is given again.
-    OUT/report.html needs no network.
+    becomes a row in OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is self-contained.
     """
     from dsgd.study import check_extras
     from dsgd.study.collectives import CollectiveStudy, demo_collective_study, run_collective_study

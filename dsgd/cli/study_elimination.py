@@ -80,9 +80,9 @@ def elimination(
 ) -> None:
     """What does leaving samples out save? Run every preset of elimination and recompute what has been claimed of it.
 
-    Every run becomes one row in OUT/rows.jsonl as soon as it is finished: a study that was stopped goes on where it was
-    when the same command is given again. Real sets that are not on this machine are left out with a line that says so.
-    OUT/report.html needs no network.
+    Every run becomes one row in OUT/rows.jsonl as soon as it is finished. The same command resumes an interrupted
+    study. Real sets that are not on this machine are left out with a line that says so. OUT/report.html is
+    self-contained.
     """
     from dsgd.study import check_extras
     from dsgd.study.elimination import find_problems, run_elimination_study

@@ -69,8 +69,8 @@ def msf(
 ) -> None:
     """How often must ranks synchronise? Sweep the period and recompute the claims of arXiv 1905.01219.
 
-    Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished: a
-    study that was stopped goes on where it was when the same command is given again. OUT/report.html needs no network.
+    Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished. The
+    same command resumes an interrupted study. OUT/report.html is self-contained.
     """
     from dsgd.study import check_extras, run_study
 

@@ -33,7 +33,7 @@ GRID: Final = "The grid"
 MODEL: Final = "The model"
 PLACE: Final = "Where ranks run"
 Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Repeat runs whose rows are in the folder already.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
 Dataset: TypeAlias = Annotated[
     list[str] | None,
@@ -57,7 +57,7 @@ Simulated: TypeAlias = Annotated[
 ]
 OnNetwork: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=PLACE),
+    typer.Option(help="Simulated ranks only: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=PLACE),
 ]
 OnScheduler: TypeAlias = Annotated[
     str | None,

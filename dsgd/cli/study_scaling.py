@@ -59,7 +59,7 @@ def scaling(
     ] = "10GbE",
     as_json: options.AsJson = False,
 ) -> None:
-    """How far does synchronous SGD scale? Published speed-ups beside predictions from the balance equations.
+    """How far does synchronous SGD scale? Compare published speed-ups with predictions from the balance equations.
 
     For each published point: what data parallel training alone would reach, what the best sharing of each layer could,
     and under which assumptions. Nothing is trained; it takes seconds. With --model the same is said of another network.

@@ -42,11 +42,11 @@ _Compress: TypeAlias = Annotated[
 ]
 _Stragglers: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
+    typer.Option(help="Simulated ranks only: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
 ]
 _Schedule: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="constant, or another for the strategies that do not talk by post.", rich_help_panel=MODEL),
+    typer.Option(help="constant, or another one for strategies that are not asynchronous.", rich_help_panel=MODEL),
 ]
 _Target: TypeAlias = Annotated[
     float | None,
@@ -80,11 +80,10 @@ def strategies(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """How should ranks talk? Train with every strategy; seconds and bytes to a target and accuracy, beside each other.
+    """Which strategy is best? Train with all of them; compare seconds and bytes to a target, and accuracy.
 
     The target is the final training objective of the sequential run, and a little. Every run becomes a row in
-    OUT/rows.jsonl: a study that was stopped goes on where it was when the same command is given again.
-    OUT/report.html needs no network.
+    OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is self-contained.
     """
     from dsgd.study import DataSource, check_extras
     from dsgd.study.strategies import StrategyStudy, demo_strategy_study, run_strategy_study

@@ -63,11 +63,10 @@ def tuning(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """How good is the period that training chooses? Seconds to a target of every rule, over those of the best period.
+    """How good are automatic periods? Seconds to a target for every rule, relative to the best fixed period.
 
-    The best period is found by trying all of them, on two worker processes. Every run becomes a row in OUT/rows.jsonl:
-    a study that was stopped goes on where it was when the same command is given again. OUT/report.html needs no
-    network.
+    The best period is found by trying all of them, on two worker processes. Every run becomes a row in OUT/rows.jsonl.
+    The same command resumes an interrupted study. OUT/report.html is self-contained.
     """
     from dsgd.report import check_extras
     from dsgd.study import DataSource

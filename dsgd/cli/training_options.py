@@ -29,7 +29,7 @@ DATA: Final = typer.Option(
     "--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
-Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")]
+Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
 Loss: TypeAlias = Annotated[
     str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=MODEL)
 ]

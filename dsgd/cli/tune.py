@@ -39,14 +39,14 @@ _Budget: TypeAlias = Annotated[
     float, typer.Option(help="Seconds until the answer, all included.", rich_help_panel=_SEARCH)
 ]
 _Margin: TypeAlias = Annotated[
-    float, typer.Option(help="The target is the best score reached, less this.", rich_help_panel=_SEARCH)
+    float, typer.Option(help="The target is the best score reached minus this.", rich_help_panel=_SEARCH)
 ]
 _Strategy: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
         "--strategy",
         "-s",
-        help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
+        help="Strategies to try, as in dsgd fit --sync; repeat for several. Periods and batches are searched; "
         "local and minibatch by default.",
         rich_help_panel=_SEARCH,
     ),
@@ -54,8 +54,7 @@ _Strategy: TypeAlias = Annotated[
 _Compress: TypeAlias = Annotated[
     list[str] | None,
     typer.Option(
-        help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always "
-        "tried.",
+        help="Compressors to try, as in dsgd fit --compress; repeat for several. Whole vectors are always tried.",
         rich_help_panel=_SEARCH,
     ),
 ]
@@ -63,7 +62,7 @@ _Seed: TypeAlias = Annotated[
     int, typer.Option(help="Seed of rows held out, and of their order.", rich_help_panel=_SEARCH)
 ]
 _Transport: TypeAlias = Annotated[
-    str, typer.Option(help="What ranks on a cluster talk over, as in dsgd fit.", rich_help_panel=options.PLACE)
+    str, typer.Option(help="Transport between ranks on a cluster, as in dsgd fit.", rich_help_panel=options.PLACE)
 ]
 _Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
@@ -92,7 +91,7 @@ def tune(
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
-    """How should this model be trained here? Try periods, strategies and step sizes for a minute; print the best.
+    """Find the period, strategy and step size that train a model fastest here, and print them; takes a minute.
 
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
     by successive halving, scored on rows held out. What is printed can be pasted.
