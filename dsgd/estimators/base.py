@@ -16,8 +16,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
+from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
+from sklearn.utils import assert_all_finite, check_random_state
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
@@ -29,7 +30,7 @@ from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import check_summaries, nbytes_of, summarise
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
-from dsgd.inputs.partition import pack_for_threads
+from dsgd.inputs.partition import pack_for_threads, read_rows
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, describe
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -241,13 +242,18 @@ class AbstractSGD(AbstractLinearEstimator):
     def _train_in_process(
         self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
     ) -> tuple[GangResult, bool]:
+        # The pass that hashes rows shows whether they are finite; those of tables have columns to be named.
+        is_read = self.shuffle and not self.out_of_core and (isinstance(X, np.ndarray) or issparse(X))
         with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, first=first)
-            it.nbytes = nbytes_of(block[0])
+            block = self._check_rows(X, y, sample_weight, first=first, finite=not is_read)
+            it.nbytes = 0 if is_read else nbytes_of(block[0])
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # Who says how ranks are to talk gets them all.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if max_iter else block[0].shape[0], least_rows)
+        known = read_rows(block[0], n_ranks) if is_read else None
+        if is_read and (known is None or not known.are_finite):
+            assert_all_finite(block[0], estimator_name=type(self).__name__, input_name="X")
         held_out = None
         if self.early_stopping and not max_iter and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
@@ -257,8 +263,7 @@ class AbstractSGD(AbstractLinearEstimator):
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
         packer = replace(packer, held_out=held_out)
-        by_index = not self.out_of_core
-        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None, by_index=by_index)
+        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None, known=known)
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
         )
@@ -304,7 +309,8 @@ class AbstractSGD(AbstractLinearEstimator):
     ) -> tuple[Packer, TrainJob]:
         """Return what packs the rows and what trains on them."""
         check_summaries(summaries)
-        self._learn_targets(summaries, first=first)
+        with stage("encode"):
+            self._learn_targets(summaries, first=first)
         objective = self._objective(summaries)
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
         dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
@@ -432,8 +438,10 @@ class AbstractSGD(AbstractLinearEstimator):
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _check_rows(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
-        """Validate arrays of this process; return (X, y, sample_weight)."""
+    def _check_rows(
+        self, X: Any, y: Any, sample_weight: Any, *, first: bool, finite: bool = True
+    ) -> tuple[Any, Any, Any]:
+        """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
         X, y = validated(
             self,
             X,
@@ -442,6 +450,7 @@ class AbstractSGD(AbstractLinearEstimator):
             dtype=[np.float64, np.float32],
             order="C",
             y_numeric=not self._is_classification,
+            ensure_all_finite=finite,
             reset=first,
         )
         return X, y, check_sample_weight(in_memory(sample_weight), X)

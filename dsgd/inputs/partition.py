@@ -13,7 +13,8 @@ in its blocks in the order of the array: a block is read from one end of a part 
 all ranks lie beside each other in it, so of an array in a file little is in memory at a time.
 
 Cost: a pass over the array and a sort of 8 bytes a row; 8 bytes a row after, and a copy of the rows of a block while it
-is sent. Threads of this process copy rows once, each its own, from where they lie to where they are trained.
+is sent. Rows that threads of this process train on are read once for their hashes, which also shows whether they are
+finite, and copied once, each by its own thread, from where they lie to where they are trained.
 
 Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3 ("randomly partition the examples"); the hash is ours.
 """
@@ -38,7 +39,7 @@ from dsgd.runtime.pools import count_cores
 from dsgd.stages import carried, stage
 from dsgd.types import FloatVector, IntVector
 
-__all__ = ["Partition", "pack_for_threads", "partition_rows"]
+__all__ = ["KnownRows", "Partition", "pack_for_threads", "partition_rows", "read_rows"]
 
 Packed = TypeVar("Packed")
 
@@ -147,7 +148,7 @@ def pack_for_threads(
     pack: Callable[[Sequence[Block], int], Packed],
     *,
     seed: int | None,
-    by_index: bool = False,
+    known: KnownRows | None = None,
 ) -> list[Packed]:
     """Return the data of ranks that are threads of this process; each packs its own.
 
@@ -161,45 +162,91 @@ def pack_for_threads(
         Called as ``pack(blocks, rank)``, in a thread of its own; packs the blocks of a rank.
     seed : int or None
         See `partition_rows`.
-    by_index : bool, default False
-        Whether `pack` also takes a `dsgd.local.blocks.Selection` in the place of X, so that rows are copied once.
+    known : KnownRows or None, default None
+        The rows, where kernels can read them as they are; then `pack` gets a `dsgd.local.blocks.Selection` in the place
+        of X, and copies them once.
 
     Returns
     -------
     list, length n_ranks
         What `pack` has returned for each rank.
     """
+    X, y, weights = rows
     if n_ranks == 1:
         with stage("pack"):
-            return [pack([partition_rows(rows[0], rows[2], 1).block(rows, 0)], 0)]
+            return [pack([(X if known is None else known.selected(None), y, weights)], 0)]
     with stage("pack"), ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
-        whole = readable(rows[0]) if by_index and seed is not None else None
-        prints = None if whole is None else _fingerprints(whole, n_ranks, threads)
-        partition = partition_rows(rows[0], rows[2], n_ranks, seed=seed, prints=prints)
+        partition = partition_rows(X, weights, n_ranks, seed=seed, prints=None if known is None else known.prints)
 
         def share(rank: int) -> Packed:
-            if whole is None or prints is None:
+            if known is None or partition.order is None:
                 return pack([partition.block(rows, rank)], rank)
-            mine = np.asarray(partition.rows(rank))
-            chosen = Selection(whole, mine, prints, int(rows[0].shape[1]))
-            y, weights = (None if column is None else column[mine] for column in rows[1:])
-            return pack([(chosen, y, weights)], rank)
+            mine = partition.order[slice(*partition.stops[rank : rank + 2])]
+            targets, own_weights = (None if column is None else column[mine] for column in (y, weights))
+            return pack([(known.selected(mine), targets, own_weights)], rank)
 
         packing = [threads.submit(carried(share, leads=rank == 0), rank) for rank in range(n_ranks)]
         return [packed.result() for packed in packing]
 
 
-def _fingerprints(whole: Piece, n_parts: int, threads: ThreadPoolExecutor) -> Words:
-    """Return the fingerprints of all rows, a part of them in each thread."""
-    prints = np.zeros(whole.n_rows, np.uint64)
+@dataclass(frozen=True)
+class KnownRows:
+    """All rows of an array, as kernels read them, and what one pass over them has shown; made by `read_rows`.
 
-    def add(part: int) -> None:
-        start, stop = split(whole.n_rows, n_parts, part)
-        whole.part(start, stop).add_fingerprints(prints[start:stop])
+    Parameters
+    ----------
+    piece : DensePiece or SparsePiece
+        The rows.
+    n_features : int
+        Columns.
+    prints : array of uint64, shape (n_rows,)
+        Their fingerprints.
+    are_finite : bool
+        Whether all values are finite.
+    """
 
-    with stage("hash", whole.nbytes):
-        list(threads.map(add, range(n_parts)))
-    return prints
+    piece: Piece
+    n_features: int
+    prints: Words
+    are_finite: bool
+
+    def selected(self, index: IntVector | None) -> Selection:
+        """Return some of the rows by their numbers, ascending, or all."""
+        return Selection(self.piece, index, self.prints, self.n_features)
+
+
+def read_rows(X: Any, n_threads: int) -> KnownRows | None:
+    """Read rows once, a part of them in each thread, and return what there is to know before they are packed.
+
+    Parameters
+    ----------
+    X : array or CSR matrix, shape (n_rows, n_features)
+        The rows.
+    n_threads : int
+        How many threads read.
+
+    Returns
+    -------
+    KnownRows or None
+        None where rows must be converted first.
+    """
+    with stage("hash") as it:
+        whole = readable(X)
+        if whole is None:
+            return None
+        prints = np.zeros(whole.n_rows, np.uint64)
+        it.nbytes = whole.nbytes
+
+        def read(part: int) -> bool:
+            start, stop = split(whole.n_rows, n_threads, part)
+            return whole.part(start, stop).add_fingerprints(prints[start:stop])
+
+        if n_threads == 1:
+            finite = [read(0)]
+        else:
+            with ThreadPoolExecutor(min(n_threads, count_cores())) as threads:
+                finite = list(threads.map(read, range(n_threads)))
+    return KnownRows(whole, int(X.shape[1]), prints, all(finite))
 
 
 def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import scipy.sparse
 from numpy.typing import ArrayLike, DTypeLike
 
 from dsgd.errors import InvalidDataError, PartitionMismatchError
-from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse
+from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse, place_wide
 from dsgd.local.order import Words, word_type
 from dsgd.local.shard import Shard
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntVector, PointerVector
@@ -30,6 +30,8 @@ __all__ = [
 
 #: Rows that need a conversion are converted in pieces of this many bytes, so that no second copy of the data exists.
 _PIECE_BYTES = 1 << 20
+#: Rows of so many bytes at least are written past the caches, where all together are more than caches hold.
+_WIDE_BYTES, _MANY_BYTES = 512, 1 << 25
 
 
 @dataclass(frozen=True)
@@ -70,13 +72,17 @@ class DensePiece:
         """Return the rows as kernels read them: contiguous, of the right type, writable."""
         return self.X if self.fits_directly else np.array(self.X, self.dtype, order="C", copy=True)
 
-    def add_fingerprints(self, out: Words) -> None:
-        """Add the fingerprint of each row to `out`."""
-        fingerprint_dense(self.rows().view(word_type(self.dtype)), out)
+    def add_fingerprints(self, out: Words) -> bool:
+        """Add the fingerprint of each row to `out`; return whether all values are finite."""
+        return bool(fingerprint_dense(self.rows().view(word_type(self.dtype)), out))
 
     def place(self, rows: IntVector, places: IntVector, values: FloatMatrix) -> None:
         """Copy row ``rows[v]`` to row ``places[v]`` of `values`, for every visit v."""
-        place_dense(self.rows(), rows, places, values)
+        row_bytes = values.itemsize * values.shape[1]
+        if row_bytes >= _WIDE_BYTES and row_bytes % 8 == 0 and values.nbytes >= _MANY_BYTES:
+            place_wide(self.rows().view(np.uint64), rows, places, values.view(np.uint64))
+        else:
+            place_dense(self.rows(), rows, places, values)
 
 
 @dataclass(frozen=True)
@@ -115,9 +121,10 @@ class SparsePiece:
         """Return the entries of each row, shape (n_rows,)."""
         return np.diff(self.indptr).astype(np.int64)
 
-    def add_fingerprints(self, out: Words) -> None:
-        """Add the fingerprint of each row to `out`."""
-        fingerprint_sparse(self.values.view(word_type(self.values.dtype)), self.indices, self.indptr, out)
+    def add_fingerprints(self, out: Words) -> bool:
+        """Add the fingerprint of each row to `out`; return whether all values are finite."""
+        bits = self.values.view(word_type(self.values.dtype))
+        return bool(fingerprint_sparse(bits, self.indices, self.indptr, out))
 
     def place(
         self,
@@ -136,14 +143,14 @@ Piece: TypeAlias = DensePiece | SparsePiece
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a piece, by their numbers, which are ascending: read where they lie, and copied once.
+    """Some rows of a piece, whose fingerprints are known: read where they lie, and copied once.
 
     Parameters
     ----------
     piece : DensePiece or SparsePiece
         All rows, which kernels can read as they are.
-    index : array of int64, shape (n_rows,)
-        Which of them are meant.
+    index : array of int64, shape (n_rows,), or None
+        The numbers of those that are meant, ascending; None means all.
     prints : array of uint64
         Fingerprints of all rows of the piece.
     n_features : int
@@ -151,14 +158,14 @@ class Selection:
     """
 
     piece: Piece
-    index: IntVector
+    index: IntVector | None
     prints: Words
     n_features: int
 
     @property
     def n_rows(self) -> int:
         """Rows of the selection."""
-        return int(self.index.shape[0])
+        return self.piece.n_rows if self.index is None else int(self.index.shape[0])
 
     @property
     def nbytes(self) -> int:
@@ -172,14 +179,18 @@ class Selection:
 
     def lengths(self) -> IntVector:
         """Return the entries of each row, shape (n_rows,); nothing for dense rows."""
-        if isinstance(self.piece, DensePiece):
+        if isinstance(self.piece, DensePiece) or self.index is None:
             return self.piece.lengths()
         starts = self.piece.indptr
         return (starts[self.index + 1] - starts[self.index]).astype(np.int64)
 
     def add_fingerprints(self, out: Words) -> None:
         """Add the fingerprint of each row to `out`."""
-        out += self.prints[self.index]
+        out += self.prints if self.index is None else self.prints[self.index]
+
+    def in_piece(self, rows: IntVector) -> IntVector:
+        """Return the numbers that rows of the selection have in the piece."""
+        return rows if self.index is None else self.index[rows]
 
 
 def cut(X: Any, dtype: np.dtype[Any], *, sparse: bool) -> Iterator[Piece | Selection]:

@@ -449,3 +449,17 @@ def test_many_classes_are_no_regression() -> None:
         SGDClassifier(max_iter=2, tol=None).fit(X, y)
     with pytest.warns(UserWarning, match="unique classes"):
         SGDClassifier(max_iter=2, tol=None).fit(X[:40], np.r_[y[:30], y[:10]])
+
+
+@pytest.mark.parametrize("form", [np.asarray, np.asfortranarray, sp.csr_matrix, sp.coo_matrix])
+@pytest.mark.parametrize("options", [{}, {"n_jobs": 2, "sync": 64}, {"shuffle": False}, {"out_of_core": True}])
+@pytest.mark.parametrize("value", [np.nan, np.inf])
+def test_rows_that_are_not_finite_are_refused_in_the_words_of_scikit_learn(form, options, value):
+    """Whichever pass finds it, the error is the one that scikit-learn's estimator raises."""
+    X, y = np.random.default_rng(0).standard_normal((300, 4)), np.arange(300) % 2
+    X[7, 1] = value
+    with pytest.raises(ValueError, match="contains") as theirs:
+        PlainClassifier().fit(form(X), y)
+    with pytest.raises(ValueError, match="contains") as ours:
+        SGDClassifier(**options).fit(form(X), y)
+    assert str(ours.value) == str(theirs.value)

@@ -11,7 +11,7 @@ from dsgd import SGDClassifier
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import make_block, widen
 from dsgd.inputs.blocks import summarise
-from dsgd.inputs.partition import pack_for_threads, partition_rows
+from dsgd.inputs.partition import pack_for_threads, partition_rows, read_rows
 from dsgd.inputs.sources import to_delayed_blocks
 from dsgd.local import concat_blocks
 from dsgd.sim import SimulatedCluster
@@ -154,10 +154,13 @@ def test_threads_that_copy_rows_by_their_numbers_pack_what_they_are_given(form):
     def pack(blocks, rank):
         return concat_blocks(blocks, n_features=X.shape[1], dtype=np.float64, sparse=form == "sparse", seed=rank)
 
-    by_index, cut = (pack_for_threads((X, y, weights), 3, pack, seed=9, by_index=by) for by in (True, False))
-    for ours, theirs in zip(by_index, cut, strict=True):
-        for name in ("values", "indices", "indptr", "targets", "weights"):
-            assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
+    known = read_rows(X, 2)
+    assert (known is None) == (form in ("of another type", "read-only", "every other column"))
+    for n_ranks in (1, 3):
+        by_index, cut = (pack_for_threads((X, y, weights), n_ranks, pack, seed=9, known=k) for k in (known, None))
+        for ours, theirs in zip(by_index, cut, strict=True):
+            for name in ("values", "indices", "indptr", "targets", "weights"):
+                assert np.array_equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])
@@ -170,3 +173,18 @@ def test_rows_are_finite_or_not_whatever_their_sum_is(value, dtype):
     assert "X contains" in summarise((largest, None, None), classification=False, supervised=False).problem
     pair = np.array([[np.inf, -np.inf]], dtype)
     assert "infinity" in summarise((pair, None, None), classification=False, supervised=False).problem
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("form", [np.asarray, sp.csr_array])
+def test_the_pass_that_hashes_rows_sees_what_is_not_finite(form, dtype):
+    """One value that is no finite number is found wherever it is; the largest, smallest and zero are finite."""
+    limits = np.finfo(dtype)
+    X = np.random.default_rng(0).standard_normal((37, 19)).astype(dtype)
+    X[3, :5] = limits.max, limits.min, limits.tiny, limits.smallest_subnormal, -0.0
+    assert read_rows(form(X), 3).are_finite
+    for value in (np.nan, np.inf, -np.inf):
+        for place in ((0, 0), (36, 18), (20, 7)):
+            broken = X.copy()
+            broken[place] = value
+            assert not read_rows(form(broken), 3).are_finite

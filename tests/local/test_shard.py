@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dsgd.errors import DiskSpaceError, InvalidDataError, PartitionMismatchError
-from dsgd.local import Residency, concat_blocks, make_shard, split
+from dsgd.kernels import place_wide
+from dsgd.local import Residency, blocks, concat_blocks, make_shard, split
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
 from dsgd.local.order import MAX_COPIES, sort_keys
 
@@ -381,3 +382,18 @@ def test_hashes_are_sorted_whatever_they_are(seed, n, kind):
     order, in_order = sort_keys(keys)
     np.testing.assert_array_equal(order, np.argsort(keys, kind="stable"))
     np.testing.assert_array_equal(in_order, np.sort(keys))
+
+
+@pytest.mark.parametrize(("dtype", "width", "is_past"), [("f4", 128, True), ("f4", 129, False), ("f8", 65, True)])
+def test_wide_rows_are_written_past_the_caches_with_the_same_bits(dtype, width, is_past, monkeypatch):
+    """Rows of whole words that are wide and many take the way past the caches, and lie where they would else."""
+    rng = np.random.default_rng(2)
+    X, y = rng.standard_normal((50, width)).astype(dtype), rng.choice([-1.0, 1.0], 50)
+    weights = rng.integers(0, 3, 50)
+    plain = make_shard(X, y, weights, seed=4)
+    taken = []
+    monkeypatch.setattr(blocks, "_MANY_BYTES", 0)
+    monkeypatch.setattr(blocks, "place_wide", lambda *arrays: (taken.append(len(arrays)), place_wide(*arrays)))
+    past = make_shard(X, y, weights, seed=4)
+    assert bool(taken) == is_past
+    assert np.array_equal(past.values.view(np.uint8), plain.values.view(np.uint8))
