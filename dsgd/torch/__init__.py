@@ -16,7 +16,7 @@ from dsgd.torch.classifier import TorchClassifier
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.hooks import compress_hook
 from dsgd.torch.lars import LARS
-from dsgd.torch.launching import launch
+from dsgd.torch.launcher import launch
 from dsgd.torch.measure import measure_node
 from dsgd.torch.passes import Passes
 from dsgd.torch.regressor import TorchRegressor
