@@ -28,7 +28,7 @@ from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
 from dsgd.svm.estimators.platt import draw_folds, fit_sigmoid
 from dsgd.svm.kernel_solver.class_pairs import ClassPairs
-from dsgd.svm.kernel_solver.merging import deal_out
+from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
 from dsgd.svm.kernels.threads import Pool
@@ -299,7 +299,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         rows = rows[np.argsort(codes[rows], kind="stable")]
         coefs = np.empty((len(merged), len(rows)))
         for line, dealt in zip(merged, coefs, strict=True):
-            dealt[:] = deal_out(line, place[owner[rows]], bounds[rows], total[used])
+            dealt[:] = distribute(line, place[owner[rows]], bounds[rows], total[used])
         return coefs, rows
 
     def _takes_small_pairs(self) -> bool:

@@ -10,7 +10,7 @@ from sklearn.base import RegressorMixin
 
 from dsgd.inputs import lazy, notifies_callbacks
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
-from dsgd.svm.kernel_solver.merging import deal_out
+from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed
 from dsgd.types import FloatMatrix, FloatVector, IntVector
 
@@ -61,7 +61,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
             solution = self._solve(Posed(kernel, X, first, dual, pool, self._cache_bytes()), tol, limit)
         self._say(f"{solution.counts.n_iter} steps, gap {solution.gap:.3g}")
         # Equal rows share a coefficient.
-        coefs = deal_out((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
+        coefs = distribute((dual.y * solution.alpha).sum(axis=0), owner, bounds, total)
         support = np.flatnonzero(coefs)
         self._keep_support(X, support)
         self._n_support = np.array([len(support)], dtype=np.int32)

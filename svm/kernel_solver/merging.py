@@ -17,7 +17,7 @@ import scipy.sparse as sp
 from dsgd.local.blocks import fingerprints as row_fingerprints
 from dsgd.types import AnyArray, FloatVector, IntVector
 
-__all__ = ["deal_out", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal"]
+__all__ = ["distribute", "fingerprints", "merge_prints", "merge_rows", "rows_are_equal"]
 
 
 def merge_rows(X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
@@ -69,7 +69,7 @@ def fingerprints(X: Any, target: FloatVector) -> AnyArray:
         return np.array(_mix(row_fingerprints(X) ^ _mix(bits + np.uint64(0x9E3779B97F4A7C15))))
 
 
-def deal_out(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
+def distribute(merged: FloatVector, owner: IntVector, costs: FloatVector, total: FloatVector) -> FloatVector:
     """Return the coefficients of all rows: those of equal rows are filled one after the other, each up to its bound.
 
     Parameters

@@ -16,7 +16,7 @@ from dsgd.svm import SVC
 from dsgd.svm.kernel_solver.block import solve
 from dsgd.svm.kernel_solver.direct import solve_directly
 from dsgd.svm.kernel_solver.elimination import Elimination
-from dsgd.svm.kernel_solver.merging import deal_out, merge_rows
+from dsgd.svm.kernel_solver.merging import distribute, merge_rows
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.smo import solve_block
 from dsgd.svm.kernels import sums
@@ -307,7 +307,7 @@ def test_merged_rows_are_dealt_out_within_bounds(rows):
     np.testing.assert_array_equal(X[first[owner[owner >= 0]]], X[owner >= 0])
     assert len(first) == len(first_s) == len({(row[0], row[1]) for row in rows if row[2]})
     merged = np.where(target[first] > 0, 1, -1) * total * 0.7
-    dealt = deal_out(merged, owner, weights, total)
+    dealt = distribute(merged, owner, weights, total)
     assert (np.abs(dealt) <= weights).all()
     sums = np.bincount(owner[owner >= 0], weights=dealt[owner >= 0], minlength=len(first))
     np.testing.assert_allclose(sums, merged, atol=1e-9)

@@ -16,9 +16,19 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["DTYPES", "PARTITIONS", "DataSource", "StudyData", "deal", "density", "file_names", "load_data", "place"]
+__all__ = [
+    "DTYPES",
+    "PARTITIONS",
+    "DataSource",
+    "StudyData",
+    "assign_rows",
+    "density",
+    "file_names",
+    "load_data",
+    "place",
+]
 
-#: How rows are dealt to ranks: in file order, at random, or by label (every rank sees one class).
+#: How rows are assigned to ranks: in file order, at random, or by label (every rank sees one class).
 PARTITIONS: Final = ("contiguous", "shuffled", "label-skewed")
 #: Precisions of rows and models.
 DTYPES: Final = ("float32", "float64")
@@ -124,7 +134,7 @@ def load_data(source: DataSource, dtype: str) -> StudyData:
     return StudyData(train.name, text, train.X, train.y, test.X, test.y, train.bayes_accuracy)
 
 
-def deal(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:
+def assign_rows(y: AnyArray, ranks: int, partition: str) -> list[AnyArray]:
     """Return the row numbers of each rank.
 
     Parameters
@@ -163,7 +173,7 @@ def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> li
     ranks : int
         How many workers to use.
     partition : {"contiguous", "shuffled", "label-skewed"}
-        How rows are dealt.
+        How rows are assigned.
 
     Returns
     -------
@@ -181,6 +191,6 @@ def place(client: Client, X: Any, y: AnyArray, ranks: int, partition: str) -> li
             f"the study wants {ranks} ranks but the cluster has {len(workers)} workers: start more, or lower --ranks"
         )
     blocks = []
-    for worker, rows in zip(workers, deal(y, ranks, partition), strict=False):
+    for worker, rows in zip(workers, assign_rows(y, ranks, partition), strict=False):
         blocks += client.scatter([(X[rows], y[rows])], workers=[worker], hash=False)
     return blocks

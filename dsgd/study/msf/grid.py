@@ -43,7 +43,7 @@ class Study:
     loss : {"hinge", "squared_hinge", "log_loss"}
         The loss.
     partition : {"contiguous", "shuffled", "label-skewed"}
-        How training rows are dealt to the ranks.
+        How training rows are assigned to the ranks.
     fit_intercept : bool
         Whether an intercept is learnt (the published study has none).
     dtype : {"float32", "float64"}

@@ -78,7 +78,7 @@ class StrategyStudy:
         The constant rate. Where a step goes by the mean of many gradients, or at a share of the rate, it is
         ``ranks - 1`` times as large, at most ten times.
     partition : {"contiguous", "shuffled", "label-skewed"}
-        How training rows are dealt to the ranks.
+        How training rows are assigned to the ranks.
     dtype : {"float32", "float64"}
         Precision of data and model.
     target_excess : float

@@ -11,7 +11,7 @@ import numpy as np
 from dsgd.errors import DsgdError, InvalidDataError
 from dsgd.estimators import SGDClassifier
 from dsgd.sim import SimulatedCluster
-from dsgd.study.frame.data import StudyData, deal, load_data, place
+from dsgd.study.frame.data import StudyData, assign_rows, load_data, place
 from dsgd.study.frame.measure import objective, point, score, spent
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, by_ranks, run_grids
@@ -56,7 +56,7 @@ def _place(client: Client | None, data: StudyData, spec: StrategyRun) -> tuple[A
     """Return what to fit on: blocks on workers, or rows in an order that is cut into those of simulated ranks."""
     if client is not None:
         return place(client, data.X, data.y, spec.ranks, spec.study.partition), None
-    order = np.concatenate(deal(data.y, spec.ranks, spec.study.partition))
+    order = np.concatenate(assign_rows(data.y, spec.ranks, spec.study.partition))
     return data.X[order], data.y[order]
 
 
