@@ -147,7 +147,7 @@ class SimulatedCluster:
                     if number < self.ranks:
                         values[number] = program(gang.rank(Group(transport, algorithm)), data[number], *args)
                         return
-                    assert transport.mailbox is not None  # servers talk by post
+                    assert transport.mailbox is not None  # servers use mailboxes
                     gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked), args)
             finally:
                 # Only now: to close its ends wakes peers, which only the rank whose turn it is may do.

@@ -126,7 +126,7 @@ def measure_costs(
     kinds: dict[str, AbstractStrategy[Any]] = {}
     for given in (LocalSGD(), *strategies):
         strategy = resolve(given)
-        if strategy.n_servers or strategy.talks == "by post":
+        if strategy.n_servers or strategy.talks == "by mailbox":
             raise InvalidParameterError(
                 f"measure_costs(strategies=...) takes strategies whose ranks wait for each other. Got {strategy!r}."
             )

@@ -98,7 +98,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     patience: int = 8
     exchanges: ClassVar[Exchange] = "model"
     weighs: ClassVar[Weighing] = "alike"
-    talks: ClassVar[Talk] = "by post"
+    talks: ClassVar[Talk] = "by mailbox"
     ends_equal: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -1,13 +1,13 @@
 """Asynchronous leader SGD: a server keeps the best model, and workers are pulled towards it.
 
-Problem: in `LeaderSGD` all ranks meet to find out who leads.
+Problem: in `LeaderSGD` all ranks wait for each other to find out which one leads.
 
 Update: after `every` rows of its own steps a worker sends its model and its score, the mean training loss of these
-rows. The server counts the messages of all. Once there are as many as workers, whoever sent them, the model with the
-lowest score among them is the new leader z. Each worker that hears of a new one is pulled to it once,
-``x_p <- x_p + pull (z - x_p)``, but for the one whose model it is: in the source a leader's distance to itself is zero,
-and by post z is its own model of some steps ago, which would only hold it back. The fast ones send more and so lead
-more. What training returns is the mean of all models, weighted by rows.
+rows. The server counts the messages of all workers. Once there are as many as workers, from whichever of them, the
+model with the lowest score among them is the new leader z. Each worker that receives a new leader is pulled towards it
+once, ``x_p <- x_p + pull (z - x_p)``, except the one whose model it is: in the source a leader's distance to itself is
+zero, and here z is its own model of some steps ago, which would only hold it back. Fast workers send more messages and
+so lead more often. Training returns the mean of all models, weighted by rows.
 
 What it returns: as for `LeaderSGD` the minimum of no common objective where the rows of ranks are of different kinds.
 

@@ -37,7 +37,7 @@ __all__ = [
 ]
 
 Exchange = Literal["model", "gradient"]
-Talk = Literal["together", "in pairs", "by post"]
+Talk = Literal["together", "in pairs", "by mailbox"]
 StateT = TypeVar("StateT")
 
 
@@ -68,9 +68,10 @@ class AbstractStrategy(ABC, Generic[StateT]):
         What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
     compressor : AbstractCompressor, "auto" or None
         How what is exchanged travels (`dsgd.sync.compression`); None sends whole vectors.
-    talks : {"together", "in pairs", "by post"}
-        ``"together"``: in collectives alone. ``"in pairs"``: any two ranks may exchange vectors. ``"by post"``: ranks
-        write to each other without waiting, so that nobody waits for the slowest but at the end of an epoch.
+    talks : {"together", "in pairs", "by mailbox"}
+        How ranks exchange. ``"together"``: in collectives only. ``"in pairs"``: any two ranks may exchange vectors.
+        ``"by mailbox"``: ranks send messages without waiting, so that they wait for the slowest only at the end of an
+        epoch.
     weighs : {"rows", "rates", "alike"}
         What ranks count by where models are exchanged. ``"rates"``: by their rows over the sums of their rates
         (`dsgd.sync.weighing`). ``"rows"``: by their rows. ``"alike"``: all alike, and what the steps of a rank have

@@ -119,7 +119,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     exchanges: ClassVar[Exchange] = "model"
     weighs: ClassVar[Weighing] = "alike"
     ends_equal: ClassVar[bool] = False
-    talks: ClassVar[Talk] = "by post"
+    talks: ClassVar[Talk] = "by mailbox"
 
     def __post_init__(self) -> None:
         check_number("OverlapSGP(every=...)", self.every, low=1, integer=True)

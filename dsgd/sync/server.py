@@ -227,9 +227,9 @@ class AbstractServerHandler(ABC):
 
 
 class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):
-    """A strategy whose ranks talk to a server by post."""
+    """A strategy whose ranks exchange with a server through mailboxes."""
 
-    talks = "by post"
+    talks = "by mailbox"
     n_servers = 1
     ends_equal = False
 

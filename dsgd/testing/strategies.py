@@ -53,7 +53,7 @@ def check_strategy(strategy: AbstractStrategy[Any]) -> None:
 def strategy_checks(strategy: AbstractStrategy[Any]) -> list[Check]:
     """Return the checks that apply to a strategy; each takes the strategy and raises `AssertionError`.
 
-    Where the clock decides what is exchanged with whom (``talks="by post"``, periods that are found by time), no two
+    Where the clock decides what is exchanged with whom (``talks="by mailbox"``, periods that are found by time), no two
     runs are alike, so that what compares the bits of two runs is left out.
     """
     checks: list[Check] = [check_is_value, check_says_what_it_does]
@@ -171,7 +171,7 @@ def _fields(record: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _is_by_clock(strategy: AbstractStrategy[Any]) -> bool:
-    return strategy.talks == "by post" or isinstance(strategy, (AbstractAdaptation, AnytimeSGD, Hogwild))
+    return strategy.talks == "by mailbox" or isinstance(strategy, (AbstractAdaptation, AnytimeSGD, Hogwild))
 
 
 def _problem(n_rows: int) -> tuple[AnyArray, AnyArray]:

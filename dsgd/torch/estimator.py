@@ -225,7 +225,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     def _strategy(self) -> AbstractStrategy[Any]:
         """Return the strategy that `sync`, `batch_size` and `compressor` mean together."""
         strategy = strategy_for(self.sync, self.compressor, self.batch_size or DEFAULT_BATCH)
-        if self.passes is not None and self.passes.may_overflow and strategy.talks == "by post":
+        if self.passes is not None and self.passes.may_overflow and strategy.talks == "by mailbox":
             raise IncompatiblePartsError(
                 f"Passes(precision='float16') does not go with sync={strategy!r}: ranks must leave out a step "
                 "together, and these do not wait for each other. Use precision='bfloat16'."

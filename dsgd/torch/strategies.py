@@ -92,7 +92,7 @@ def check_loop(
         Names the strategy, what of it cannot be, and what to do.
     """
     what = f"sync={strategy!r}"
-    if strategy.n_servers or strategy.talks == "by post":
+    if strategy.n_servers or strategy.talks == "by mailbox":
         raise IncompatiblePartsError(
             f"{what} has ranks that do not wait for each other, which needs the rank loop of "
             "dsgd.torch.TorchClassifier. Use a synchronous strategy, such as LocalSGD or EASGD."

@@ -185,7 +185,7 @@ def test_nothing_is_kept_where_nothing_is_remembered(strategy: Strategy) -> None
     assert len(pickle.dumps(slow)) < 4 * n_bytes + 8000
 
 
-@pytest.mark.parametrize("name", [n for n, s in STRATEGIES_BY_NAME.items() if s.talks == "by post"])
+@pytest.mark.parametrize("name", [n for n, s in STRATEGIES_BY_NAME.items() if s.talks == "by mailbox"])
 def test_what_goes_by_post_goes_on(name: str) -> None:
     """Calls with servers, and with models averaged in pairs, end as good a model as one fit, with as many steps."""
     X, y = problem(300)

@@ -29,7 +29,7 @@ from laws.oracles import LINEAR, ORACLES
 ONE_STEP = Momentum(0.0, batch=8)
 OTHERS = [oracle for oracle in ORACLES if oracle != LINEAR]
 #: Those that need no mailboxes.
-MEETING = [m for m in FAMILY if m.strategy.talks != "by post"]
+MEETING = [m for m in FAMILY if m.strategy.talks != "by mailbox"]
 
 
 def steady(strategy: Any) -> Any:

@@ -125,7 +125,7 @@ def test_without_a_sequential_run_there_is_nothing_to_compare() -> None:
 
 
 def test_rates_are_small_where_gradients_are_stale() -> None:
-    """Strategies by post keep the constant rate under any schedule; means of gradients take more of it."""
+    """Asynchronous strategies keep the constant rate under any schedule; means of gradients take more of it."""
     study = replace(STUDY, strategies=None, schedule="optimal", ranks=(16,))
     runs = {run.name: run for run in study.runs("ijcnn1", 400, 200, 16)}
     assert set(runs) == set(STRATEGIES)

@@ -320,7 +320,7 @@ def test_simulated_runs_repeat_to_the_bit(strategy: Any) -> None:
 
 
 def test_who_waits_for_nobody_is_not_slowed_by_stragglers() -> None:
-    """Among stragglers, methods by post take less time than a round that waits for all; without, about as much."""
+    """Among stragglers, asynchronous methods take less time than a round that waits for all; without, about as much."""
     posted = [ASGD(8), StaleSynchronous(8, slack=8), BackupWorkers(8, backups=2)]
     waiting = MinibatchSGD(8 * 8)
     even = {s: simulate(s).ledger.elapsed_s for s in (*posted, waiting)}

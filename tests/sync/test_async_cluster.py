@@ -36,7 +36,7 @@ def fit(client: Client, strategy: Any, **options: Any) -> SGDClassifier:
 
 
 @pytest.mark.parametrize("strategy", [ASGD(16), StaleSynchronous(16), AsyncEASGD(), ADPSGD(), DPSGD()], ids=repr)
-def test_every_rank_of_every_worker_talks_by_post(client: Client, strategy: Any) -> None:
+def test_every_rank_of_every_worker_has_a_mailbox(client: Client, strategy: Any) -> None:
     """Threads of two workers, with a server where there is one, train together and leave nothing behind."""
     clf = fit(client, strategy)
     assert clf.fit_report_["ranks"] == 4

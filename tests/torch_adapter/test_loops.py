@@ -107,7 +107,7 @@ def steady(strategy: Any) -> Any:
     return replace(strategy, rule=FixedPeriod(8)) if isinstance(strategy, AutoSync) else strategy
 
 
-MEETING = [m.strategy for m in FAMILY if m.strategy.talks != "by post"]
+MEETING = [m.strategy for m in FAMILY if m.strategy.talks != "by mailbox"]
 OTHERS: list[AbstractStrategy[Any]] = [
     LocalSGD(8, overlap=True),
     LocalSGD(4, momentum="zero"),

@@ -57,7 +57,7 @@ class Rounds:
     @property
     def can_be_kept(self) -> bool:
         """Whether there is a state to keep between two rounds, and a look at it keeps nobody waiting."""
-        return self._delayed is None and self._job.strategy.talks != "by post"
+        return self._delayed is None and self._job.strategy.talks != "by mailbox"
 
     def close(self) -> None:
         """Let the threads of exchanges end."""

@@ -342,7 +342,7 @@ class _Member:
     def _run_server(self, number: int, ends: _Ends) -> None:
         """Serve the ranks of all members until they are done, in a thread of its own."""
         mail = self._task.mail
-        assert ends.mailboxes is not None  # servers talk by post
+        assert ends.mailboxes is not None  # servers use mailboxes
         assert mail is not None
         assert mail.serve is not None
         try:

@@ -72,7 +72,7 @@ class StrategyStudy:
     loss : {"hinge", "squared_hinge", "log_loss"}
         The loss.
     schedule : str, default "constant"
-        Step sizes. Stale gradients need small ones from the start, so strategies that talk by post take constant ones
+        Step sizes. Stale gradients need small ones from the start, so asynchronous strategies take constant ones
         whatever is said here; where all are to be compared at equal rates, leave it.
     eta0 : float
         The constant rate. Where a step goes by the mean of many gradients, or at a share of the rate, it is
@@ -190,7 +190,7 @@ class StrategyRun(AbstractRun):
     @property
     def schedule(self) -> str:
         """The schedule of this run."""
-        return "constant" if self.strategy.talks == "by post" else self.study.schedule
+        return "constant" if self.strategy.talks == "by mailbox" else self.study.schedule
 
     @property
     def eta0(self) -> float:

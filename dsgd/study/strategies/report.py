@@ -81,7 +81,7 @@ def _doubts(study: StrategyStudy, rows: Sequence[Row]) -> list[str]:
     if len({row["schedule"] for row in rows}) == 1:
         return doubts(rows)
     own = (
-        f"Strategies that talk by post have a constant rate of {study.eta0:g}, the others the {study.schedule} "
+        f"Asynchronous strategies have a constant rate of {study.eta0:g}, the others the {study.schedule} "
         "schedule: between the two kinds curves differ by their rates first."
     )
     return doubts(rows, [own])
