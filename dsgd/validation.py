@@ -9,7 +9,7 @@ from typing import Any
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["check_bool", "check_choice", "check_number"]
+__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number"]
 
 
 def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:
@@ -83,3 +83,11 @@ def check_number(
         raise InvalidParameterError(
             f"{where} must be {noun} in the range {left}{low:g}, {high:g}{right}. Got {value!r}."
         )
+
+
+def check_n_jobs(name: str, n_jobs: Any) -> None:
+    """Raise unless the ``n_jobs`` of the estimator `name` is None, a count, or below zero for cores to leave free."""
+    if n_jobs is not None:
+        check_number(f"{name}(n_jobs=...)", n_jobs, integer=True)
+        if n_jobs == 0:
+            raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")

@@ -8,7 +8,6 @@ from typing import Any, Self
 
 import numpy as np
 import scipy.special
-from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_class_weight
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
@@ -19,8 +18,9 @@ from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
-from dsgd.inputs import BlockSummary, lazy, notifies_callbacks
+from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -37,7 +37,7 @@ def _has_probabilities(model: SGDClassifier) -> bool:
 
 
 @inherit_docs
-class SGDClassifier(ClassifierMixin, AbstractSGD):
+class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
     """Linear classifier (SVM, logistic regression, ...) trained by parallel SGD.
 
     Minimises over w and b::
@@ -327,24 +327,6 @@ class SGDClassifier(ClassifierMixin, AbstractSGD):
             Log-probabilities.
         """
         return np.log(self.predict_proba(X))
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            Share of (weighted) rows that are predicted right.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.accuracy(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same coefficients.

@@ -18,7 +18,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_choice, check_number
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number
 
 __all__ = ["check_any_weight", "check_parameters", "check_sample_weight", "check_whole_fit", "losses_for"]
 
@@ -95,10 +95,7 @@ def check_parameters(estimator: Any) -> None:
     )
     if not isinstance(estimator.average, (bool, np.bool_)):
         check_number(f"{name}(average=...)", estimator.average, low=0, integer=True)
-    if estimator.n_jobs is not None:
-        check_number(f"{name}(n_jobs=...)", estimator.n_jobs, integer=True)
-        if estimator.n_jobs == 0:
-            raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+    check_n_jobs(name, estimator.n_jobs)
     if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
         raise InvalidParameterError(
             f"{name}(alpha=...) must be greater than zero since learning_rate={estimator.learning_rate!r} divides "

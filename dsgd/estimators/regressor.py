@@ -6,15 +6,15 @@ import os
 from collections.abc import Sequence
 from typing import Any, Self
 
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
-from dsgd.inputs import BlockSummary, lazy, notifies_callbacks
+from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.local import AbstractRule, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -24,7 +24,7 @@ __all__ = ["SGDRegressor"]
 
 
 @inherit_docs
-class SGDRegressor(RegressorMixin, AbstractSGD):
+class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
     """Linear regression (least squares, Huber, support vector regression) trained by parallel SGD.
 
     Minimises over w and b::
@@ -210,24 +210,6 @@ class SGDRegressor(RegressorMixin, AbstractSGD):
             check_is_fitted(self)
             return self._apply("predict", X, None, self.coef_.dtype)
         return self._scores(X).ravel()
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R2, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.r2(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same coefficients.

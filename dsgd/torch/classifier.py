@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import scipy.special
 import torch
-from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
-from dsgd.inputs import BlockSummary, lazy
+from dsgd.inputs import BlockSummary
+from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.torch.estimator import AbstractTorchEstimator
@@ -27,7 +27,7 @@ from dsgd.types import AnyArray
 __all__ = ["TorchClassifier"]
 
 
-class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
+class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
     """Classifier whose model is a torch module, trained by parallel SGD.
 
     Parameters have the names that skorch has for them. Ranks are threads of this process (`n_jobs`), the workers of a
@@ -241,26 +241,6 @@ class TorchClassifier(ClassifierMixin, AbstractTorchEstimator):
             check_is_fitted(self)
             return self._apply("predict", X, None, self.classes_.dtype)
         return self.classes_[self.predict_proba(X).argmax(axis=1)]
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y : arrays or dask arrays
-            As for `fit`.
-        sample_weight : array or None
-            Weight of each row.
-
-        Returns
-        -------
-        float
-            Share of (weighted) rows that are predicted right.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.accuracy(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 

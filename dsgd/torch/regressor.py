@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 import torch
-from sklearn.base import RegressorMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
-from dsgd.inputs import BlockSummary, lazy
+from dsgd.inputs import BlockSummary
+from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.torch.estimator import AbstractTorchEstimator
@@ -25,7 +25,7 @@ from dsgd.types import AnyArray
 __all__ = ["TorchRegressor"]
 
 
-class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
+class TorchRegressor(AbstractClusterRegressor, AbstractTorchEstimator):
     """Regressor whose model is a torch module, trained by parallel SGD.
 
     All parameters but these are those of `TorchClassifier`.
@@ -128,26 +128,6 @@ class TorchRegressor(RegressorMixin, AbstractTorchEstimator):
             return self._apply("predict", X, None, np.float32)
         found = self.forward(X)
         return found.ravel() if found.ndim == 2 and found.shape[1] == 1 else found
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R2, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y : arrays or dask arrays
-            As for `fit`.
-        sample_weight : array or None
-            Weight of each row.
-
-        Returns
-        -------
-        float
-            Coefficient of determination.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.r2(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     # -- hooks of the base ---------------------------------------------------------------------------------------
 

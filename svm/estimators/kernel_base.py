@@ -33,7 +33,7 @@ from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, s
 from dsgd.svm.kernels.matrix import KernelMatrix
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_n_jobs, check_number
 
 __all__ = ["AbstractKernelSVM", "fill", "row_dtype"]
 
@@ -160,10 +160,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         check_number(f"{name}(tol=...)", self.tol, low=0, open_low=True)
         check_number(f"{name}(cache_size=...)", self.cache_size, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=-1, integer=True)
-        if self.n_jobs is not None:
-            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
-            if self.n_jobs == 0:
-                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        check_n_jobs(name, self.n_jobs)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
         self._policy()
         self._check_problem()

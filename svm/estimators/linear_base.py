@@ -19,7 +19,7 @@ from sklearn.utils import check_random_state
 from threadpoolctl import ThreadpoolController
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
+from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.estimator import ranks_asked
@@ -30,7 +30,7 @@ from dsgd.svm.linear_solver.problem import LOSSES, LinearSolution
 from dsgd.svm.linear_solver.rows import Team, gather_rows
 from dsgd.svm.linear_solver.solve import SOLVERS
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_bool, check_choice, check_number
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number
 
 __all__ = ["AbstractLinearSVM"]
 
@@ -121,10 +121,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         check_number(f"{name}(intercept_scaling=...)", self.intercept_scaling, low=0, open_low=True)
         check_number(f"{name}(max_iter=...)", self.max_iter, low=0, integer=True)
         check_choice(f"{name}(transport=...)", self.transport, get_args(TransportName))
-        if self.n_jobs is not None:
-            check_number(f"{name}(n_jobs=...)", self.n_jobs, integer=True)
-            if self.n_jobs == 0:
-                raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+        check_n_jobs(name, self.n_jobs)
 
     def _solver(self) -> str:
         """Return the solver that `solver` and `dual` name together."""

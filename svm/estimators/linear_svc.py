@@ -6,14 +6,14 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import ClassifierMixin
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
-from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
+from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.svm.distributed.linear import LinearJob, LinearShare
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
@@ -28,7 +28,7 @@ __all__ = ["LinearSVC"]
 
 
 @inherit_docs
-class LinearSVC(ClassifierMixin, AbstractLinearSVM):
+class LinearSVC(AbstractClusterClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
     Minimises over w, one output per class if there are more than two::
@@ -248,24 +248,6 @@ class LinearSVC(ClassifierMixin, AbstractLinearSVM):
         scores = self.decision_function(X)
         codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
         return self.classes_[codes]
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            Share of (weighted) rows that are predicted right.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.accuracy(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""

@@ -6,12 +6,11 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
-from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
-from dsgd.inputs import Block, BlockSummary, lazy, notifies_callbacks, validated
+from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.validation import check_number
@@ -20,7 +19,7 @@ __all__ = ["LinearSVR"]
 
 
 @inherit_docs
-class LinearSVR(RegressorMixin, AbstractLinearSVM):
+class LinearSVR(AbstractClusterRegressor, AbstractLinearSVM):
     """Linear support vector regression, solved to a certified duality gap.
 
     Minimises over w::
@@ -174,24 +173,6 @@ class LinearSVR(RegressorMixin, AbstractLinearSVM):
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.float64)
         return self._scores(X).ravel()
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R2; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.r2(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)

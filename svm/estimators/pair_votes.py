@@ -8,13 +8,12 @@ from typing import Any
 
 import numpy as np
 from scipy.special import expit
-from sklearn.base import ClassifierMixin
 from sklearn.exceptions import NotFittedError
 from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
-from dsgd.inputs import lazy
+from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
 from dsgd.svm.estimators.platt import couple
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
@@ -28,7 +27,7 @@ def _has_probabilities(model: AbstractPairVotes) -> bool:
     return True
 
 
-class AbstractPairVotes(ClassifierMixin, AbstractKernelMachine):
+class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     """Kernel classifier as it predicts; `dsgd.svm.estimators.one_vs_one.AbstractKernelClassifier` trains it."""
 
     decision_function_shape: str
@@ -191,21 +190,3 @@ class AbstractPairVotes(ClassifierMixin, AbstractKernelMachine):
         if self._is_lazy(X):
             return self._apply("predict_log_proba", X, len(self.classes_), np.float64)
         return np.log(self.predict_proba(X))
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return the accuracy, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            Share of (weighted) rows that are predicted right.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return lazy.accuracy(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))

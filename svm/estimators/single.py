@@ -6,9 +6,9 @@ from abc import abstractmethod
 from typing import Any, Self
 
 import numpy as np
-from sklearn.base import RegressorMixin
 
-from dsgd.inputs import lazy, notifies_callbacks
+from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed
@@ -77,7 +77,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
 
 
-class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
+class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
     """Kernel regression; `SVR` and `NuSVR` are the ones to use.
 
     Parameters
@@ -148,20 +148,3 @@ class AbstractKernelRegressor(RegressorMixin, AbstractSingleSVM):
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.float64)
         return np.asarray(self._sums(X)[:, 0] + self.intercept_[0])
-
-    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
-        """Return R2, a float; on dask input it is computed block by block.
-
-        Parameters
-        ----------
-        X, y, sample_weight
-            As for `fit`.
-
-        Returns
-        -------
-        float
-            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
-        """
-        if self._is_lazy(X):
-            return lazy.r2(self._without_client(), X, y, sample_weight)
-        return float(super().score(X, y, sample_weight))

@@ -112,7 +112,9 @@ class Peers:
             ledger.end_round()
 
     def _say(self, speak: Callable[[Group], Any]) -> Any:
-        assert self._group is not None
+        """Return what the other ranks answer, and note how long that took; nothing where there are none."""
+        if self._group is None:
+            return None
         begin = self._group.ledger.clock()
         answer = speak(self._group)
         self._spoken_s += self._group.ledger.clock() - begin
@@ -120,18 +122,15 @@ class Peers:
 
     def lowest(self, vector: FloatVector) -> None:
         """Replace the entries of a short vector by their minima over ranks."""
-        if self._group is not None:
-            self._say(lambda group: group.allreduce(vector, "min"))
+        self._say(lambda group: group.allreduce(vector, "min"))
 
     def add_up(self, vector: FloatVector) -> None:
         """Replace a vector by its sum over ranks."""
-        if self._group is not None:
-            self._say(lambda group: group.allreduce(vector))
+        self._say(lambda group: group.allreduce(vector))
 
     def agree(self, vector: AnyArray) -> None:
         """Replace a vector by that of rank 0."""
-        if self._group is not None:
-            self._say(lambda group: group.broadcast(vector))
+        self._say(lambda group: group.broadcast(vector))
 
     def all_of(self, vector: AnyArray) -> AnyArray:
         """Return the vectors of all ranks, equally long, as the rows of a matrix."""

@@ -20,9 +20,11 @@ twice per iteration of conjugate gradients, of which its preconditioner leaves a
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
+from typing import Any
 
 from dsgd.svm.linear_solver.cocoa import solve_cocoa
-from dsgd.svm.linear_solver.dual_cd import EARLIEST_JUDGEMENT, solve_dual_cd
+from dsgd.svm.linear_solver.dual_cd import solve_dual_cd
 from dsgd.svm.linear_solver.intercept import solve_free_intercept
 from dsgd.svm.linear_solver.newton import solve_newton
 from dsgd.svm.linear_solver.problem import LinearProblem, LinearSolution
@@ -81,12 +83,7 @@ def solve_linear(
     LinearSolution
         Weights, dual variables and the two values that certify them.
     """
-
-    def solve(
-        penalised: LinearProblem, method: str, goal: float, most: int, origin: LinearSolution | None
-    ) -> LinearSolution:
-        return _solve_penalised(penalised, method, tol=goal, max_iter=most, team=team, seed=seed, start=origin)
-
+    solve = partial(_solve_penalised, team=team, seed=seed)
     if problem.penalizes_intercept:
         return solve(problem, solver, tol, max_iter, start)
     return solve_free_intercept(problem, solver, solve, tol=tol, max_iter=max_iter, team=team)
@@ -95,39 +92,30 @@ def solve_linear(
 def _solve_penalised(
     problem: LinearProblem,
     solver: str,
-    *,
     tol: float,
     max_iter: int,
+    start: LinearSolution | None,
+    *,
     team: Team,
     seed: int,
-    start: LinearSolution | None,
 ) -> LinearSolution:
     """Solve a problem whose intercept is penalised; see `solve_linear`."""
     rows = problem.rows
+    limits: dict[str, Any] = {"tol": tol, "max_iter": max_iter, "team": team}
     if solver == "newton" or (solver == "auto" and problem.is_smooth and rows.n_rows >= rows.width):
-        start = start or _from_sample(problem, tol=tol, max_iter=max_iter, team=team)
-        return solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=start)
+        return solve_newton(problem, **limits, start=start or _from_sample(problem, **limits))
     if solver == "cocoa":
-        return solve_cocoa(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=start)
-    duals = None if start is None else start.duals
+        return solve_cocoa(problem, **limits, seed=seed, start=start)
+    descend = partial(solve_dual_cd, problem, **limits, seed=seed, start=None if start is None else start.duals)
     if solver == "dual_cd":
-        return solve_dual_cd(problem, tol=tol, max_iter=max_iter, team=team, seed=seed, start=duals)
-    patience, earliest = PATIENCE + rows.width / COLUMNS_PER_PASS, EARLIEST_JUDGEMENT
+        return descend()
     if problem.is_smooth:
-        patience, earliest = SMOOTH_PATIENCE, SMOOTH_EARLIEST
-    first = solve_dual_cd(
-        problem,
-        tol=tol,
-        max_iter=max_iter,
-        team=team,
-        seed=seed,
-        start=duals,
-        patience=patience,
-        earliest=earliest,
-    )
+        first = descend(patience=SMOOTH_PATIENCE, earliest=SMOOTH_EARLIEST)
+    else:
+        first = descend(patience=PATIENCE + rows.width / COLUMNS_PER_PASS)
     if first.converged or first.n_iter >= max_iter:
         return first
-    second = solve_newton(problem, tol=tol, max_iter=max_iter, team=team, start=first)
+    second = solve_newton(problem, **limits, start=first)
     return replace(second, n_iter=first.n_iter + second.n_iter, solver="dual_cd, newton")
 
 

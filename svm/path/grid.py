@@ -272,10 +272,10 @@ class _Grid:
             if posed.kernel.name == "rbf" and len(self.gammas) > 1 and share_pays(posed.X):
                 posed = replace(posed, cache_bytes=posed.cache_bytes // 2)
                 shared = Distances(posed.X, posed.rows, posed.cache_bytes, posed.pool.n_threads)
-            chain = self._chain(model, posed, shared)
+            chain = self.chain(model, posed, shared)
             for gamma in self.gammas[1:]:
                 kernel = replace(posed.kernel, gamma=_width(model, gamma))
-                chain += self._chain(model, replace(posed, kernel=kernel), shared)
+                chain += self.chain(model, replace(posed, kernel=kernel), shared)
             chains[posed.rows.tobytes()] = chain
             return chain[0].solution
 
@@ -290,7 +290,7 @@ class _Grid:
                 "cluster does not train. Use probability=False, and fit an estimator at the chosen point."
             )
         blank = replace(self, X=None, y=None, sample_weight=None, parameters={**self.parameters, "client": None})
-        model._program = (solve_path_on_rank, self.gammas, blank.chain_on_rank)
+        model._program = (solve_path_on_rank, self.gammas, blank.chain)
         model.fit(self.X, self.y, sample_weight=self.sample_weight)
         record: PathRecord = model._record
         names = ("n_features_in_", "feature_names_in_", "classes_", "ledger_", "fit_report_")
@@ -298,12 +298,8 @@ class _Grid:
         chains = {key: [link for part in record.chains for link in part[key]] for key in record.chains[0]}
         return replace(blank, record=record, common=common), chains
 
-    def chain_on_rank(self, model: Any, posed: Posed) -> list[Link]:
-        """Solve a problem at all costs of one kernel, together with the other ranks."""
-        return self._chain(model, posed, None)
-
-    def _chain(self, model: Any, posed: Posed, shared: Distances | None) -> list[Link]:
-        """Solve a problem at all costs of one kernel."""
+    def chain(self, model: Any, posed: Posed, shared: Distances | None = None) -> list[Link]:
+        """Solve a problem at all costs of one kernel; on a gang, together with the other ranks."""
         kernel, rows, dual, pool, cache_bytes = posed.kernel, posed.rows, posed.dual, posed.pool, posed.cache_bytes
         tol, largest, factors = float(model.tol), float(dual.upper.max()), [C / self.costs[0] for C in self.costs]
         dtypes = [row_dtype(kernel, len(rows), largest * factor, tol) for factor in factors]

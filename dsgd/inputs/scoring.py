@@ -1,0 +1,57 @@
+"""What classifiers and regressors share that train on a cluster: scores of dask input, computed block by block."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from sklearn.base import ClassifierMixin, RegressorMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dsgd.inputs import lazy
+from dsgd.inputs.estimator import AbstractClusterEstimator
+
+__all__ = ["AbstractClusterClassifier", "AbstractClusterRegressor"]
+
+
+class AbstractClusterClassifier(ClassifierMixin, AbstractClusterEstimator):
+    """A classifier that can train on a cluster."""
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return the accuracy; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            Share of (weighted) rows that are predicted right.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.accuracy(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
+
+
+class AbstractClusterRegressor(RegressorMixin, AbstractClusterEstimator):
+    """A regressor that can train on a cluster."""
+
+    def score(self, X: Any, y: Any = None, sample_weight: Any = None) -> float:
+        """Return R2; on dask input it is computed block by block.
+
+        Parameters
+        ----------
+        X, y, sample_weight
+            As for `fit`.
+
+        Returns
+        -------
+        float
+            1 - sum w (y - f)^2 / sum w (y - mean y)^2.
+        """
+        if self._is_lazy(X):
+            check_is_fitted(self)
+            return lazy.r2(self._without_client(), X, y, sample_weight)
+        return float(super().score(X, y, sample_weight))
