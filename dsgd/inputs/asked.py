@@ -27,11 +27,14 @@ class Expected:
         Whether there must be targets.
     any_shape : bool, default False
         Whether rows may have any shape.
+    rows_are_checked : bool, default False
+        Whether rows are known to be finite numbers of the right shape.
     """
 
     classification: bool = False
     supervised: bool = True
     any_shape: bool = False
+    rows_are_checked: bool = False
 
 
 @dataclass(frozen=True)

@@ -289,6 +289,7 @@ class AbstractClusterEstimator(BaseEstimator):
                 held += futures
             else:
                 futures, resend = _scattered(client, check(), spread, held)
+                expected = replace(expected, rows_are_checked=True)
             with stage("look") as it:
                 looks = _looks(client, futures, expected, on_disk=spread.on_disk)
                 held += looks

@@ -130,8 +130,10 @@ def partition_rows(
     if seed is None or n_ranks == 1:
         return Partition(_stops(visits, None, n_rows, n_ranks), pieces)
     if prints is None:
-        with stage("hash", nbytes_of(X)):
-            prints = fingerprints(X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:])))
+        rows = X if issparse(X) else X.reshape(n_rows, math.prod(X.shape[1:]))
+        known = read_rows(rows, count_cores())
+        with stage("hash", 0 if known else nbytes_of(X)):
+            prints = known.prints if known else fingerprints(rows)
     with stage("order", prints.nbytes):
         order, keys = sort_keys(content_keys(prints, seed ^ _SALT))
         stops = _stops(None if visits is None else visits[order], keys, n_rows, n_ranks)
@@ -172,21 +174,19 @@ def pack_for_threads(
         What `pack` has returned for each rank.
     """
     X, y, weights = rows
-    if n_ranks == 1:
-        with stage("pack"):
-            return [pack([(X if known is None else known.selected(None), y, weights)], 0)]
-    with stage("pack"), ThreadPoolExecutor(min(n_ranks, count_cores())) as threads:
+    with stage("pack"):
         partition = partition_rows(X, weights, n_ranks, seed=seed, prints=None if known is None else known.prints)
 
         def share(rank: int) -> Packed:
-            if known is None or partition.order is None:
+            if known is None:
                 return pack([partition.block(rows, rank)], rank)
-            mine = partition.order[slice(*partition.stops[rank : rank + 2])]
+            if n_ranks == 1:
+                return pack([(known.selected(None), y, weights)], rank)
+            mine = np.asarray(partition.rows(rank))
             targets, own_weights = (None if column is None else column[mine] for column in (y, weights))
             return pack([(known.selected(mine), targets, own_weights)], rank)
 
-        packing = [threads.submit(carried(share, leads=rank == 0), rank) for rank in range(n_ranks)]
-        return [packed.result() for packed in packing]
+        return _side_by_side(share, n_ranks)
 
 
 @dataclass(frozen=True)
@@ -241,12 +241,16 @@ def read_rows(X: Any, n_threads: int) -> KnownRows | None:
             start, stop = split(whole.n_rows, n_threads, part)
             return whole.part(start, stop).add_fingerprints(prints[start:stop])
 
-        if n_threads == 1:
-            finite = [read(0)]
-        else:
-            with ThreadPoolExecutor(min(n_threads, count_cores())) as threads:
-                finite = list(threads.map(read, range(n_threads)))
-    return KnownRows(whole, int(X.shape[1]), prints, all(finite))
+        return KnownRows(whole, int(X.shape[1]), prints, all(_side_by_side(read, n_threads)))
+
+
+def _side_by_side(work: Callable[[int], Packed], n: int) -> list[Packed]:
+    """Return ``work(k)`` for every k below n, each called in a thread of its own."""
+    if n == 1:
+        return [work(0)]
+    with ThreadPoolExecutor(min(n, count_cores())) as threads:
+        begun = [threads.submit(carried(work, leads=k == 0), k) for k in range(n)]
+        return [each.result() for each in begun]
 
 
 def _stops(visits: IntVector | None, keys: Words | None, n_rows: int, n_ranks: int) -> tuple[int, ...]:
