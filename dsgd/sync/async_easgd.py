@@ -23,7 +23,15 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
+from dsgd.sync.server import (
+    AbstractServerHandler,
+    AbstractServerStrategy,
+    Model,
+    PushState,
+    ServerMessage,
+    await_epoch_model,
+    push,
+)
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_number
@@ -92,7 +100,7 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
 
     def settle(self, group: Group, params: FloatVector, state: ElasticState) -> None:
         """Take note of the centre; see `AbstractUnderWay.settle`."""
-        state.version[0] = meet(group, state.centre)
+        state.version[0] = await_epoch_model(group, state.centre)
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: ElasticState) -> None:
         """Replace the model by the centre; see `AbstractStrategy.collect`."""

@@ -32,7 +32,15 @@ from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
+from dsgd.sync.server import (
+    AbstractServerHandler,
+    AbstractServerStrategy,
+    Model,
+    PushState,
+    ServerMessage,
+    await_epoch_model,
+    push,
+)
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 from dsgd.validation import check_choice, check_number
@@ -115,7 +123,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
 
     def settle(self, group: Group, params: FloatVector, state: DownpourState) -> None:
         """Fetch the model of the server; see `AbstractUnderWay.settle`."""
-        meet(group, params)
+        await_epoch_model(group, params)
         state.base[:] = params
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: DownpourState) -> None:

@@ -19,7 +19,15 @@ import numpy as np
 from dsgd.collectives.group import Group
 from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, meet, push
+from dsgd.sync.server import (
+    AbstractServerHandler,
+    AbstractServerStrategy,
+    Model,
+    PushState,
+    ServerMessage,
+    await_epoch_model,
+    push,
+)
 from dsgd.types import FloatVector
 
 __all__ = ["AbstractPushStrategy", "SteppingHandler"]
@@ -65,7 +73,7 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
     @final
     def settle(self, group: Group, params: FloatVector, state: PushState) -> None:
         """Replace the model by that of the server; see `AbstractUnderWay.settle`."""
-        state.version[0] = meet(group, params)
+        state.version[0] = await_epoch_model(group, params)
 
     @final
     def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:

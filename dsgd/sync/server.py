@@ -9,8 +9,8 @@ answers those workers that the handler names: at once, later (a worker that is a
 or never.
 
 At the end of an epoch, where workers wait for the slowest of them anyway (for the control message: losses, the stopping
-rule), all meet: the server takes in what is left, and when the last worker has come each gets the model, the same bits.
-So it is the model of the server that is scored, kept and returned, and none of the older ones that workers have.
+rule), the server takes in what is left, and when the last worker has arrived it sends all of them the same model. So
+the model of the server is scored, kept and returned, and not the older ones of the workers.
 Inside an epoch nothing synchronises, and no state is kept.
 
 Cost per round and worker: one message to the server and one back, each of the vector and 24 bytes, and as much at the
@@ -41,8 +41,8 @@ __all__ = [
     "Model",
     "PushState",
     "ServerMessage",
+    "await_epoch_model",
     "finish",
-    "meet",
     "message_bytes",
     "push",
     "serve",
@@ -54,7 +54,7 @@ _HEAD_BYTES: Final = 24
 _QUESTION: Final = 0
 _NEWS: Final = 1
 _DONE: Final = 2
-_MEETING: Final = 3
+_EPOCH_END: Final = 3
 
 
 @final
@@ -90,9 +90,9 @@ class ServerMessage:
         return bool(self._head[0] == _DONE)
 
     @property
-    def is_at_meeting(self) -> bool:
+    def is_epoch_end(self) -> bool:
         """Whether its sender is at the end of an epoch, where all wait for the model; there is no vector."""
-        return bool(self._head[0] == _MEETING)
+        return bool(self._head[0] == _EPOCH_END)
 
     @property
     def wants_answer(self) -> bool:
@@ -108,9 +108,9 @@ class ServerMessage:
     def score(self, value: float) -> None:
         self._score[0] = value
 
-    def say(self, *, last: bool = False, at_meeting: bool = False, wants_answer: bool = True) -> None:
+    def say(self, *, last: bool = False, ends_epoch: bool = False, wants_answer: bool = True) -> None:
         """Say whether the sender is done, or at the end of an epoch, and whether it waits for an answer."""
-        self._head[0] = _DONE if last else _MEETING if at_meeting else _QUESTION if wants_answer else _NEWS
+        self._head[0] = _DONE if last else _EPOCH_END if ends_epoch else _QUESTION if wants_answer else _NEWS
 
     @property
     def version(self) -> int:
@@ -289,7 +289,7 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
     return int(message.score)
 
 
-def meet(group: Group, params: FloatVector) -> int:
+def await_epoch_model(group: Group, params: FloatVector) -> int:
     """Wait at the end of an epoch for the model of the server, the same on every worker; return its version.
 
     Parameters
@@ -300,7 +300,7 @@ def meet(group: Group, params: FloatVector) -> int:
         Overwritten by the model.
     """
     message = ServerMessage(params.shape[0], params.dtype)
-    message.say(at_meeting=True)
+    message.say(ends_epoch=True)
     group.mailbox.post(group.size, message.frame, OP_POST)
     group.mailbox.take(group.size, message.frame, OP_POST)
     params[:] = message.body
@@ -341,7 +341,7 @@ def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model
         mailbox.take(worker, message.frame, OP_POST)
         if message.is_last:
             working.remove(worker)
-        elif message.is_at_meeting:
+        elif message.is_epoch_end:
             n_there += 1
             if n_there == len(working):
                 handler.settle()

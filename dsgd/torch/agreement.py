@@ -13,7 +13,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.torch.fingerprint import fingerprint
 from dsgd.types import AnyArray
 
-__all__ = ["check_ranks", "meet"]
+__all__ = ["agree", "check_ranks"]
 
 _SHARE_TOL: Final = 1e-6
 
@@ -58,7 +58,7 @@ def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
         )
 
 
-def meet(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
+def agree(group: Group, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
     """Tell all ranks what this one is about to do; called by all of them before every exchange.
 
     Parameters

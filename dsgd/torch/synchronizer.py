@@ -54,7 +54,7 @@ from dsgd.sync.adaptive import AdaComm
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
-from dsgd.torch.agreement import check_ranks, meet
+from dsgd.torch.agreement import agree, check_ranks
 from dsgd.torch.current import current_rank, finish_with
 from dsgd.torch.flat import FlatModule
 from dsgd.torch.loop import LoopState, LoopSteps, Stopwatch, has_overflowed, steps_of_loop
@@ -419,7 +419,7 @@ class Synchronizer:
     # -- what all exchanges share --------------------------------------------------------------------------------
 
     def _meet(self, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
-        return meet(self._group, leaves_out=leaves_out, ends=ends, moved=moved)
+        return agree(self._group, leaves_out=leaves_out, ends=ends, moved=moved)
 
     def _begin_exchange(self) -> None:
         self._ledger.begin_round("sync")

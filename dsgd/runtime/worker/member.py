@@ -35,7 +35,7 @@ from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
 from dsgd.runtime.worker.mailboxes import MemberMailboxes, servers_of, wants_mailboxes
 from dsgd.runtime.worker.plugin import store_of
-from dsgd.runtime.worker.rendezvous import SchedulerLink, meet
+from dsgd.runtime.worker.rendezvous import SchedulerLink, join_gang
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
@@ -159,7 +159,7 @@ def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
 
 
 def run_member(task: MemberTask) -> MemberOutcome:
-    """Run one member of a gang: pack its blocks, meet the others, run the program on every rank of this worker.
+    """Run one member of a gang: pack its blocks, connect with the others, run the program on every rank of this worker.
 
     Returns
     -------
@@ -245,7 +245,7 @@ class _Member:
         self._publisher = Publisher(link.publish)
 
     def run(self, cleanup: contextlib.ExitStack) -> MemberOutcome:
-        """Pack the rows, meet the other members, run the ranks and servers of this one; say how it went."""
+        """Pack the rows, connect with the other members, run the ranks and servers of this one; say how it went."""
         job, ranks = self._job, self._task.ranks
         job.abort.check()
         with stage("pack"):
@@ -299,7 +299,9 @@ class _Member:
         task, worker, job, timeout_s = self._task, self._worker, self._job, self._task.timeout_s
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
-        between, refused = meet(worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s)
+        between, refused = join_gang(
+            worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s
+        )
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
         mailboxes: MemberMailboxes | None = None

@@ -38,7 +38,7 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["CALL_S", "CONNECT_S", "Meeting", "SchedulerLink", "data_wrap", "meet", "on_loop"]
+__all__ = ["CALL_S", "CONNECT_S", "GangConnection", "SchedulerLink", "data_wrap", "join_gang", "on_loop"]
 
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
@@ -125,7 +125,7 @@ def data_wrap(worker: Worker) -> Wrap | None:
     return wrap
 
 
-class Meeting(NamedTuple):
+class GangConnection(NamedTuple):
     """What a rendezvous leads to.
 
     Parameters
@@ -140,7 +140,7 @@ class Meeting(NamedTuple):
     refused: dict[str, int]
 
 
-def meet(
+def join_gang(
     worker: Worker,
     job: JobState,
     link: SchedulerLink,
@@ -149,7 +149,7 @@ def meet(
     *,
     ledger: RankLedger,
     timeout_s: float,
-) -> Meeting:
+) -> GangConnection:
     """Wait until all members are there, and connect with them.
 
     Parameters
@@ -171,7 +171,7 @@ def meet(
 
     Returns
     -------
-    Meeting
+    GangConnection
         The transport, which connects the members by their numbers.
 
     Raises
@@ -190,7 +190,7 @@ def meet(
             transport = arrival.connect(arrival.wait_for_all(link), ledger)
         finally:
             job.relays.close_door(fence.member)
-        return Meeting(transport, dict(listener.refused + job.relays.refused))
+        return GangConnection(transport, dict(listener.refused + job.relays.refused))
 
 
 @dataclass(frozen=True)
