@@ -25,7 +25,7 @@ class Hop(NamedTuple):
 #: What any fit on a cluster begins with, once the rows are blocks on the workers.
 _SUBMITTED = [
     Hop("dsgd/inputs/estimator.py", "ClusterBlocks.run", "passes the blocks and the rank program on"),
-    Hop("dsgd/runtime/gang/job.py", "run_on_cluster", "pickles the program, opens a session with the scheduler"),
+    Hop("dsgd/runtime/gang/job.py", "run_on_cluster", "pickles the program, registers the job with the scheduler"),
     Hop("dsgd/runtime/gang/job.py", "_outcomes", "forms the gang, and forms it anew after a failure"),
     Hop("dsgd/runtime/gang/job.py", "_train", "submits one Dask task for each worker"),
 ]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.errors import ClusterError, InvalidParameterError
-from dsgd.runtime.gang.session import Session
+from dsgd.runtime.gang.job_handle import JobHandle
 from dsgd.runtime.plan import Block
 
 if TYPE_CHECKING:
@@ -76,7 +76,7 @@ class JobBlocks:
             for index, block in enumerate(survey["blocks"])
         ]
 
-    def wait(self, session: Session, missing: Callable[[Mapping[str, Any]], Sequence[int]]) -> dict[str, Any]:
+    def wait(self, handle: JobHandle, missing: Callable[[Mapping[str, Any]], Sequence[int]]) -> dict[str, Any]:
         """Wait until every block that is needed is in memory; return the survey that found them.
 
         A block that was lost with its worker is computed again by Dask, if it was computed before; if it was scattered
@@ -84,7 +84,7 @@ class JobBlocks:
 
         Parameters
         ----------
-        session : Session
+        handle : JobHandle
             The job.
         missing : callable
             Takes a survey and returns the numbers of the blocks that are needed and were not found.
@@ -96,10 +96,10 @@ class JobBlocks:
         Exception
             Whatever computing a block has raised.
         """
-        deadline = time.monotonic() + session.timeout_s
+        deadline = time.monotonic() + handle.timeout_s
         while True:
-            session.client.sync(self._settled)
-            survey = session.survey([future.key for future in self.futures])
+            handle.client.sync(self._settled)
+            survey = handle.survey([future.key for future in self.futures])
             lost = missing(survey)
             if not lost:
                 return survey

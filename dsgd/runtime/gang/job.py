@@ -17,10 +17,10 @@ from dsgd.errors import ClusterError, GangError, MemoryLimitError
 from dsgd.ledger import Ledger
 from dsgd.runtime.gang.blocks import JobBlocks
 from dsgd.runtime.gang.client import require_cluster
+from dsgd.runtime.gang.job_handle import JobHandle
 from dsgd.runtime.gang.plugins import register
 from dsgd.runtime.gang.policy import FailurePolicy, as_policy
 from dsgd.runtime.gang.recovery import Limits, Recovery
-from dsgd.runtime.gang.session import Session
 from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Plan, WorkerInfo
@@ -186,15 +186,15 @@ def run_on_cluster(
         check_versions(client)
         register(client)
     title = title or str(getattr(program, "__name__", type(program).__name__))
-    session = Session(client, timeout_s, on_event, hung_after_s, title)
-    recovery = Recovery(session, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
+    handle = JobHandle(client, timeout_s, on_event, hung_after_s, title)
+    recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
     try:
-        outcomes = _outcomes(session, recovery, rows, orders, queue_timeout_s)
+        outcomes = _outcomes(handle, recovery, rows, orders, queue_timeout_s)
         with stage("gather"):
-            session.leave()
+            handle.leave()
     except BaseException as error:
         # KeyboardInterrupt above all: the ranks must not train on for nobody.
-        session.break_off(f"the client stopped it ({type(error).__name__})")
+        handle.break_off(f"the client stopped it ({type(error).__name__})")
         raise
     stats = [stats for o in outcomes for stats in o.stats]
     ledger = Ledger(
@@ -218,26 +218,26 @@ class _Orders:
 
 
 def _outcomes(
-    session: Session, recovery: Recovery, blocks: JobBlocks, orders: _Orders, queue_timeout_s: float
+    handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: _Orders, queue_timeout_s: float
 ) -> list[MemberOutcome]:
     """Form the gang, and form it anew after each failure that is survived; return what its members bring home."""
     while True:
         plan: Plan | None = None
         try:
             with stage("plan"):
-                plan = _admitted(session, recovery, blocks, queue_timeout_s)
+                plan = _admitted(handle, recovery, blocks, queue_timeout_s)
             with stage("workers"):
-                return _train(session, recovery, plan, blocks, orders)
+                return _train(handle, recovery, plan, blocks, orders)
         except GangError as error:
             recovery.heed(error, plan)
 
 
-def _admitted(session: Session, recovery: Recovery, blocks: JobBlocks, queue_timeout_s: float) -> Plan:
+def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks, queue_timeout_s: float) -> Plan:
     """Return a plan of which the job holds all workers."""
-    attempt, deadline = 0, time.monotonic() + session.timeout_s
+    attempt, deadline = 0, time.monotonic() + handle.timeout_s
     looked_again = False
     while attempt < _MAX_PLANS:
-        survey = blocks.wait(session, recovery.missing)
+        survey = blocks.wait(handle, recovery.missing)
         # Paused workers start no tasks: they are planned with to tell what they lack, and for nothing else.
         workers = [WorkerInfo(**worker) for worker in survey["workers"] or survey["paused"]]
         try:
@@ -261,7 +261,7 @@ def _admitted(session: Session, recovery: Recovery, blocks: JobBlocks, queue_tim
             time.sleep(_REPLAN_S)
             continue
         # Two jobs that plan at the same moment choose the same workers: the second looks once more for free ones.
-        if session.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.members) == len(workers)):
+        if handle.admit(plan, queue_timeout_s, patient=attempt > 0 or len(plan.members) == len(workers)):
             return plan
         attempt += 1
     raise ClusterError(
@@ -269,12 +269,14 @@ def _admitted(session: Session, recovery: Recovery, blocks: JobBlocks, queue_tim
     )
 
 
-def _train(session: Session, recovery: Recovery, plan: Plan, blocks: JobBlocks, orders: _Orders) -> list[MemberOutcome]:
+def _train(
+    handle: JobHandle, recovery: Recovery, plan: Plan, blocks: JobBlocks, orders: _Orders
+) -> list[MemberOutcome]:
     """Run the members and return their outcomes in order."""
     futures: list[Future] = []
     for number, member in enumerate(plan.members):
         task = MemberTask(
-            session.fence(number),
+            handle.fence(number),
             member.worker.address,
             member.worker.host,
             member.worker.nthreads,
@@ -283,24 +285,24 @@ def _train(session: Session, recovery: Recovery, plan: Plan, blocks: JobBlocks, 
             tuple(blocks.futures[index].key for index in member.blocks),
             member.block_nbytes,
             orders.payload,
-            session.timeout_s,
+            handle.timeout_s,
             orders.algorithm,
             orders.wires,
             recovery.is_possible,
             orders.mail,
             orders.given if number == 0 else b"",
         )
-        future = session.client.submit(
+        future = handle.client.submit(
             run_member,
             task,
-            key=f"dsgd-rank-{session.job_id}-{session.epoch}-{number}",
+            key=f"dsgd-rank-{handle.job_id}-{handle.epoch}-{number}",
             workers=[member.worker.address],
             # A rank elsewhere could not be reached by the others, who know its worker from the plan.
             allow_other_workers=False,
             priority=_PRIORITY,
         )
         futures.append(future)
-    session.futures += futures
+    handle.futures += futures
     recovery.started(plan)
 
     def stalled(status: Mapping[str, Any]) -> str | None:
@@ -308,26 +310,26 @@ def _train(session: Session, recovery: Recovery, plan: Plan, blocks: JobBlocks, 
         missing = sorted(set(range(len(futures))) - set(status["started"]))
         return f"{plan.members[missing[0]]} to start" if missing else None
 
-    with slow_timers(servers_here(session.client)):
-        outcomes: list[MemberOutcome] = _collect(session, futures, stalled)
+    with slow_timers(servers_here(handle.client)):
+        outcomes: list[MemberOutcome] = _collect(handle, futures, stalled)
     if not all(outcome.ok for outcome in outcomes):
-        session.explain()
+        handle.explain()
     return outcomes
 
 
 def _collect(
-    session: Session, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], str | None]
+    handle: JobHandle, futures: Sequence[Future], stalled: Callable[[Mapping[str, Any]], str | None]
 ) -> list[Any]:
     async def settle() -> list[Any]:
         errors = await asyncio.gather(*(future.exception() for future in futures))
         if any(error is not None for error in errors) or any(future.status != "finished" for future in futures):
             return [None] * len(futures)
-        values: list[Any] = await session.client.gather(list(futures), asynchronous=True)
+        values: list[Any] = await handle.client.gather(list(futures), asynchronous=True)
         return values
 
-    values: list[Any] = session.run(settle, stalled)
+    values: list[Any] = handle.run(settle, stalled)
     if any(future.status != "finished" for future in futures):
-        session.check()  # a restart, say, cancels tasks as well: the job knows better why
+        handle.check()  # a restart, say, cancels tasks as well: the job knows better why
     for future in futures:
         if future.status == "error":
             future.result()

@@ -24,8 +24,8 @@ from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
 from dsgd.errors import GangError, PausedError
+from dsgd.runtime.gang.job_handle import JobHandle
 from dsgd.runtime.gang.policy import Restart, Shrink
-from dsgd.runtime.gang.session import Session
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Block, Plan, WorkerInfo, make_plan
 from dsgd.runtime.worker.member import kept_blocks, request_pause
@@ -58,7 +58,7 @@ class Recovery:
 
     Parameters
     ----------
-    session : Session
+    handle : JobHandle
         The job.
     policy : Restart, Shrink or None
         What to do when a machine fails; None raises.
@@ -81,13 +81,13 @@ class Recovery:
 
     def __init__(
         self,
-        session: Session,
+        handle: JobHandle,
         policy: Restart | Shrink | None,
         elastic: bool,
         block_rows: Sequence[int] | None,
         limits: Limits,
     ) -> None:
-        self._session = session
+        self._handle = handle
         self._policy = policy
         self._left = 0 if policy is None else policy.at_most
         self._elastic = elastic
@@ -116,7 +116,7 @@ class Recovery:
         plan : Plan or None
             Its plan, if it had one.
         """
-        record = self._session.failure or {}
+        record = self._handle.failure or {}
         joined = isinstance(error, PausedError)
         if plan is None or not (joined or self._is_survived(record)):
             if self.events:
@@ -126,17 +126,17 @@ class Recovery:
         self._left -= not joined
         if record.get("kind") == "hung":
             self._deaf.add(str(record["worker"]))
-        self._deaf.update(self._session.renew(self._deaf, plan.addresses))
-        running = {worker["address"] for worker in self._session.survey([])["workers"]}
+        self._deaf.update(self._handle.renew(self._deaf, plan.addresses))
+        running = {worker["address"] for worker in self._handle.survey([])["workers"]}
         alive = running - self._deaf
         members = [address for address in plan.addresses if address in alive]
-        answers = self._session.ask(kept_blocks, members, _ASK_S)
+        answers = self._handle.ask(kept_blocks, members, _ASK_S)
         # Who does not answer hangs, or has just gone.
         self._deaf.update(set(members) - set(answers))
         if self._policy is not None:
             # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
             for worker in self._deaf & running:
-                self._session.client.run_on_scheduler(_remove, worker)
+                self._handle.client.run_on_scheduler(_remove, worker)
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
         self._plan, self._pausing = plan, False
         if isinstance(self._policy, Shrink) and not joined:
@@ -218,8 +218,8 @@ class Recovery:
             return
         self._looked = now
         known = self._deaf | set(plan.addresses)
-        if any(not w["busy"] and w["address"] not in known for w in self._session.survey([])["workers"]):
-            self._pausing = bool(self._session.ask(request_pause, plan.addresses, _ASK_S))
+        if any(not w["busy"] and w["address"] not in known for w in self._handle.survey([])["workers"]):
+            self._pausing = bool(self._handle.ask(request_pause, plan.addresses, _ASK_S))
 
 
 async def _remove(worker: str, dask_scheduler: Any) -> None:

@@ -23,7 +23,7 @@ from dsgd.runtime.worker.failures import as_error
 if TYPE_CHECKING:
     from distributed import Client, Future
 
-__all__ = ["Session"]
+__all__ = ["JobHandle"]
 
 T = TypeVar("T")
 
@@ -38,7 +38,7 @@ _END_S: Final = 5.0
 _LEAVE_S: Final = 1.5
 
 
-class Session:
+class JobHandle:
     """One job on one cluster; used by one thread.
 
     Parameters
