@@ -8,19 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from dsgd.cli.cluster import connected
+from dsgd.cli.training_options import AsJson, examples
 
 if TYPE_CHECKING:
     from dsgd.sim import SavedCosts
 
 __all__ = ["EXAMPLES", "calibrate", "described"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd calibrate --workers 2
-
-  dsgd calibrate --scheduler tcp://10.0.0.5:8786 --compress topk:0.01 --json
-"""
+EXAMPLES: Final = examples(
+    "dsgd calibrate --workers 2",
+    "dsgd calibrate --scheduler tcp://10.0.0.5:8786 --compress topk:0.01 --json",
+)
 # Rows of which the table shows what an epoch takes: of ijcnn1.
 _N_ROWS, _N_ENTRIES, _N_COLUMNS = 50_000, 13, 22
 _PERIODS: Final = (1, 16, 256, 4096)
@@ -41,7 +39,7 @@ def calibrate(
     float32: Annotated[bool, typer.Option("--float32", help="Measure rows of single precision too.")] = False,
     transport: Annotated[str, typer.Option(help="The transport, as in dsgd fit.")] = "auto",
     renew: Annotated[bool, typer.Option("--renew", help="Measure again what is known.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Measure bandwidth, latency, reduction, kernels and waiting of a cluster; print them, and keep them in a file.
 

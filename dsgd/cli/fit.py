@@ -7,6 +7,7 @@ import sys
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import fields, replace
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, TypeAlias
 
@@ -15,82 +16,66 @@ import typer
 from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
+from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["EXAMPLES", "compressing", "fit", "make_estimator", "parse_sync"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib
-
-  dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json
-"""
+EXAMPLES: Final = examples(
+    "dsgd fit --data train.svm --loss hinge --sync 256 --workers 2 --model model.joblib",
+    "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
+)
 
 _TASKS: Final = ("auto", "classification", "regression")
-_TRAINING: Final = "Training"
+_training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
 
 _Files: TypeAlias = Annotated[list[str], options.DATA]
 _Model: TypeAlias = Annotated[
-    Path, typer.Option("--model", "-m", help="Where to write the model; an existing file is replaced.")
+    Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")
 ]
 _Sync: TypeAlias = Annotated[
     str,
-    typer.Option(
-        help="How often ranks average their models: every N samples (larger means less often), auto, epoch, one-shot, "
-        "or minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
-        "package.module:Name of a strategy of your own.",
-        rich_help_panel=_TRAINING,
+    _training_option(
+        help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
+        "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+        "package.module:Name of a strategy of your own."
     ),
 ]
 _Compress: TypeAlias = Annotated[
     str | None,
-    typer.Option(
-        help="Compression of what ranks exchange: auto (lossless), or a compressor, as topk:0.01, qsgd:7, "
-        "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them.",
-        rich_help_panel=_TRAINING,
+    _training_option(
+        help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
+        "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them."
     ),
 ]
-_L1Ratio: TypeAlias = Annotated[float, typer.Option(help="Share of l1 in elasticnet.", rich_help_panel=options.MODEL)]
-_MaxIter: TypeAlias = Annotated[int, typer.Option(help="Epochs at most.", rich_help_panel=_TRAINING)]
-_Tol: TypeAlias = Annotated[
-    float, typer.Option(help="Stop when the loss falls by less; 0 runs all epochs.", rich_help_panel=_TRAINING)
-]
+_L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
+_MaxIter: TypeAlias = Annotated[int, _training_option(help="Epochs at most.")]
+_Tol: TypeAlias = Annotated[float, _training_option(help="Stop when the loss falls by less; 0 runs all epochs.")]
 _LearningRate: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.", rich_help_panel=_TRAINING),
+    str | None, _training_option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.")
 ]
-_Eta0: TypeAlias = Annotated[float | None, typer.Option(help="First step size.", rich_help_panel=_TRAINING)]
-_Average: TypeAlias = Annotated[bool, typer.Option("--average", help="Average the steps.", rich_help_panel=_TRAINING)]
-_Seed: TypeAlias = Annotated[int, typer.Option(help="Seed of the row order.", rich_help_panel=_TRAINING)]
+_Eta0: TypeAlias = Annotated[float | None, _training_option(help="First step size.")]
+_Average: TypeAlias = Annotated[bool, _training_option("--average", help="Average the steps.")]
+_Seed: TypeAlias = Annotated[int, _training_option(help="Seed of the row order.")]
 _Transport: TypeAlias = Annotated[
     str,
-    typer.Option(
-        help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
-        "gloo, mpi or ucx.",
-        rich_help_panel=options.PLACE,
+    place_option(
+        help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
+        "gloo, mpi or ucx."
     ),
 ]
 _OnFailure: TypeAlias = Annotated[
     str,
-    typer.Option(
-        help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left.",
-        rich_help_panel=options.PLACE,
+    place_option(
+        help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left."
     ),
 ]
 _Checkpoint: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Folder or URL that gets the state of training twice a minute.", rich_help_panel=_TRAINING),
+    str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
-_ResumeFrom: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Folder or URL of checkpoints to continue from.", rich_help_panel=_TRAINING),
-]
+_ResumeFrom: TypeAlias = Annotated[str | None, _training_option(help="Folder or URL of checkpoints to go on from.")]
 _OutOfCore: TypeAlias = Annotated[
-    bool,
-    typer.Option(
-        "--out-of-core", help="Keep rows on disk, for data larger than memory.", rich_help_panel=options.PLACE
-    ),
+    bool, place_option("--out-of-core", help="Keep rows on disk: for more than fit into memory.")
 ]
 _Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 

@@ -13,24 +13,19 @@ from typing import Annotated, Any, Final, TextIO
 import typer
 
 from dsgd.cli.files import load_model, read_rows
+from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 
 __all__ = ["PREDICT_EXAMPLES", "SCORE_EXAMPLES", "predict", "score"]
 
-PREDICT_EXAMPLES: Final = """\
-Examples:
-
-  dsgd predict --model model.joblib --data test.svm --out predictions.csv
-
-  dsgd predict --model model.joblib --data test.svm --proba --out - | head
-"""
-SCORE_EXAMPLES: Final = """\
-Examples:
-
-  dsgd score --model model.joblib --data test.svm
-
-  dsgd score --model model.joblib --data test.svm --json
-"""
+PREDICT_EXAMPLES: Final = examples(
+    "dsgd predict --model model.joblib --data test.svm --out predictions.csv",
+    "dsgd predict --model model.joblib --data test.svm --proba --out - | head",
+)
+SCORE_EXAMPLES: Final = examples(
+    "dsgd score --model model.joblib --data test.svm",
+    "dsgd score --model model.joblib --data test.svm --json",
+)
 
 _Model = Annotated[Path, typer.Option("--model", "-m", help="A model of dsgd fit. It is a pickle: use only your own.")]
 _Data = Annotated[list[str], typer.Option("--data", "-d", help="Files, svmlight (plain, .gz, .bz2) or .npz.")]

@@ -9,25 +9,19 @@ import typer
 
 from dsgd.cli.files import read_rows
 from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.cli.training_options import DATA, AsJson, Task, examples
 
 __all__ = ["EXAMPLES", "simulate"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd simulate --data train.svm --ranks 64 --network 1GbE --network InfiniBand --sync 512
-
-  dsgd simulate --data train.svm --ranks 16 --network 10GbE --calibration ~/gang.json
-
-  dsgd simulate --data train.svm --ranks 16 --stragglers heavy-tail --sync anytime:0.01 --json
-"""
+EXAMPLES: Final = examples(
+    "dsgd simulate --data train.svm --ranks 64 --network 1GbE --network InfiniBand --sync 512",
+    "dsgd simulate --data train.svm --ranks 16 --network 10GbE --calibration ~/gang.json",
+    "dsgd simulate --data train.svm --ranks 16 --stragglers heavy-tail --sync anytime:0.01 --json",
+)
 
 
 def simulate(
-    data: Annotated[
-        list[str],
-        typer.Option("--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."),
-    ],
+    data: Annotated[list[str], DATA],
     ranks: Annotated[int, typer.Option(min=1, help="How many ranks.")] = 16,
     network: Annotated[
         list[str] | None,
@@ -38,12 +32,12 @@ def simulate(
         typer.Option(help="File of dsgd calibrate: the links and cores measured there, as one more network."),
     ] = None,
     stragglers: Annotated[str, typer.Option(help="none, exponential, slow-rank or heavy-tail.")] = "none",
-    task: Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")] = "auto",
+    task: Task = "auto",
     loss: Annotated[str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...")] = None,
     sync: Annotated[str, typer.Option(help="How often ranks average their models; as in dsgd fit.")] = "1024",
     max_iter: Annotated[int, typer.Option(min=1, help="Epochs.")] = 5,
     seed: Annotated[int, typer.Option(help="Seed of the row order and of the stragglers.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
+    as_json: AsJson = False,
 ) -> None:
     """Train on a simulated cluster; print the seconds it would have taken, and where they went.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, replace
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,19 +21,7 @@ if TYPE_CHECKING:
 
     StudyT = TypeVar("StudyT", bound=DataclassInstance)
 
-__all__ = [
-    "app",
-    "changed",
-    "check_place",
-    "follow",
-    "on_ranks",
-    "parse_numbers",
-    "parse_words",
-    "seeds_of",
-    "show",
-    "sized",
-    "tell",
-]
+__all__ = ["app", "asked", "check_place", "follow", "given", "show", "sized", "tell"]
 
 app = typer.Typer(no_args_is_help=True)
 
@@ -43,56 +31,33 @@ def _study() -> None:
     """Reproduce published studies."""
 
 
-def parse_numbers(option: str, text: str | None) -> tuple[int, ...] | None:
-    """Return the whole numbers in a text such as ``1,4,16``.
+def given(ctx: typer.Context) -> dict[str, Any]:
+    """Return the options that are on the command line, by the names of the command's parameters."""
+    sources = {name: ctx.get_parameter_source(name) for name in ctx.params}
+    # By its name: the enumeration belongs to click, which typer brings along in some versions and asks for in others.
+    return {name: ctx.params[name] for name, source in sources.items() if source and source.name == "COMMANDLINE"}
+
+
+def asked(preset: StudyT, ctx: typer.Context, **more: Any) -> StudyT:
+    """Return the study that a command line asks for.
 
     Parameters
     ----------
-    option : str
-        The option it was given to, for the error.
-    text : str or None
-        Numbers with commas between; None gives None.
-
-    Returns
-    -------
-    tuple of int or None
-        In the order given.
-
-    Raises
-    ------
-    InvalidParameterError
-        Something in it is not a whole number above 0.
-    """
-    if text is None:
-        return None
-    words = [word.strip() for word in text.split(",")]
-    for word in words:
-        if not (word.isascii() and word.isdigit() and int(word) > 0):
-            raise InvalidParameterError(
-                f"{option} {text!r}: {word!r} is not a whole number above 0; give numbers with commas, as 1,4,16"
-            )
-    return tuple(int(word) for word in words)
-
-
-def parse_words(text: str | None) -> tuple[str, ...] | None:
-    """Return the words in a text such as ``shm,tcp``; None gives None."""
-    return None if text is None else tuple(word.strip() for word in text.split(","))
-
-
-def seeds_of(count: int | None) -> tuple[int, ...] | None:
-    """Return the seeds of so many repetitions; None gives None."""
-    return None if count is None else tuple(range(count))
-
-
-def changed(preset: StudyT, given: Mapping[str, Any]) -> StudyT:
-    """Return a study with the values that were given; those that are None keep the value of the preset.
+    preset : study
+        Has what is not asked for.
+    ctx : typer.Context
+        Of the command. Options called as fields of the study replace these.
+    **more
+        Further fields; those that are None keep the value of the preset.
 
     Raises
     ------
     InvalidParameterError
         A value is outside its domain.
     """
-    return replace(preset, **{name: value for name, value in given.items() if value is not None})
+    names = {field.name for field in fields(preset)}
+    options = {name: value for name, value in given(ctx).items() if name in names}
+    return replace(preset, **options, **{name: value for name, value in more.items() if value is not None})
 
 
 def sized(sources: Sequence[DataSource], rows: int | None) -> tuple[DataSource, ...]:
@@ -126,11 +91,6 @@ def check_place(*, simulated: bool, scheduler: str | None, **of_simulated: str |
         raise InvalidParameterError(
             f"--scheduler {scheduler!r} applies to real workers, but ranks are simulated: leave one of the two out"
         )
-
-
-def on_ranks(row: Mapping[str, Any]) -> str:
-    """Return how many ranks a row is of, for the progress line."""
-    return f"on {row['ranks']} rank{'s' * (row['ranks'] > 1)}"
 
 
 def tell(page: Page, out: Path, tables: Sequence[Table], facts: dict[str, Any], *, as_json: bool) -> None:
@@ -189,7 +149,7 @@ def show(page: Page, tables: Sequence[Table], path: Path) -> None:
 
 
 def follow(
-    runs: Iterator[StudyRun], total: int, describe: Callable[[dict[str, Any]], str], out: Path, *, quiet: bool
+    runs: Iterator[StudyRun], total: int, columns: Sequence[str], out: Path, *, quiet: bool
 ) -> list[dict[str, Any]]:
     """Go through the runs of a study with a progress bar; return their rows.
 
@@ -199,8 +159,8 @@ def follow(
         The runs, made as they are asked for.
     total : int
         How many there will be.
-    describe : callable
-        What the bar says while runs like this row are made.
+    columns : sequence of str
+        What of a row the bar says, beside the number of ranks.
     out : pathlib.Path
         The folder, for what is said when the study is interrupted or resumed.
     quiet : bool
@@ -215,8 +175,8 @@ def follow(
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
     console = Console(stderr=True)
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-    bar = Progress(*columns, console=console, transient=True, disable=quiet or not console.is_terminal)
+    parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    bar = Progress(*parts, console=console, transient=True, disable=quiet or not console.is_terminal)
     rows: list[dict[str, Any]] = []
     n_resumed, seen = 0, ""
     try:
@@ -225,7 +185,7 @@ def follow(
             for run in runs:
                 rows.append(run.row)
                 n_resumed += run.resumed
-                text = describe(run.row)
+                text = _described(run.row, columns)
                 bar.update(task, advance=1, description=text)
                 if text != seen and not (quiet or console.is_terminal or run.resumed):
                     typer.echo(f"{text} ...", err=True)
@@ -236,3 +196,9 @@ def follow(
     if n_resumed and not quiet:
         typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)
     return rows
+
+
+def _described(row: dict[str, Any], columns: Sequence[str]) -> str:
+    ranks = row["ranks"]
+    text = ", ".join(str(row[name]) for name in columns)
+    return text if ranks is None else f"{text} on {ranks} rank{'s' * (ranks > 1)}"

@@ -2,41 +2,45 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from dsgd.cli import study_options as options
-from dsgd.cli.study import changed, follow, parse_numbers, parse_words, tell
-
-if TYPE_CHECKING:
-    from dsgd.study.collectives import CollectiveStudy
+from dsgd.cli.study import asked, follow, tell
+from dsgd.cli.study_options import numbers, words
+from dsgd.cli.training_options import examples
 
 __all__ = ["EXAMPLES", "collectives"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd study collectives --demo --out demo/
-
-  dsgd study collectives --wires shm,tcp --ranks 2,4 --sizes 8,4096,65536,1048576 --repeats 50 --out study/
-
-  dsgd study collectives --wires tcp --ranks 16 --scheduler tcp://10.0.0.5:8786 --out study/
-"""
+EXAMPLES: Final = examples(
+    "dsgd study collectives --demo --out demo/",
+    "dsgd study collectives --wires shm,tcp --ranks 2,4 --sizes 8,4096,65536,1048576 --repeats 50 --out study/",
+    "dsgd study collectives --wires tcp --ranks 16 --scheduler tcp://10.0.0.5:8786 --out study/",
+)
+_Wires: TypeAlias = Annotated[
+    str | None, typer.Option(help="inproc (threads), shm, spin and tcp, as shm,tcp.", callback=words)
+]
+_Ranks: TypeAlias = Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4,8.", callback=numbers)]
+_Sizes: TypeAlias = Annotated[
+    str | None, typer.Option(help="Bytes of the vectors, as 8,4096,1048576.", callback=numbers)
+]
+_Algorithms: TypeAlias = Annotated[
+    str | None, typer.Option(help="Algorithms, as ring,rabenseifner; a wrong name lists them.", callback=words)
+]
+_Demo: TypeAlias = Annotated[bool, typer.Option("--demo", help="Threads and processes, small enough for a minute.")]
 
 
 def collectives(
+    ctx: typer.Context,
     out: options.Out,
-    wires: Annotated[str | None, typer.Option(help="inproc (threads), shm, spin and tcp, as shm,tcp.")] = None,
-    ranks: Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4,8.")] = None,
-    sizes: Annotated[str | None, typer.Option(help="Bytes of the vectors, as 8,4096,1048576.")] = None,
-    algorithms: Annotated[
-        str | None, typer.Option(help="Algorithms, as ring,rabenseifner; a wrong name lists them.")
-    ] = None,
+    wires: _Wires = None,
+    ranks: _Ranks = None,
+    sizes: _Sizes = None,
+    algorithms: _Algorithms = None,
     repeats: Annotated[int | None, typer.Option(help="Times that each sum is made.")] = None,
     scheduler: options.Scheduler = None,
-    demo: Annotated[bool, typer.Option("--demo", help="Threads and processes, small enough for a minute.")] = False,
+    demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
@@ -45,31 +49,14 @@ def collectives(
     In every gang alpha, beta and gamma are measured first, and the times of all sums predicted from them. Every sum
     becomes a row in OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is self-contained.
     """
-    from dsgd.study import check_extras
-    from dsgd.study.collectives import CollectiveStudy, demo_collective_study, run_collective_study
+    from dsgd.report import check_extras
+    from dsgd.study import collectives as api
 
     check_extras()  # before minutes of work, not after
-    given = {
-        "wires": parse_words(wires),
-        "ranks": parse_numbers("--ranks", ranks),
-        "sizes": parse_numbers("--sizes", sizes),
-        "algorithms": parse_words(algorithms),
-        "repeats": repeats,
-    }
-    preset = demo_collective_study() if demo else CollectiveStudy()
-    study = changed(preset, given)
+    study = asked(api.demo_collective_study() if demo else api.CollectiveStudy(), ctx)
+    runs = api.run_collective_study(study, out, scheduler=scheduler, force=force)
+    rows = follow(runs, study.count(), ("wire",), out, quiet=as_json)
 
-    def describe(row: dict[str, Any]) -> str:
-        return f"{row['wire']} on {row['ranks']} ranks"
-
-    runs = run_collective_study(study, out, scheduler=scheduler, force=force)
-    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
-
-
-def _report(study: CollectiveStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
-    """Write the report; print what it says."""
-    from dsgd.study.collectives import collective_page, collective_table, link_table, summarise_collectives
-
-    gangs = summarise_collectives(rows)
-    tables = [link_table(gangs), *map(collective_table, gangs)]
-    tell(collective_page(study, rows), out, tables, {}, as_json=as_json)
+    gangs = api.summarise_collectives(rows)
+    tables = [api.link_table(gangs), *map(api.collective_table, gangs)]
+    tell(api.collective_page(study, rows), out, tables, {}, as_json=as_json)

@@ -2,78 +2,71 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from dsgd.cli import study_options as options
-from dsgd.cli.study import changed, follow, on_ranks, parse_numbers, parse_words, tell
-from dsgd.cli.study_options import GRID
+from dsgd.cli.study import asked, follow, tell
+from dsgd.cli.study_options import grid_option, numbers_or_none, words
+from dsgd.cli.training_options import examples
 
-if TYPE_CHECKING:
-    from dsgd.study.elimination import EliminationStudy, EliminationSummary
+__all__ = ["EXAMPLES", "elimination"]
 
-__all__ = ["EXAMPLES", "elimination", "make_elimination_study"]
-
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd study elimination --demo --out demo/
-
-  dsgd study elimination --problem a9a --problem clean --repeats 5 --out study/
-
-  dsgd study elimination --problem covtype --rows 10000 --presets multi,auto --cache small --out study/
-"""
-_MACHINE: Final = "The machine"
+EXAMPLES: Final = examples(
+    "dsgd study elimination --demo --out demo/",
+    "dsgd study elimination --problem a9a --problem clean --repeats 5 --out study/",
+    "dsgd study elimination --problem covtype --rows 10000 --presets multi,auto --cache small --out study/",
+)
+_machine_option: Final[Any] = partial(typer.Option, rich_help_panel="The machine")
 _Problem: TypeAlias = Annotated[
     list[str] | None,
     typer.Option("--problem", "-p", help="Problem; repeat for several. All by default; a wrong name lists them."),
 ]
-_Presets: TypeAlias = Annotated[
-    str | None, typer.Option(help="Values of elimination, as multi,auto.", rich_help_panel=GRID)
-]
-_CacheShare: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="The small cache, as a share of the kernel matrix.", rich_help_panel=GRID),
-]
+_Presets: TypeAlias = Annotated[str | None, grid_option(help="Values of elimination, as multi,auto.", callback=words)]
+_Caches: TypeAlias = Annotated[str | None, grid_option("--cache", help="small, fits or small,fits.", callback=words)]
+_CacheShare: TypeAlias = Annotated[float | None, grid_option(help="The small cache, as a share of the kernel matrix.")]
 _Ranks: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Worker processes of the distributed runs, as 1,2; none for none.", rich_help_panel=GRID),
+    grid_option(help="Worker processes of the distributed runs, as 1,2; none for none.", callback=numbers_or_none),
 ]
 _Simulated: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="Ranks whose times are computed from counts, as 4,8; none for none.", rich_help_panel=GRID),
+    grid_option(
+        "--simulated",
+        help="Ranks whose times are computed from counts, as 4,8; none for none.",
+        callback=numbers_or_none,
+    ),
 ]
 _Threads: TypeAlias = Annotated[
-    int | None,
-    typer.Option(min=1, help="Threads of the runs in this process; all by default.", rich_help_panel=_MACHINE),
+    int | None, _machine_option("--threads", min=1, help="Threads of the runs in this process; all by default.")
 ]
 _Cost: TypeAlias = Annotated[
-    float | None,
-    typer.Option("--cost", "-C", help="C; each problem has its own by default.", rich_help_panel=_MACHINE),
+    float | None, _machine_option("--cost", "-C", help="C; each problem has its own by default.")
 ]
+_Reference: TypeAlias = Annotated[bool, grid_option("--reference/--no-reference", help="Run scikit-learn's SVC too.")]
 _Demo: TypeAlias = Annotated[
     bool, typer.Option("--demo", help="All problems, small enough for two cores and two minutes.")
 ]
 
 
 def elimination(
+    ctx: typer.Context,
     out: options.Out,
     problem: _Problem = None,
     presets: _Presets = None,
-    cache: Annotated[str | None, typer.Option(help="small, fits or small,fits.", rich_help_panel=GRID)] = None,
+    caches: _Caches = None,
     cache_share: _CacheShare = None,
     ranks: _Ranks = None,
-    simulated: _Simulated = None,
-    rows: Annotated[int | None, typer.Option(help="Rows of each problem.", rich_help_panel=GRID)] = None,
-    repeats: Annotated[int | None, typer.Option(help="Times that each run is made.", rich_help_panel=GRID)] = None,
-    threads: _Threads = None,
+    simulated_ranks: _Simulated = None,
+    rows: Annotated[int | None, grid_option(help="Rows of each problem.")] = None,
+    repeats: Annotated[int | None, grid_option(help="Times that each run is made.")] = None,
+    n_threads: _Threads = None,
     cost: _Cost = None,
-    tol: Annotated[float | None, typer.Option(help="The gap to reach.", rich_help_panel=_MACHINE)] = None,
-    reference: Annotated[bool, typer.Option(help="Run scikit-learn's SVC too.", rich_help_panel=GRID)] = True,
+    tol: Annotated[float | None, _machine_option(help="The gap to reach.")] = None,
+    with_reference: _Reference = True,
     demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
@@ -84,103 +77,32 @@ def elimination(
     study. Real sets that are not on this machine are left out with a line that says so. OUT/report.html is
     self-contained.
     """
-    from dsgd.study import check_extras
-    from dsgd.study.elimination import find_problems, run_elimination_study
+    from dsgd.report import check_extras
+    from dsgd.study import elimination as api
+    from dsgd.study.frame.rows import picked
 
     check_extras()  # before minutes of work, not after
-    given = {
-        "presets": parse_words(presets),
-        "caches": parse_words(cache),
-        "cache_share": cache_share,
-        "ranks": () if ranks == "none" else parse_numbers("--ranks", ranks),
-        "simulated_ranks": () if simulated == "none" else parse_numbers("--simulated", simulated),
-        "repeats": repeats,
-        "n_threads": threads,
-        "tol": tol,
-        "with_reference": reference,
-    }
-    study, data, skipped = find_problems(make_elimination_study(problem or (), rows, cost, given, demo=demo))
+    preset = api.demo_elimination_study() if demo else api.EliminationStudy()
+    own = {found.name: found for found in preset.problems}
+    problems = [own.get(name) or api.find_problem(name) for name in problem or own]
+    changes = {name: value for name, value in (("rows", rows), ("C", cost)) if value is not None}
+    wanted = asked(preset, ctx, problems=tuple(replace(found, **changes) for found in problems))
+    study, data, skipped = api.find_problems(wanted)
     for line in () if as_json else skipped:
         typer.echo(line, err=True)
+    runs = api.run_elimination_study(study, data, out, force=force)
+    found = follow(runs, study.count(), ("problem",), out, quiet=as_json)
 
-    def describe(row: dict[str, Any]) -> str:
-        return row["problem"] if row["ranks"] is None else f"{row['problem']} {on_ranks(row)}"
-
-    runs = run_elimination_study(study, data, out, force=force)
-    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, skipped, as_json=as_json)
-
-
-def make_elimination_study(
-    problems: Sequence[str], rows: int | None, cost: float | None, given: dict[str, Any], *, demo: bool
-) -> EliminationStudy:
-    """Return the study that the options describe.
-
-    Parameters
-    ----------
-    problems : sequence of str
-        Names of problems; the preset's own if empty.
-    rows : int or None
-        Rows of each.
-    cost : float or None
-        C of each.
-    given : dict
-        Fields of `EliminationStudy`; those that are None keep the value of the preset.
-    demo : bool
-        Whether the preset is the demo, and not the defaults.
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is outside its domain.
-    """
-    from dsgd.study.elimination import EliminationStudy, demo_elimination_study, find_problem
-
-    study = demo_elimination_study() if demo else EliminationStudy()
-    own = {found.name: found for found in study.problems}
-    chosen = [own.get(name) or find_problem(name) for name in problems] or list(study.problems)
-    if rows is not None:
-        chosen = [replace(found, rows=rows) for found in chosen]
-    if cost is not None:
-        chosen = [replace(found, C=cost) for found in chosen]
-    return changed(study, {"problems": tuple(chosen), **given})
-
-
-def _report(
-    study: EliminationStudy, rows: list[dict[str, Any]], out: Path, skipped: Sequence[str], *, as_json: bool
-) -> None:
-    """Write the report; print what it says."""
-    from dsgd.study.elimination import (
-        elimination_page,
-        elimination_table,
-        overview_table,
-        ranks_table,
-        summarise_elimination,
-    )
-
-    summary = summarise_elimination(rows)
+    summary = api.summarise_elimination(found)
     tables = []
     for cache in summary.caches():
-        tables.append(overview_table(summary, cache))
-        tables += [
-            elimination_table(summary, name, cache) for name in summary.problems() if len(summary.problems()) == 1
-        ]
-    tables.append(ranks_table(summary, tuple(study.simulated_ranks), study.network))
-    facts = {"skipped": list(skipped), "cells": _cells(summary)}
-    shown = [table for table in tables if table.rows]
-    tell(elimination_page(study, rows, skipped), out, shown, facts, as_json=as_json)
-
-
-def _cells(summary: EliminationSummary) -> list[dict[str, Any]]:
+        tables.append(api.overview_table(summary, cache))
+        if len(summary.problems()) == 1:
+            tables.append(api.elimination_table(summary, summary.problems()[0], cache))
+    tables.append(api.ranks_table(summary, tuple(study.simulated_ranks), study.network))
     names = ("seconds", "kernel_evaluations", "n_iter", "n_eliminated", "n_returned", "n_reconstructions", "gap")
-    return [
-        {
-            "problem": cell.problem,
-            "method": cell.method,
-            "cache": cell.cache,
-            "solver": cell.solver,
-            "ranks": cell.ranks,
-            "repeats": len(cell.rows),
-            **{name: stat.median if (stat := cell.stat(name)) else None for name in names},
-        }
-        for cell in summary.cells
-    ]
+    keys = ("problem", "method", "cache", "solver", "ranks")
+    cells = [{**picked(cell, *keys), "repeats": len(cell.rows), **cell.medians(*names)} for cell in summary.cells]
+    page = api.elimination_page(study, found, skipped)
+    shown = [table for table in tables if table.rows]
+    tell(page, out, shown, {"skipped": skipped, "cells": cells}, as_json=as_json)

@@ -10,16 +10,14 @@ import typer
 
 from dsgd.cli import study_options as options
 from dsgd.cli.study import tell
+from dsgd.cli.training_options import examples
 
 __all__ = ["EXAMPLES", "gtopk"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd study gtopk --out study/
-
-  dsgd study gtopk --ranks 64 --tflops 10 --latency 0.05 --bandwidth 1.25 --out study/
-"""
+EXAMPLES: Final = examples(
+    "dsgd study gtopk --out study/",
+    "dsgd study gtopk --ranks 64 --tflops 10 --latency 0.05 --bandwidth 1.25 --out study/",
+)
 
 
 def gtopk(

@@ -2,45 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
 import typer
 
 from dsgd.cli import study_options as options
-from dsgd.cli.study import changed, follow, on_ranks, parse_numbers, seeds_of, sized, tell
-from dsgd.cli.study_options import GRID, MODEL
+from dsgd.cli.study import asked, follow, sized, tell
+from dsgd.cli.study_options import grid_option, model_option, numbers, underscored
+from dsgd.cli.training_options import examples
 
-if TYPE_CHECKING:
-    from dsgd.study import Study, Summary
+__all__ = ["EXAMPLES", "msf"]
 
-__all__ = ["EXAMPLES", "make_study", "msf"]
-
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd study msf --demo --out demo/
-
-  dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,1024,4096 --out study/
-
-  dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/
-"""
+EXAMPLES: Final = examples(
+    "dsgd study msf --demo --out demo/",
+    "dsgd study msf --dataset ijcnn1 --ranks 1,2 --every 1,4,16,64,256,1024,4096 --out study/",
+    "dsgd study msf --dataset a9a --dataset w8a --ranks 1,2,4,8 --seeds 5 --scheduler tcp://10.0.0.5:8786 --out study/",
+)
+_Ranks: TypeAlias = Annotated[str | None, grid_option(help="Worker processes, as 1,2,4.", callback=numbers)]
 _Every: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Samples between two synchronisations, as 1,16,256.", rich_help_panel=GRID),
+    str | None, grid_option(help="Samples between two synchronisations, as 1,16,256.", callback=numbers)
 ]
 _Schedule: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="optimal, pegasos, or per-epoch as in the published study.", rich_help_panel=MODEL),
+    str | None, model_option(help="optimal, pegasos, or per-epoch as in the published study.", callback=underscored)
 ]
 _Intercept: TypeAlias = Annotated[
-    bool | None,
-    typer.Option(help="Learn an intercept; the published study has none.", rich_help_panel=MODEL),
+    bool | None, model_option("--intercept/--no-intercept", help="Learn an intercept; the published study has none.")
 ]
 _Target: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="Time to target: loss above the sequential run's, as 0.02.", rich_help_panel=MODEL),
+    float | None, model_option("--target", help="Time to target: loss above the sequential run's, as 0.02.")
 ]
 _Demo: TypeAlias = Annotated[
     bool, typer.Option("--demo", help="The three sets of the paper, sized for two cores and a minute or two.")
@@ -48,9 +37,10 @@ _Demo: TypeAlias = Annotated[
 
 
 def msf(
+    ctx: typer.Context,
     out: options.Out,
     dataset: options.Dataset = None,
-    ranks: Annotated[str | None, typer.Option(help="Worker processes, as 1,2,4.", rich_help_panel=GRID)] = None,
+    ranks: _Ranks = None,
     every: _Every = None,
     seeds: options.Seeds = None,
     epochs: options.Epochs = None,
@@ -59,9 +49,9 @@ def msf(
     loss: options.Loss = None,
     schedule: _Schedule = None,
     partition: options.Partition = None,
-    intercept: _Intercept = None,
-    dtype: Annotated[str | None, typer.Option(help="float32 or float64.", rich_help_panel=MODEL)] = None,
-    target: _Target = None,
+    fit_intercept: _Intercept = None,
+    dtype: options.Dtype = None,
+    target_excess: _Target = None,
     scheduler: options.Scheduler = None,
     demo: _Demo = False,
     force: options.Force = False,
@@ -72,75 +62,21 @@ def msf(
     Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished. The
     same command resumes an interrupted study. OUT/report.html is self-contained.
     """
-    from dsgd.study import check_extras, run_study
+    from dsgd import study as api
+    from dsgd.study.frame.rows import picked
 
-    check_extras()  # before minutes of work, not after
-    given = {
-        "ranks": parse_numbers("--ranks", ranks),
-        "every": parse_numbers("--every", every),
-        "seeds": seeds_of(seeds),
-        "epochs": epochs,
-        "alpha": alpha,
-        "loss": loss,
-        "schedule": None if schedule is None else schedule.replace("-", "_"),
-        "partition": partition,
-        "fit_intercept": intercept,
-        "dtype": dtype,
-        "target_excess": target,
-    }
-    study = make_study(dataset or (), rows, given, demo=demo)
+    api.check_extras()  # before minutes of work, not after
+    preset = api.demo_study() if demo else api.Study()
+    data = [api.DataSource(name) for name in dataset or ()] or preset.data
+    study = asked(preset, ctx, data=sized(data, rows))
+    runs = api.run_study(study, out, scheduler=scheduler, force=force)
+    found = follow(runs, study.count(), ("dataset",), out, quiet=as_json)
 
-    def describe(row: dict[str, Any]) -> str:
-        return f"{row['dataset']} {on_ranks(row)}"
-
-    runs = run_study(study, out, scheduler=scheduler, force=force)
-    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
-
-
-def make_study(datasets: Sequence[str], rows: int | None, given: dict[str, Any], *, demo: bool) -> Study:
-    """Return the study that the options describe.
-
-    Parameters
-    ----------
-    datasets : sequence of str
-        Names of datasets; the preset's own if empty.
-    rows : int or None
-        Training rows of each.
-    given : dict
-        Fields of `Study`; those that are None keep the value of the preset.
-    demo : bool
-        Whether the preset is the demo, and not the defaults.
-
-    Raises
-    ------
-    InvalidParameterError
-        A value is outside its domain.
-    """
-    from dsgd.study import DataSource, Study, demo_study
-
-    study = demo_study() if demo else Study()
-    data = sized([DataSource(name) for name in datasets] or study.data, rows)
-    return changed(study, {"data": data, **given})
-
-
-def _report(study: Study, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
-    """Write the report; print what it says."""
-    from dsgd.study import results_table, study_page, summarise
-
-    summary = summarise(rows)
-    tables = [results_table(summary, dataset) for dataset in summary.datasets()]
-    tell(study_page(study, rows), out, tables, {"cells": _cells(summary)}, as_json=as_json)
-
-
-def _cells(summary: Summary) -> list[dict[str, Any]]:
-    names = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
-    return [
-        {
-            "dataset": cell.dataset,
-            "ranks": cell.ranks,
-            "every": cell.every,
-            "seeds": len(cell.rows),
-            **{name: stat.median if (stat := cell.stat(name)) else None for name in names},
-        }
+    summary = api.summarise(found)
+    columns = ("train_s", "communication_s", "test_accuracy", "balanced_accuracy", "majority_accuracy", "objective")
+    cells = [
+        {**picked(cell, "dataset", "ranks", "every"), "seeds": len(cell.rows), **cell.medians(*columns)}
         for cell in summary.cells
     ]
+    tables = [api.results_table(summary, name) for name in summary.datasets()]
+    tell(api.study_page(study, found), out, tables, {"cells": cells}, as_json=as_json)

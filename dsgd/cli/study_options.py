@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
+from dsgd.cli.training_options import AsJson
+from dsgd.errors import InvalidParameterError
+
 __all__ = [
-    "GRID",
-    "MODEL",
-    "PLACE",
     "Alpha",
     "AsJson",
     "Dataset",
+    "Dtype",
     "Epochs",
     "Force",
     "Loss",
@@ -26,40 +28,87 @@ __all__ = [
     "Scheduler",
     "Seeds",
     "Simulated",
+    "first_seeds",
+    "grid_option",
+    "model_option",
+    "numbers",
+    "numbers_or_none",
+    "place_option",
+    "underscored",
+    "words",
 ]
 
+
+def numbers(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    """Return the whole numbers in a text such as ``1,4,16``, in the order given; None of None.
+
+    Parameters
+    ----------
+    param : typer.CallbackParam
+        The option it was given to, for the error.
+    text : str or None
+        Numbers with commas between.
+
+    Raises
+    ------
+    InvalidParameterError
+        Something in it is not a whole number above 0.
+    """
+    found = words(text)
+    for word in found or ():
+        if not (word.isascii() and word.isdigit() and int(word) > 0):
+            raise InvalidParameterError(
+                f"{param.opts[0]} {text!r}: {word!r} is not a whole number above 0; give numbers with commas, as 1,4,16"
+            )
+    return None if found is None else tuple(map(int, found))
+
+
+def numbers_or_none(param: typer.CallbackParam, text: str | None) -> tuple[int, ...] | None:
+    """Return the same, and no numbers of ``none``."""
+    return () if text == "none" else numbers(param, text)
+
+
+def words(text: str | None) -> tuple[str, ...] | None:
+    """Return the words in a text such as ``shm,tcp``; None of None."""
+    return None if text is None else tuple(word.strip() for word in text.split(","))
+
+
+def first_seeds(count: int | None) -> tuple[int, ...] | None:
+    """Return the seeds of so many repetitions; None of None."""
+    return None if count is None else tuple(range(count))
+
+
+def underscored(text: str | None) -> str | None:
+    """Return a name as the library has it, with ``_`` where the command line takes ``-`` too."""
+    return None if text is None else text.replace("-", "_")
+
+
 # The panels of --help.
-GRID: Final = "The grid"
-MODEL: Final = "The model"
-PLACE: Final = "Where ranks run"
+grid_option: Final[Any] = partial(typer.Option, rich_help_panel="The grid")
+model_option: Final[Any] = partial(typer.Option, rich_help_panel="The model")
+place_option: Final[Any] = partial(typer.Option, rich_help_panel="Where ranks run")
+
 Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Repeat runs whose rows are in the folder already.")]
-AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")]
 Dataset: TypeAlias = Annotated[
-    list[str] | None,
-    typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`."),
+    list[str] | None, typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`.")
 ]
-Rows: TypeAlias = Annotated[int | None, typer.Option(help="Training rows of each dataset.", rich_help_panel=GRID)]
-Ranks: TypeAlias = Annotated[str | None, typer.Option(help="Numbers of ranks, as 2,4.", rich_help_panel=GRID)]
-Seeds: TypeAlias = Annotated[int | None, typer.Option(min=1, help="Repetitions of each run.", rich_help_panel=GRID)]
-Epochs: TypeAlias = Annotated[int | None, typer.Option(help="Passes over the rows.", rich_help_panel=GRID)]
-Alpha: TypeAlias = Annotated[float | None, typer.Option(help="Weight of the L2 penalty.", rich_help_panel=MODEL)]
-Loss: TypeAlias = Annotated[str | None, typer.Option(help="hinge, squared_hinge or log_loss.", rich_help_panel=MODEL)]
-Partition: TypeAlias = Annotated[
-    str | None, typer.Option(help="contiguous, shuffled or label-skewed.", rich_help_panel=MODEL)
-]
+Rows: TypeAlias = Annotated[int | None, grid_option(help="Training rows of each dataset.")]
+Ranks: TypeAlias = Annotated[str | None, grid_option(help="Numbers of ranks, as 2,4.", callback=numbers)]
+Seeds: TypeAlias = Annotated[int | None, grid_option(min=1, help="Repetitions of each run.", callback=first_seeds)]
+Epochs: TypeAlias = Annotated[int | None, grid_option(help="Passes over the rows.")]
+Alpha: TypeAlias = Annotated[float | None, model_option(help="Weight of the L2 penalty.")]
+Loss: TypeAlias = Annotated[str | None, model_option(help="hinge, squared_hinge or log_loss.")]
+Dtype: TypeAlias = Annotated[str | None, model_option(help="float32 or float64.")]
+Partition: TypeAlias = Annotated[str | None, model_option(help="contiguous, shuffled or label-skewed.")]
 Scheduler: TypeAlias = Annotated[
     str | None, typer.Option(help="Use the cluster at this address; by default one is started here.")
 ]
 # Where ranks may be simulated too.
-Simulated: TypeAlias = Annotated[
-    bool, typer.Option("--simulated", help="Ranks on a virtual clock.", rich_help_panel=PLACE)
-]
+Simulated: TypeAlias = Annotated[bool, place_option("--simulated", help="Ranks on a virtual clock.")]
 OnNetwork: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Simulated ranks only: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.", rich_help_panel=PLACE),
+    str | None, place_option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.")
 ]
 OnScheduler: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Use the cluster at this address; by default workers are started here.", rich_help_panel=PLACE),
+    str | None, place_option(help="Use the cluster at this address; by default workers are started here.")
 ]

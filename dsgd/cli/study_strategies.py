@@ -4,33 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 from dsgd.cli import study_options as options
 from dsgd.cli.fit import compressing, parse_sync
-from dsgd.cli.study import changed, check_place, follow, on_ranks, parse_numbers, seeds_of, sized, tell
-from dsgd.cli.study_options import MODEL, PLACE
+from dsgd.cli.study import asked, check_place, follow, sized, tell
+from dsgd.cli.study_options import model_option, place_option, underscored
+from dsgd.cli.training_options import examples
 from dsgd.errors import DsgdError, InvalidParameterError
-
-if TYPE_CHECKING:
-    from dsgd.study.strategies import StrategyStudy
 
 __all__ = ["EXAMPLES", "strategies"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd study strategies --demo --out demo/
-
-  dsgd study strategies -d ijcnn1 -s local -s 64 -s easgd -s sgp --ranks 16 --simulated --network 1GbE --out study/
-
-  dsgd study strategies -d a9a -s local -s minibatch --compress topk:0.01 --compress qsgd --ranks 2,4 --out study/
-
-  dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/
-"""
+EXAMPLES: Final = examples(
+    "dsgd study strategies --demo --out demo/",
+    "dsgd study strategies -d ijcnn1 -s local -s 64 -s easgd -s sgp --ranks 16 --simulated --network 1GbE --out study/",
+    "dsgd study strategies -d a9a -s local -s minibatch --compress topk:0.01 --compress qsgd --ranks 2,4 --out study/",
+    "dsgd study strategies -d ijcnn1 --ranks 8 --scheduler tcp://10.0.0.5:8786 --out study/",
+)
 _NETWORK: Final = "1GbE"
 _Strategy: TypeAlias = Annotated[
     list[str] | None,
@@ -41,16 +33,14 @@ _Compress: TypeAlias = Annotated[
     typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
 ]
 _Stragglers: TypeAlias = Annotated[
-    str | None,
-    typer.Option(help="Simulated ranks only: none, exponential, slow-rank, heavy-tail.", rich_help_panel=PLACE),
+    str | None, place_option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.")
 ]
 _Schedule: TypeAlias = Annotated[
     str | None,
-    typer.Option(help="constant, or another one for strategies that are not asynchronous.", rich_help_panel=MODEL),
+    model_option(help="constant, or another for the strategies that do not talk by post.", callback=underscored),
 ]
 _Target: TypeAlias = Annotated[
-    float | None,
-    typer.Option(help="The target: objective above the sequential run's, as 0.02.", rich_help_panel=MODEL),
+    float | None, model_option("--target", help="The target: objective above the sequential run's, as 0.02.")
 ]
 _Demo: TypeAlias = Annotated[
     bool, typer.Option("--demo", help="All strategies on 16 simulated ranks and 10GbE, in under a minute.")
@@ -58,6 +48,7 @@ _Demo: TypeAlias = Annotated[
 
 
 def strategies(
+    ctx: typer.Context,
     out: options.Out,
     dataset: options.Dataset = None,
     strategy: _Strategy = None,
@@ -73,49 +64,40 @@ def strategies(
     alpha: options.Alpha = None,
     loss: options.Loss = None,
     schedule: _Schedule = None,
-    eta0: Annotated[float | None, typer.Option(help="The constant rate.", rich_help_panel=MODEL)] = None,
+    eta0: Annotated[float | None, model_option(help="The constant rate.")] = None,
     partition: options.Partition = None,
-    target: _Target = None,
+    target_excess: _Target = None,
     demo: _Demo = False,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Which strategy is best? Train with all of them; compare seconds and bytes to a target, and accuracy.
+    """How should ranks talk? Train with every strategy; seconds and bytes to a target and accuracy, beside each other.
 
     The target is the final training objective of the sequential run, and a little. Every run becomes a row in
-    OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is self-contained.
+    OUT/rows.jsonl: a study that was stopped goes on where it was when the same command is given again.
+    OUT/report.html needs no network.
     """
     from dsgd.study import DataSource, check_extras
-    from dsgd.study.strategies import StrategyStudy, demo_strategy_study, run_strategy_study
+    from dsgd.study import strategies as api
 
     check_extras()  # before minutes of work, not after
     check_place(simulated=simulated or demo, scheduler=scheduler, network=network, stragglers=stragglers)
-    given = {
-        "strategies": _chosen(strategy, compress or (), simulated=simulated or demo),
-        "ranks": parse_numbers("--ranks", ranks),
-        "seeds": seeds_of(seeds),
-        "epochs": epochs,
-        "alpha": alpha,
-        "loss": loss,
-        "schedule": None if schedule is None else schedule.replace("-", "_"),
-        "eta0": eta0,
-        "partition": partition,
-        "target_excess": target,
-        # The demo has a network of its own.
-        "network": network or (_NETWORK if simulated and not demo else None),
-        "stragglers": stragglers,
-    }
-    preset = demo_strategy_study() if demo else StrategyStudy()
+    preset = api.demo_strategy_study() if demo else api.StrategyStudy(network=_NETWORK if simulated else None)
     data = [DataSource(name) for name in dataset or ()] or preset.data
     if demo and dataset:
         data = [replace(source, rows=preset.data[0].rows, test_rows=preset.data[0].test_rows) for source in data]
-    study = changed(preset, {"data": sized(data, rows), **given})
+    chosen = _chosen(strategy, compress or (), simulated=simulated or demo)
+    study = asked(preset, ctx, strategies=chosen, data=sized(data, rows))
+    runs = api.run_strategy_study(study, out, scheduler=scheduler, force=force)
+    found = follow(runs, study.count(), ("strategy", "dataset"), out, quiet=as_json)
 
-    def describe(row: dict[str, Any]) -> str:
-        return f"{row['strategy']} {on_ranks(row)}, {row['dataset']}"
-
-    runs = run_strategy_study(study, out, scheduler=scheduler, force=force)
-    _report(study, follow(runs, study.count(), describe, out, quiet=as_json), out, as_json=as_json)
+    gangs, excess = api.summarise_strategies(found), study.target_excess
+    facts = [
+        {"name": gang.name, "target": gang.target(excess), "reached": gang.reached(excess), "front": gang.front(excess)}
+        for gang in gangs
+    ]
+    tables = [api.strategy_table(gang, excess=excess) for gang in gangs]
+    tell(api.strategy_page(study, found), out, tables, {"gangs": facts}, as_json=as_json)
 
 
 def _chosen(strategy: Sequence[str] | None, compress: Sequence[str], *, simulated: bool) -> dict[str, Any] | None:
@@ -144,16 +126,3 @@ def _parse(name: str) -> Any:
         return parse_sync(name)
     except InvalidParameterError as error:
         raise InvalidParameterError(str(error).replace("--sync", "--strategy", 1)) from error
-
-
-def _report(study: StrategyStudy, rows: list[dict[str, Any]], out: Path, *, as_json: bool) -> None:
-    """Write the report; print what it says."""
-    from dsgd.study.strategies import strategy_page, strategy_table, summarise_strategies
-
-    gangs, excess = summarise_strategies(rows), study.target_excess
-    facts = [
-        {"name": gang.name, "target": gang.target(excess), "reached": gang.reached(excess), "front": gang.front(excess)}
-        for gang in gangs
-    ]
-    tables = [strategy_table(gang, excess=excess) for gang in gangs]
-    tell(strategy_page(study, rows), out, tables, {"gangs": facts}, as_json=as_json)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final, TypeAlias
+from functools import partial
+from typing import Annotated, Any, Final, TypeAlias
 
 import typer
 
 __all__ = [
     "DATA",
-    "MODEL",
-    "PLACE",
     "Alpha",
     "AsJson",
     "Jobs",
@@ -19,29 +18,29 @@ __all__ = [
     "Scheduler",
     "Task",
     "Workers",
+    "examples",
+    "model_option",
+    "place_option",
 ]
 
 # The panels of --help.
-MODEL: Final = "The objective"
-PLACE: Final = "Where it runs"
+model_option: Final[Any] = partial(typer.Option, rich_help_panel="The objective")
+place_option: Final[Any] = partial(typer.Option, rich_help_panel="Where it runs")
 #: The option that names training files; one command must have them, another takes the name of a set instead.
 DATA: Final = typer.Option(
     "--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
-Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
-Loss: TypeAlias = Annotated[
-    str | None, typer.Option(help="Loss: hinge, log_loss, squared_error, ...", rich_help_panel=MODEL)
-]
-Penalty: TypeAlias = Annotated[str, typer.Option(help="l2, l1, elasticnet or none.", rich_help_panel=MODEL)]
-Alpha: TypeAlias = Annotated[float, typer.Option(help="Weight of the penalty.", rich_help_panel=MODEL)]
-Workers: TypeAlias = Annotated[
-    int, typer.Option(min=0, help="Start this many worker processes.", rich_help_panel=PLACE)
-]
-Scheduler: TypeAlias = Annotated[
-    str | None, typer.Option(help="Use the cluster at this address.", rich_help_panel=PLACE)
-]
-Jobs: TypeAlias = Annotated[
-    int, typer.Option(help="Threads, when it runs in this process; -1 takes all.", rich_help_panel=PLACE)
-]
+Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")]
+Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, squared_error, ...")]
+Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]
+Alpha: TypeAlias = Annotated[float, model_option(help="Weight of the penalty.")]
+Workers: TypeAlias = Annotated[int, place_option(min=0, help="Start this many worker processes.")]
+Scheduler: TypeAlias = Annotated[str | None, place_option(help="Use the cluster at this address.")]
+Jobs: TypeAlias = Annotated[int, place_option(help="Threads, when it runs in this process; -1 takes all.")]
 AsJson: TypeAlias = Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")]
+
+
+def examples(*commands: str) -> str:
+    """Return what stands at the end of a command's help: a paragraph for each example."""
+    return "\n\n".join(["Examples:", *(f"  {command}" for command in commands)])

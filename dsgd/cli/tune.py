@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final, TypeAlias
 
@@ -14,6 +15,7 @@ from dsgd.cli import training_options as options
 from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, is_svmlight, read_rows
 from dsgd.cli.fit import make_estimator, parse_sync
+from dsgd.cli.training_options import examples, place_option
 from dsgd.errors import InvalidParameterError
 
 if TYPE_CHECKING:
@@ -21,49 +23,35 @@ if TYPE_CHECKING:
 
 __all__ = ["EXAMPLES", "tune"]
 
-EXAMPLES: Final = """\
-Examples:
-
-  dsgd tune --dataset a9a --workers 2
-
-  dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html
-
-  dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json
-"""
-_SEARCH: Final = "The search"
+EXAMPLES: Final = examples(
+    "dsgd tune --dataset a9a --workers 2",
+    "dsgd tune --data train.svm --loss log_loss --scheduler tcp://10.0.0.5:8786 --budget 120 --report tuning.html",
+    "dsgd tune --data train.svm -s local -s minibatch -s easgd --compress auto --compress topk:0.01 --json",
+)
 _SHOWN: Final = 8
 
+_search_option: Final[Any] = partial(typer.Option, rich_help_panel="The search")
 _Files: TypeAlias = Annotated[list[str] | None, options.DATA]
 _Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
-_Budget: TypeAlias = Annotated[
-    float, typer.Option(help="Seconds until the answer, all included.", rich_help_panel=_SEARCH)
-]
-_Margin: TypeAlias = Annotated[
-    float, typer.Option(help="The target is the best score reached minus this.", rich_help_panel=_SEARCH)
-]
+_Budget: TypeAlias = Annotated[float, _search_option(help="Seconds until the answer, all included.")]
+_Margin: TypeAlias = Annotated[float, _search_option(help="The target is the best score reached, less this.")]
 _Strategy: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
+    _search_option(
         "--strategy",
         "-s",
-        help="Strategies to try, as in dsgd fit --sync; repeat for several. Periods and batches are searched; "
+        help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
         "local and minibatch by default.",
-        rich_help_panel=_SEARCH,
     ),
 ]
 _Compress: TypeAlias = Annotated[
     list[str] | None,
-    typer.Option(
-        help="Compressors to try, as in dsgd fit --compress; repeat for several. Whole vectors are always tried.",
-        rich_help_panel=_SEARCH,
+    _search_option(
+        help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always tried."
     ),
 ]
-_Seed: TypeAlias = Annotated[
-    int, typer.Option(help="Seed of rows held out, and of their order.", rich_help_panel=_SEARCH)
-]
-_Transport: TypeAlias = Annotated[
-    str, typer.Option(help="Transport between ranks on a cluster, as in dsgd fit.", rich_help_panel=options.PLACE)
-]
+_Seed: TypeAlias = Annotated[int, _search_option(help="Seed of rows held out, and of their order.")]
+_Transport: TypeAlias = Annotated[str, place_option(help="What ranks on a cluster talk over, as in dsgd fit.")]
 _Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
 ]
@@ -91,7 +79,7 @@ def tune(
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
-    """Find the period, strategy and step size that train a model fastest here, and print them; takes a minute.
+    """How should this model be trained here? Try periods, strategies and step sizes for a minute; print the best.
 
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
     by successive halving, scored on rows held out. What is printed can be pasted.

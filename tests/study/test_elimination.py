@@ -11,7 +11,6 @@ import pytest
 import scipy.sparse as sp
 
 from dsgd.__main__ import main
-from dsgd.cli.study_elimination import make_elimination_study
 from dsgd.errors import DatasetError, DsgdError, InvalidParameterError
 from dsgd.study import read_rows
 from dsgd.study.elimination import (
@@ -23,6 +22,7 @@ from dsgd.study.elimination import (
     Network,
     Problem,
     check_elimination_claims,
+    demo_elimination_study,
     elimination_data_table,
     elimination_table,
     elimination_verdict,
@@ -38,6 +38,7 @@ from dsgd.study.elimination.measure import CURVE_COLUMNS, curve, reuse, serial_s
 from dsgd.study.elimination.problems import load_problem
 from dsgd.study.elimination.report import elimination_page
 from dsgd.svm import SVC, EliminationRecord
+from study_commands import study_asked
 from web_page import check_page
 
 STUDY = EliminationStudy(
@@ -422,12 +423,18 @@ def test_both_solvers_run_on_worker_processes(tmp_path):
     assert [cell.ranks for cell in summary.distributed("clean", "pairwise", "none")] == [1, 2]
 
 
-def test_options_change_the_preset_they_are_given_with():
-    """What is given replaces the demo's own; what is not stays."""
-    study = make_elimination_study(["a9a"], 500, 3.0, {"repeats": 4, "tol": None}, demo=True)
-    assert [(found.name, found.rows, found.C) for found in study.problems] == [("a9a", 500, 3.0)]
-    assert (study.repeats, study.tol) == (4, EliminationStudy().tol)
-    assert len(make_elimination_study((), None, None, {}, demo=True).problems) == len(PROBLEMS)
+def test_options_change_the_preset_they_are_given_with(monkeypatch, tmp_path):
+    """What is given replaces the demo's own, by the names of options or of fields; what is not stays."""
+    runner, out = "dsgd.study.elimination.run_elimination_study", ("--out", str(tmp_path))
+    options = ("--rows", "500", "--cost", "3", "--repeats", "4", "--ranks", "none", "--no-reference", *out)
+    study = study_asked(monkeypatch, runner, "elimination", "-p", "clean", "--demo", *options)
+    assert [(found.name, found.rows, found.C) for found in study.problems] == [("clean", 500, 3.0)]
+    assert (study.repeats, study.ranks, study.with_reference) == (4, (), False)
+    assert (study.tol, study.rank_problems) == (EliminationStudy().tol, demo_elimination_study().rank_problems)
+    study = study_asked(monkeypatch, runner, "elimination", "--demo", "--cache", "small", "--simulated", "16", *out)
+    assert (study.caches, study.simulated_ranks) == (("small",), (16,))
+    assert {problem.name for problem in study.problems} <= set(PROBLEMS)
+    assert len(study.problems) > 3
 
 
 @pytest.mark.parametrize(

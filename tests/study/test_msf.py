@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -13,8 +14,6 @@ import pytest
 from sklearn.linear_model import SGDClassifier as ReferenceClassifier
 
 from dsgd.__main__ import main
-from dsgd.cli.study import parse_numbers
-from dsgd.cli.study_msf import make_study
 from dsgd.errors import ClusterUnreachableError, DsgdError, InvalidParameterError, ParseError
 from dsgd.report import Bars
 from dsgd.report.provenance import command_line, machine, versions
@@ -40,6 +39,7 @@ from dsgd.study.frame.data import assign_rows
 from dsgd.study.frame.measure import majority_accuracy, objective, score
 from dsgd.study.msf import published
 from dsgd.study.msf.plots import study_figures
+from study_commands import study_asked
 from web_page import check_page
 
 STUDY = Study(data=(DataSource("ijcnn1", 1000),), every=(1, 16, 512), seeds=(0, 1))
@@ -380,26 +380,29 @@ def test_missing_extras_are_named_before_anything_is_run(monkeypatch, tmp_path, 
 # -- command -------------------------------------------------------------------------------------------------------
 
 
-def test_lists_of_numbers_are_read():
+def test_lists_of_numbers_are_read(monkeypatch, tmp_path):
     """Numbers stand between commas, with or without blanks."""
-    assert parse_numbers("--every", "1, 4,16") == (1, 4, 16)
-    assert parse_numbers("--every", None) is None
+    command = ("msf", "--every", "1, 4,16", "--out", str(tmp_path))
+    study = study_asked(monkeypatch, "dsgd.study.run_study", *command)
+    assert (study.every, study.ranks) == ((1, 4, 16), Study().ranks)
 
 
 @pytest.mark.parametrize("text", ["", "1,,2", "0", "-1", "1.5", "a", "1;2", "²"])
-def test_a_bad_list_is_refused_with_its_option(text):
+def test_a_bad_list_is_refused_with_its_option(text, tmp_path, capsys):
     """What is not a list of whole numbers above 0 is refused with the option and an example."""
-    with pytest.raises(InvalidParameterError, match=r"--every .*as 1,4,16"):
-        parse_numbers("--every", text)
+    assert main(["study", "msf", "--every", text, "--out", str(tmp_path)]) == 2
+    assert re.search(r"--every .*as 1,4,16", capsys.readouterr().err)
 
 
-def test_options_change_the_preset_they_are_given_with():
-    """What is given replaces the demo's own; what is not stays."""
-    study = make_study((), 500, {"epochs": 2, "alpha": None}, demo=True)
-    assert [source.name for source in study.data] == [source.name for source in demo_study().data]
-    assert {source.rows for source in study.data} == {500}
-    assert (study.epochs, study.alpha, study.every) == (2, demo_study().alpha, demo_study().every)
-    assert [source.name for source in make_study(["a9a"], None, {}, demo=False).data] == ["a9a"]
+def test_options_change_the_preset_they_are_given_with(monkeypatch, tmp_path):
+    """What is given replaces the demo's own, by the names of options or of fields; what is not stays."""
+    out = ("--out", str(tmp_path))
+    options = ("--epochs", "2", "--rows", "500", "--seeds", "2", "--no-intercept", "--target", "0", *out)
+    study = study_asked(monkeypatch, "dsgd.study.run_study", "msf", "--demo", *options)
+    data = tuple(DataSource(source.name, 500) for source in demo_study().data)
+    assert study == replace(demo_study(), data=data, epochs=2, seeds=(0, 1), fit_intercept=False, target_excess=0.0)
+    study = study_asked(monkeypatch, "dsgd.study.run_study", "msf", "-d", "a9a", "--schedule", "per-epoch", *out)
+    assert study == Study(data=(DataSource("a9a"),), schedule="per_epoch")
 
 
 @pytest.mark.parametrize(

@@ -63,6 +63,11 @@ class AbstractCell(ABC):
             raise KeyError(name)
         return stat.median
 
+    def medians(self, *names: str) -> dict[str, float | None]:
+        """Return the medians of columns by name, None of those that no row has."""
+        stats = {name: self.stat(name) for name in names}
+        return {name: stat.median if stat else None for name, stat in stats.items()}
+
     def curve(self) -> list[dict[str, float]]:
         """Return the ``curve`` of the rows point by point, medians over the repetitions."""
         points = zip(*(row["curve"] for row in self.rows), strict=True)

@@ -8,13 +8,13 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from dsgd.study.frame.rows import Row
-from dsgd.study.frame.summary import Stat, grouped
+from dsgd.study.frame.summary import AbstractCell, Stat, grouped
 
 __all__ = ["Cell", "Summary", "difference", "summarise", "target_reached"]
 
 
 @dataclass(frozen=True)
-class Cell:
+class Cell(AbstractCell):
     """The runs that differ in nothing but the seed.
 
     Parameters
@@ -44,19 +44,6 @@ class Cell:
             the ledger charges to no phase. Seconds of phases, bytes and messages are given per rank.
         """
         return Stat.of(_value(row, name) for row in self.rows)
-
-    def median(self, name: str) -> float:
-        """Return the median of a column that every row has.
-
-        Raises
-        ------
-        KeyError
-            If no row has it.
-        """
-        stat = self.stat(name)
-        if stat is None:
-            raise KeyError(name)
-        return stat.median
 
 
 @dataclass(frozen=True)
