@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import os
-import tempfile
 import zipfile
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -16,9 +16,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from dsgd.datasets.files import cache_folder, fetch_part, locate
 from dsgd.datasets.generators import TWINS, make_like
+from dsgd.datasets.npz import read_npz, write_npz
 from dsgd.datasets.registry import BINARY, DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
+from dsgd.files import replacing
 
 __all__ = ["DEFAULT_HOLDOUT", "Dataset", "load", "load_or_generate"]
 
@@ -346,36 +348,17 @@ def _parse_file(file: DataFile, path: Path, part: str, n_features: int) -> tuple
 def _read_parsed(path: Path) -> tuple[Any, NDArray[np.float64]] | None:
     """Return what was parsed before, or None if there is nothing that can be used."""
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            if "X" in archive.files:
-                return archive["X"], archive["y"]
-            X = sp.csr_matrix(
-                (archive["data"], archive["indices"], archive["indptr"]), shape=tuple(archive["shape"]), copy=False
-            )
-            return X, archive["y"]
+        return read_npz(path)
     except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile):
         return None  # absent, or cut off by a full disk: it is made again
 
 
 def _write_parsed(path: Path, X: Any, y: NDArray[np.float64]) -> None:
     """Keep parsed rows for the next call; a cache that cannot be written to costs time, never a result."""
-    arrays = (
-        {"y": y, "X": X}
-        if not sp.issparse(X)
-        else {"y": y, "data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
-    )
-    try:
+    with suppress(OSError):
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent, suffix=".part")
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.savez(stream, **arrays)
-            os.replace(temporary, path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
-    except OSError:
-        return
+        with replacing(path) as aside:
+            write_npz(aside, X, y)
 
 
 def _shaped(X: Any, dense: bool, dtype: DTypeLike) -> Any:

@@ -3,52 +3,37 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
+from dsgd.files import replacing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-
     from dsgd.datasets import DatasetInfo, Twin
 
 __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-_LIST_EXAMPLES: Final = """\
-Examples:
-
-  dsgd datasets list
-
-  dsgd datasets list --json
-"""
-_INFO_EXAMPLES: Final = """\
-Examples:
-
-  dsgd datasets info ijcnn1
-
-  dsgd datasets info epsilon-like --json
-"""
-_FETCH_EXAMPLES: Final = """\
-Examples:
-
-  dsgd datasets fetch a9a
-"""
-_MAKE_EXAMPLES: Final = """\
-Examples:
-
-  dsgd datasets make ijcnn1-like --rows 50000 --out train.svm
-
-  dsgd datasets make ijcnn1-like --rows 10000 --split test --out test.svm.gz
-
-  dsgd datasets make epsilon-like --rows 20000 --dtype float32 --out epsilon.npz
-"""
+_LIST_EXAMPLES: Final = examples(
+    "dsgd datasets list",
+    "dsgd datasets list --json",
+)
+_INFO_EXAMPLES: Final = examples(
+    "dsgd datasets info ijcnn1",
+    "dsgd datasets info epsilon-like --json",
+)
+_FETCH_EXAMPLES: Final = examples("dsgd datasets fetch a9a")
+_MAKE_EXAMPLES: Final = examples(
+    "dsgd datasets make ijcnn1-like --rows 50000 --out train.svm",
+    "dsgd datasets make ijcnn1-like --rows 10000 --split test --out test.svm.gz",
+    "dsgd datasets make epsilon-like --rows 20000 --dtype float32 --out epsilon.npz",
+)
 _PIECE_VALUES: Final = 4_000_000  # about how many numbers are made at a time while writing svmlight
 
 _Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
@@ -59,32 +44,8 @@ def list_(as_json: _Json = False) -> None:
     """List the sets that are known, and whether they are on this machine."""
     from dsgd.datasets import TWINS, catalog
 
-    rows = [
-        {
-            "name": info.name,
-            "task": info.task,
-            "n_train": info.n_train,
-            "n_test": info.n_test,
-            "n_features": info.n_features,
-            "n_classes": info.n_classes,
-            "here": _parts_here(info),
-            "used_by": list(info.used_by),
-        }
-        for info in catalog()
-    ]
-    rows += [
-        {
-            "name": f"{name}-like",
-            "task": "binary",
-            "n_train": shape.n_train,
-            "n_test": shape.n_test,
-            "n_features": shape.twin.n_features,
-            "n_classes": 2,
-            "here": ["generated"],
-            "used_by": [],
-        }
-        for name, shape in sorted(TWINS.items())
-    ]
+    rows = [{**_shape(info), "here": _parts_here(info), "used_by": list(info.used_by)} for info in catalog()]
+    rows += [{**_twin_shape(name), "here": ["generated"], "used_by": []} for name in sorted(TWINS)]
     if as_json:
         typer.echo(json.dumps(rows))
         return
@@ -101,7 +62,7 @@ def info(
     from dsgd.datasets import TWINS, find
 
     base = name.removesuffix("-like")
-    facts = _twin_facts(base, TWINS[base].twin) if name != base and base in TWINS else _set_facts(find(name))
+    facts = _twin_facts(base) if name != base and base in TWINS else _set_facts(find(name))
     if as_json:
         typer.echo(json.dumps(facts))
         return
@@ -136,6 +97,7 @@ def make(
 ) -> None:
     """Make a set with the shape of a published one, a known separator and a known best accuracy."""
     from dsgd.datasets import make_like
+    from dsgd.datasets.npz import write_npz
 
     if dtype not in ("float32", "float64"):
         raise InvalidParameterError(f"--dtype must be float32 or float64, got {dtype!r}")
@@ -144,10 +106,12 @@ def make(
     # One row settles whether there is such a twin and split before anything is written.
     made = make_like(twin, 1, split=split, seed=seed)
     n_rows = _published_rows(twin, split) if rows is None else rows
-    if out.suffix == ".npz":
-        _replace(out, lambda path: _write_npz(path, twin, n_rows, split, seed, dtype))
-    else:
-        _replace(out, lambda path: _write_svmlight(path, made.twin, n_rows, split))
+    with replacing(out) as path:
+        if out.suffix == ".npz":
+            whole = make_like(twin, n_rows, split=split, seed=seed, dtype=dtype)
+            write_npz(path, whole.X, whole.y)
+        else:
+            _write_svmlight(path, made.twin, n_rows, split)
     facts = {
         "file": str(out),
         "n_rows": n_rows,
@@ -171,55 +135,22 @@ def _published_rows(twin: str, split: str) -> int:
     return shape.n_train if split == "train" else shape.n_test
 
 
-def _write_npz(path: Path, twin: str, n_rows: int, split: str, seed: int, dtype: str) -> None:
-    """Write the arrays X and y, or the parts of a CSR matrix and y, which ``dsgd fit --data`` reads."""
-    import numpy as np
-    from scipy.sparse import issparse
-
-    from dsgd.datasets import make_like
-
-    made = make_like(twin, n_rows, split=split, seed=seed, dtype=dtype)
-    X = made.X
-    if issparse(X):
-        arrays = {"data": X.data, "indices": X.indices, "indptr": X.indptr, "shape": np.array(X.shape)}
-    else:
-        arrays = {"X": X}
-    with path.open("wb") as stream:
-        np.savez(stream, **arrays, y=made.y)
-
-
 def _write_svmlight(path: Path, twin: Twin, n_rows: int, split: str) -> None:
     """Write svmlight text piece by piece: the rows are never in memory all at once."""
+    from rich.console import Console
+    from rich.progress import track
+
     from dsgd.datasets.generators import TEST_START
     from dsgd.datasets.svmlight import append_svmlight, open_for_writing
 
     first = 0 if split == "train" else TEST_START
     step = max(1024, _PIECE_VALUES // twin.n_features // 1024 * 1024)
+    console = Console(stderr=True)
+    shown = {"console": console, "transient": True, "disable": not console.is_terminal}
     with open_for_writing(path) as stream:
-        for start in _progress(range(0, n_rows, step)):
+        for start in track(range(0, n_rows, step), "writing", **shown):
             X, y = twin.rows(first + start, first + min(start + step, n_rows))
             append_svmlight(X, y, stream)
-
-
-def _progress(pieces: range) -> Iterator[int]:
-    """Iterate with a progress bar if somebody is watching."""
-    if not sys.stderr.isatty():
-        yield from pieces
-        return
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(pieces, description="writing", console=Console(stderr=True), transient=True)
-
-
-def _replace(out: Path, write: Callable[[Path], None]) -> None:
-    """Write a file so that it is the old one or the new one; its suffixes stay, since they choose the packing."""
-    temporary = out.with_name(f".{os.getpid()}.{out.name}")
-    try:
-        write(temporary)
-        os.replace(temporary, out)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def _parts_here(info: DatasetInfo) -> list[str]:
@@ -229,15 +160,24 @@ def _parts_here(info: DatasetInfo) -> list[str]:
     return [part for part in ("train", "test") if locate(info, part) is not None]
 
 
+def _shape(info: DatasetInfo) -> dict[str, Any]:
+    """Return name, task and sizes of a set."""
+    return {name: getattr(info, name) for name in ("name", "task", "n_train", "n_test", "n_features", "n_classes")}
+
+
+def _twin_shape(base: str) -> dict[str, Any]:
+    """Return the same of a generated twin."""
+    from dsgd.datasets import TWINS
+
+    shape = TWINS[base]
+    sizes = {"n_train": shape.n_train, "n_test": shape.n_test, "n_features": shape.twin.n_features, "n_classes": 2}
+    return {"name": f"{base}-like", "task": "binary", **sizes}
+
+
 def _set_facts(info: DatasetInfo) -> dict[str, Any]:
     """Return what is known about a set."""
     return {
-        "name": info.name,
-        "task": info.task,
-        "n_train": info.n_train,
-        "n_test": info.n_test,
-        "n_features": info.n_features,
-        "n_classes": info.n_classes,
+        **_shape(info),
         "source": info.source,
         "licence": info.licence,
         "used_by": list(info.used_by),
@@ -267,23 +207,13 @@ def _file_facts(info: DatasetInfo, part: str) -> dict[str, Any]:
     return {"file": str(path), "bytes": path.stat().st_size, "checksum": checksum_of(path), "checksum_is": state}
 
 
-def _twin_facts(base: str, twin: Twin) -> dict[str, Any]:
+def _twin_facts(base: str) -> dict[str, Any]:
     """Return what is known about a generated twin."""
     from dsgd.datasets import TWINS
 
-    return {
-        "name": f"{base}-like",
-        "task": "binary",
-        "n_train": TWINS[base].n_train,
-        "n_test": TWINS[base].n_test,
-        "n_features": twin.n_features,
-        "n_classes": 2,
-        "density": twin.density,
-        "positive_share": twin.positive_share,
-        "noise": twin.noise,
-        "best_accuracy": twin.bayes_accuracy,
-        "source": "generated",
-    }
+    twin = TWINS[base].twin
+    law = {name: getattr(twin, name) for name in ("density", "positive_share", "noise")}
+    return {**_twin_shape(base), **law, "best_accuracy": twin.bayes_accuracy, "source": "generated"}
 
 
 def _text(value: Any) -> str:

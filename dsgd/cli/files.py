@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.files import replacing
 
 __all__ = ["check_inputs", "check_model_path", "is_svmlight", "load_model", "read_rows", "save_model"]
 
@@ -115,22 +115,20 @@ def _read_npz(path: str) -> tuple[Any, Any]:
     import zipfile
 
     import numpy as np
-    from scipy import sparse
+
+    from dsgd.datasets.npz import read_npz
 
     try:
-        with np.load(path, allow_pickle=False) as archive:
-            names = set(archive.files)
-            if {"X", "y"} <= names:
-                return archive["X"], archive["y"]
-            if {"data", "indices", "indptr", "shape", "y"} <= names:
-                parts = (archive["data"], archive["indices"], archive["indptr"])
-                return sparse.csr_matrix(parts, shape=tuple(archive["shape"])), archive["y"]
+        return read_npz(path)
     except (ValueError, zipfile.BadZipFile) as error:
         raise InvalidDataError(f"{path}: not a readable .npz archive ({error})") from error
-    raise InvalidDataError(
-        f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; "
-        f"it has {', '.join(sorted(names))}"
-    )
+    except KeyError as error:
+        with np.load(path) as archive:
+            names = sorted(archive.files)
+        raise InvalidDataError(
+            f"{path}: needs the arrays X and y, or data, indices, indptr, shape and y for CSR; "
+            f"it has {', '.join(names)}"
+        ) from error
 
 
 def check_model_path(path: Path) -> None:
@@ -167,18 +165,8 @@ def save_model(model: Any, path: Path) -> None:
     """
     import joblib
 
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            joblib.dump(model, file)
-        # mkstemp makes files that only their owner reads; a model gets the rights any new file has.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as aside, aside.open("wb") as file:
+        joblib.dump(model, file)
 
 
 def load_model(path: Path) -> Any:

@@ -16,7 +16,6 @@ import json
 import math
 import os
 import platform
-import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -27,6 +26,7 @@ from typing import Any, Final
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidParameterError
+from dsgd.files import replacing
 from dsgd.sim.calibration import Calibration
 from dsgd.sim.compute import Compute
 from dsgd.sim.cost import CostModel, Layout, RowCost, kind_of
@@ -269,14 +269,8 @@ def write_costs(model: CostModel, path: Path, signature: Mapping[str, Any], meas
         "model": _as_plain(model),
     }
     path.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-    try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(content, file, indent=1)
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    with replacing(path) as aside:
+        aside.write_text(json.dumps(content, indent=1), encoding="utf-8")
 
 
 def _as_plain(model: CostModel) -> dict[str, Any]:

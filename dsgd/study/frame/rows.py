@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Final, TypeAlias
 
 from dsgd.errors import DsgdError, ParseError
+from dsgd.files import replacing
 
 __all__ = [
     "ROWS_FILE",
@@ -147,10 +148,8 @@ class RowFile:
         self._rows: dict[str, Row] = {} if force else {row["key"]: row for row in read_rows(self.path)}
         text = "".join(_line(row) for row in self._rows.values())
         if not self.path.exists() or self.path.read_text(encoding="utf-8") != text:
-            # Written aside and renamed, so that being stopped here loses nothing.
-            aside = self.path.with_name(self.path.name + ".new")
-            aside.write_text(text, encoding="utf-8")
-            aside.replace(self.path)
+            with replacing(self.path) as aside:  # being stopped here loses nothing
+                aside.write_text(text, encoding="utf-8")
 
     def __contains__(self, key: object) -> bool:
         return key in self._rows
