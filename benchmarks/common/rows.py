@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 import time
 from pathlib import Path
 from typing import Any
@@ -15,34 +12,15 @@ __all__ = ["Rows", "machine"]
 
 def machine() -> dict[str, Any]:
     """Return commit, processor, cores and versions."""
-    import numba
-    import numpy
-    import sklearn
+    from dsgd.report import provenance
 
-    import dsgd
-
-    here = Path(__file__).parent
-    git = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=here, capture_output=True, text=True, check=False)
+    here, versions = provenance.machine(), provenance.versions()
     return {
-        "commit": git.stdout.strip() or "unknown",
-        "cpu": _cpu(),
-        "cores": os.cpu_count(),
-        "python": platform.python_version(),
-        "dsgd": dsgd.__version__,
-        "numpy": numpy.__version__,
-        "numba": numba.__version__,
-        "scikit-learn": sklearn.__version__,
+        "commit": provenance.commit() or "unknown",
+        "cpu": here["cpu"],
+        "cores": here["cores"],
+        **{name: versions[name] for name in ("python", "dsgd", "numpy", "numba", "scikit-learn")},
     }
-
-
-def _cpu() -> str:
-    info = Path("/proc/cpuinfo")
-    names = (
-        [line.split(":")[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")]
-        if info.exists()
-        else []
-    )
-    return names[0] if names else platform.processor()
 
 
 class Rows:

@@ -29,6 +29,8 @@ import os
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -36,7 +38,17 @@ from typing import Any
 from benchmarks.common.rows import Rows, machine
 from benchmarks.common.table import table
 
-__all__ = ["SKIPPED", "Benchmark", "UnavailableError", "benchmarks", "child", "find", "main", "options_of"]
+__all__ = [
+    "SKIPPED",
+    "Benchmark",
+    "UnavailableError",
+    "benchmarks",
+    "child",
+    "find",
+    "main",
+    "options_of",
+    "where_found",
+]
 
 ROOT = Path(__file__).parents[2]
 #: Exit status of a benchmark that cannot run on this machine, as in automake.
@@ -112,6 +124,17 @@ def child(module: str, inside: list[str], *options: str, python: str = sys.execu
     # The folder is named, as the child may start in another.
     start = f"import sys; sys.path.insert(0, {str(ROOT)!r}); from benchmarks.common.suite import main; sys.exit(main())"
     return [python, "-c", start, "run", name, *options, "--inside", *inside]
+
+
+@contextmanager
+def where_found(name: str) -> Iterator[None]:
+    """Go on without a case whose data set is not on this machine, and say so."""
+    from dsgd.errors import DatasetError
+
+    try:
+        yield
+    except DatasetError as error:
+        print(f"{name} skipped: {error}")
 
 
 def parser_of(benchmark: Benchmark, module: Any) -> argparse.ArgumentParser:

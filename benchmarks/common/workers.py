@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import logging
 import multiprocessing
+import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 from typing import Any
 
-__all__ = ["in_processes", "workers"]
+__all__ = ["gloo", "in_processes", "workers"]
 
 
 @contextmanager
@@ -64,3 +65,19 @@ def in_processes(
             if process.is_alive():
                 process.kill()
                 process.join()
+
+
+@contextmanager
+def gloo(store: str, rank: int, size: int, interface: str = "lo") -> Iterator[None]:
+    """Join torch's gloo, whose ranks meet in the file `store`, with one thread each."""
+    import torch
+    import torch.distributed as dist
+
+    torch.set_num_threads(1)
+    # Without this gloo resolves the host's name, which not every machine can.
+    os.environ["GLOO_SOCKET_IFNAME"] = interface
+    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()

@@ -16,8 +16,8 @@ and for some sets what 16 MiB take on the virtual clock, over packed trees and b
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib.util
-import os
 import statistics
 import sys
 import tempfile
@@ -34,7 +34,7 @@ import numpy as np
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
 from benchmarks.common.timing import ratio
-from benchmarks.common.workers import in_processes
+from benchmarks.common.workers import gloo, in_processes
 from dsgd.collectives import Group, choose_algorithm
 from dsgd.collectives.algorithms.packed_trees import tree_allreduce
 from dsgd.collectives.algorithms.packing import DGX_1V, Packing, best_rate, pack_trees, ring_rate, subgraph
@@ -73,9 +73,21 @@ def rank_program(rank: int, size: int, pipe: Connection, methods: list[str], qui
     for wire in WIRES:
         names = [*ALGORITHMS, "auto"] if wire in methods else []
         sums |= {f"{wire} {name}": Group(transports[wire], name, hosts=[0] * size).allreduce for name in names}
-    if "gloo" in methods:
-        sums["gloo"] = join_gloo(rank, size, meeting_file)
-    group = Group(transports["tcp"])
+    with contextlib.ExitStack() as stack:
+        if "gloo" in methods:
+            import torch
+            import torch.distributed as dist
+
+            stack.enter_context(gloo(meeting_file, rank, size))
+            sums["gloo"] = lambda vector: dist.all_reduce(torch.from_numpy(vector))
+        found = time_sums(Group(transports["tcp"]), sums, quick)
+    for transport in transports.values():
+        transport.close()
+    pipe.send(found)
+
+
+def time_sums(group: Group, sums: dict[str, Callable[[Any], Any]], quick: bool) -> Timings:
+    """Time all sums in turns, on the slowest rank."""
     found: Timings = {}
     for n_bytes in SIZES:
         vector = np.zeros(n_bytes // 4, dtype=np.float32)
@@ -90,24 +102,7 @@ def rank_program(rank: int, size: int, pipe: Connection, methods: list[str], qui
                 line[k] = (time.perf_counter() - begin) / batch
         group.allreduce(seconds, "max")
         found[n_bytes] = {name: seconds[1:, k].tolist() for k, name in enumerate(sums)}
-    for transport in transports.values():
-        transport.close()
-    if "gloo" in sums:
-        import torch.distributed as dist
-
-        dist.destroy_process_group()
-    pipe.send(found)
-
-
-def join_gloo(rank: int, size: int, meeting_file: str) -> Callable[[Any], Any]:
-    import torch
-    import torch.distributed as dist
-
-    torch.set_num_threads(1)
-    # Without this gloo resolves the host's name, which not every machine can.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=size)
-    return lambda vector: dist.all_reduce(torch.from_numpy(vector))
+    return found
 
 
 def time_ranks(size: int, methods: list[str], quick: bool) -> Timings:

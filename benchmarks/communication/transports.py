@@ -25,7 +25,6 @@ from __future__ import annotations
 import argparse
 import importlib.util
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -42,7 +41,7 @@ import numpy as np
 from benchmarks.common.rows import Rows
 from benchmarks.common.suite import child
 from benchmarks.common.table import table
-from benchmarks.common.workers import in_processes, workers
+from benchmarks.common.workers import gloo, in_processes, workers
 
 PAGE = "performance"
 QUICK_S = 50
@@ -55,6 +54,8 @@ REPEATS_OF = {8: 3000, 1024: 3000, 65536: 1000, 10**6: 200, 10**7: 40, 64 * 10**
 CASES = ("graph", "actor", "rpc", "inproc", "tcp", "tls", "shm", "spin", "ucx", "gloo", "mpi")
 # What takes so much longer is repeated as much less often.
 SLOWER = {"graph": 100, "actor": 10, "rpc": 10}
+# What some need beside dsgd; cryptography makes the certificates.
+NEEDS = {"tls": "cryptography", "ucx": "ucxx", "gloo": "torch"}
 OPERATIONS = ("allreduce", "pingpong")
 N_WARM_UP = 20
 LIMIT_S = 300.0
@@ -142,13 +143,6 @@ def gloo_rank(method: str, rank: int, pipe: Connection, quick: bool, security: A
     import torch
     import torch.distributed as dist
 
-    torch.set_num_threads(1)
-    pipe.send("ready")
-    meeting_file = pipe.recv()
-    # Without this gloo resolves the host's name, which not every machine can.
-    os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
-    dist.init_process_group("gloo", init_method=f"file://{meeting_file}", rank=rank, world_size=2)
-
     def make(operation: str, vector: Any) -> Callable[[], None]:
         tensor = torch.from_numpy(vector)
 
@@ -162,8 +156,9 @@ def gloo_rank(method: str, rank: int, pipe: Connection, quick: bool, security: A
 
         return (lambda: dist.all_reduce(tensor)) if operation == "allreduce" else pingpong
 
-    found = time_all(make, dist.barrier, quick)
-    dist.destroy_process_group()
+    pipe.send("ready")
+    with gloo(pipe.recv(), rank, 2):
+        found = time_all(make, dist.barrier, quick)
     pipe.send(found)
 
 
@@ -318,14 +313,9 @@ def measure(method: str, quick: bool, mpi_python: str) -> Timings | None:
         return time_cluster(method, quick)
     if method == "mpi":
         return time_mpi(mpi_python, quick)
-    if method == "tls" and importlib.util.find_spec("cryptography") is None:
-        print("tls: left out, cryptography (which makes the certificates) is not installed", file=sys.stderr)
-        return None
-    if method == "ucx" and importlib.util.find_spec("ucxx") is None:
-        print("ucx: left out, ucxx is not installed", file=sys.stderr)
-        return None
-    if method == "gloo" and importlib.util.find_spec("torch") is None:
-        print("gloo: left out, torch is not installed", file=sys.stderr)
+    need = NEEDS.get(method)
+    if need and importlib.util.find_spec(need) is None:
+        print(f"{method}: left out, {need} is not installed", file=sys.stderr)
         return None
     return time_processes(method, quick)
 

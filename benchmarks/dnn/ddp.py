@@ -16,7 +16,6 @@ does not happen within 100 steps.
 from __future__ import annotations
 
 import argparse
-import os
 import tempfile
 import time
 from collections.abc import Callable
@@ -32,7 +31,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks.common.rows import Rows
 from benchmarks.common.table import table
-from benchmarks.common.workers import workers
+from benchmarks.common.workers import gloo, workers
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.rank import Rank
 from dsgd.runtime.train import TrainData, TrainJob, train
@@ -129,19 +128,14 @@ def by_rank_loop(
 def measure(rank: Rank, data: Any, store: str, batch: int, turns: int) -> tuple[list[tuple[float, float]], list[float]]:
     """Return (step of DDP, step of the rank loop) of every turn, and both differences; a rank program."""
     del data
-    os.environ["GLOO_SOCKET_IFNAME"] = "lo"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank.number, world_size=rank.size)
-    try:
+    with gloo(store, rank.number, rank.size):
         X, y = own_rows(rank.number, N_STEPS * batch)
         steps = [(by_ddp(X, y, batch)[0], by_rank_loop(rank, X, y, batch)[0]) for _ in range(turns + 1)]
         differences = []
         for make in (network, smooth_network):
             expected, params = by_ddp(X, y, batch, make)[1], by_rank_loop(rank, X, y, batch, make)[1]
             differences.append(float(np.abs(params - expected).max() / np.abs(expected).max()))
-        return steps[1:], differences  # the first turn loads libraries
-    finally:
-        dist.destroy_process_group()
+    return steps[1:], differences  # the first turn loads libraries
 
 
 def nothing(blocks: object, rank: int) -> None:

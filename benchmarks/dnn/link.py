@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import tempfile
 from collections.abc import Mapping
@@ -24,12 +23,12 @@ from statistics import median
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from distributed import Client
 
 from benchmarks.common.rows import Rows
 from benchmarks.common.suite import child
 from benchmarks.common.table import table
+from benchmarks.common.workers import gloo
 from benchmarks.communication.hosts import START_S, Hosts, check_machine, cluster
 from benchmarks.dnn.ddp import by_ddp, by_rank_loop, network, nothing, own_rows
 from dsgd.compress import ErrorFeedback, GTopK, Half, PowerSGD
@@ -58,12 +57,9 @@ RANK_LOOP: Mapping[str, Mapping[str, Any]] = {
 def measure(rank: Rank, data: Any, store: str, hidden: int, batch: int, steps: int, turns: int) -> Any:
     """Return (seconds of a step, bytes sent in it) of every turn by name; a rank program."""
     del data
-    os.environ["GLOO_SOCKET_IFNAME"] = "eth0"
-    torch.set_num_threads(1)
-    dist.init_process_group("gloo", init_method=f"file://{store}", rank=rank.number, world_size=rank.size)
     make = partial(network, CHANNELS, hidden)
     whole = 4.0 * sum(parameter.numel() for parameter in make().parameters())
-    try:
+    with gloo(store, rank.number, rank.size, "eth0"):
         X, y = own_rows(rank.number, steps * batch)
         found: dict[str, list[tuple[float, float]]] = {name: [] for name in (*DDP, *RANK_LOOP)}
         for _ in range(turns + 1):
@@ -74,9 +70,7 @@ def measure(rank: Rank, data: Any, store: str, hidden: int, batch: int, steps: i
                 seconds = by_rank_loop(rank, X, y, batch, make, **options)[0]
                 sent = rank.ledger.records().totals["bytes_sent"] - before
                 found[name].append((seconds, sent / steps))
-        return {name: turns[1:] for name, turns in found.items()}  # the first turn loads libraries
-    finally:
-        dist.destroy_process_group()
+    return {name: turns[1:] for name, turns in found.items()}  # the first turn loads libraries
 
 
 def inside(options: argparse.Namespace) -> None:

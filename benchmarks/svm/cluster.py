@@ -16,7 +16,8 @@ import contextlib
 import os
 import statistics
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -78,73 +79,68 @@ def independent_speedup(client: Client) -> float:
     return float(sum(together.values()) / statistics.mean(alone))
 
 
-def fit(client: Client, X: Any, y: Any, **options: Any) -> tuple[float, float, SVC]:
-    """Fit once; return the seconds it took, the processor time of the busiest worker process, and the model."""
+@dataclass(frozen=True)
+class Fit:
+    """A fit: its seconds, the processor time of the busiest worker process, and the model."""
+
+    seconds: float
+    busiest_s: float
+    model: SVC
+
+    @property
+    def solver_s(self) -> float:
+        """Seconds of the solver alone, without placing the rows."""
+        return float(self.model.elimination_history_[0][-1].seconds)
+
+
+def fit(client: Client, X: Any, y: Any, **options: Any) -> Fit:
+    """Fit once."""
     model = SVC(n_jobs=1, client=client, **options)
     before = client.run(processor_seconds)
     seconds, after = timed(model.fit, X, y).seconds, client.run(processor_seconds)
-    return seconds, max(after[worker] - before[worker] for worker in after), model
+    return Fit(seconds, max(after[worker] - before[worker] for worker in after), model)
 
 
-def solver_seconds(model: SVC) -> float:
-    """Return the seconds of the solver alone, without placing the rows."""
-    return float(model.elimination_history_[0][-1].seconds)
-
-
-def add(
-    rows: Rows,
-    case: str,
-    seconds: list[float],
-    used: list[float],
-    solver: list[float],
-    model: SVC,
-    n: int,
-    **more: Any,
-) -> None:
-    """Write one row."""
-    totals = model.ledger_.totals()
+def add(rows: Rows, case: str, fits: Sequence[Fit], n: int, **more: Any) -> dict[str, float]:
+    """Write one row; return the median seconds of a fit, of its solver and of the busiest processor."""
+    model = fits[-1].model
+    medians = {
+        "seconds": statistics.median(each.seconds for each in fits),
+        "solver_seconds": statistics.median(each.solver_s for each in fits),
+        "busiest_processor_seconds": statistics.median(each.busiest_s for each in fits),
+    }
     rows.add(
         case=case,
         ranks=model.fit_report_["ranks"],
         n=n,
         d=20,
         solver=model.solver,
-        seconds=statistics.median(seconds),
-        all_seconds=seconds,
-        solver_seconds=statistics.median(solver),
-        busiest_processor_seconds=statistics.median(used),
+        **medians,
+        all_seconds=[each.seconds for each in fits],
         objective=model.dual_objective_,
         gap=model.gap_,
         n_iter=int(np.sum(model.n_iter_)),
         kernel_evaluations=model.n_kernel_evaluations_,
-        **totals,
+        **model.ledger_.totals(),
         **more,
     )
+    return medians
 
 
 def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
     """Train by blocks on one and on two ranks, interleaved."""
     X, y = generated(n)
-    seconds: dict[int, list[float]] = {1: [], 2: []}
-    solver: dict[int, list[float]] = {1: [], 2: []}
-    busy: dict[int, list[float]] = {1: [], 2: []}
-    models: dict[int, SVC] = {}
+    fits: dict[int, list[Fit]] = {1: [], 2: []}
     most: list[float] = []
     # One cluster at a time: an idle worker takes some hundredths of a core, which two ranks on two cores do not have.
     for _ in range(repeats):
-        for n_ranks in (1, 2):
+        for n_ranks, found in fits.items():
             with cluster(n_ranks) as client:
-                took, used, models[n_ranks] = fit(client, X, y, cache_size=cache_mb / n_ranks)
-                seconds[n_ranks].append(took)
-                busy[n_ranks].append(used)
-                solver[n_ranks].append(solver_seconds(models[n_ranks]))
+                found.append(fit(client, X, y, cache_size=cache_mb / n_ranks))
                 if n_ranks == 2:
                     most.append(independent_speedup(client))
-    for n_ranks, model in models.items():
-        add(rows, "ranks", seconds[n_ranks], busy[n_ranks], solver[n_ranks], model, n, independent_speedup=most)
-    whole = {k: statistics.median(v) for k, v in seconds.items()}
-    alone = {k: statistics.median(v) for k, v in solver.items()}
-    used_s = {k: statistics.median(v) for k, v in busy.items()}
+    one, two = (add(rows, "ranks", found, n, independent_speedup=most) for found in fits.values())
+    models = {n_ranks: found[-1].model for n_ranks, found in fits.items()}
     apart = abs(models[1].dual_objective_ / models[2].dual_objective_ - 1)
     totals = models[2].ledger_.totals()
     title = (
@@ -152,8 +148,8 @@ def compare_ranks(n: int, repeats: int, cache_mb: float, rows: Rows) -> None:
         f"{totals['messages']:.0f} messages; objectives {apart:.0e} apart"
     )
     with table(title, "median seconds of", "1 rank:.2f", "2 ranks:.2f", "times faster:.2f") as line:
-        for name, taken in (("a fit", whole), ("the solver alone", alone), ("the busiest processor", used_s)):
-            line(name, taken[1], taken[2], taken[1] / taken[2])
+        for what, name in zip(("a fit", "the solver alone", "the busiest processor"), one, strict=True):
+            line(what, one[name], two[name], one[name] / two[name])
         line("two processes that never speak", None, None, statistics.median(most))
 
 
@@ -164,11 +160,11 @@ def compare_solvers(n: int, rows: Rows) -> None:
     heads = ("solver", "elimination", "seconds:.2f", "communication:.0%", "wire s:.2f", "wait s:.2f", "compute s:.2f")
     with cluster(2) as client, table(f"two ranks, n={n}", *heads, *kept) as line:
         for name, elimination in (("block", "auto"), ("pairwise", "none"), ("pairwise", "average")):
-            took, used, model = fit(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
-            add(rows, f"{name} {elimination}", [took], [used], [solver_seconds(model)], model, n)
-            totals = model.ledger_.totals()
+            taken = fit(client, X, y, solver=name, elimination=elimination, cache_size=CACHE_MB / 2)
+            add(rows, f"{name} {elimination}", [taken], n)
+            model, totals = taken.model, taken.model.ledger_.totals()
             busy = totals["compute_s"] + totals["encode_s"]
-            times = took, waiting_share(totals), totals["wire_s"], totals["wait_s"], busy
+            times = taken.seconds, waiting_share(totals), totals["wire_s"], totals["wait_s"], busy
             counts = totals["rounds"], totals["messages"], totals["bytes_sent"] / 1e6
             line(name, elimination, *times, *counts, model.n_kernel_evaluations_ / 1e6, model.dual_objective_)
 

@@ -19,11 +19,10 @@ import numpy as np
 import scipy.sparse as sp
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.suite import where_found
 from benchmarks.common.table import table
 from benchmarks.common.timing import timed
-from benchmarks.svm.peers import generated
-from dsgd.datasets import load
-from dsgd.errors import DatasetError
+from benchmarks.svm.peers import generated, real
 from dsgd.svm import SVC, screen, svm_path
 
 PAGE = "svm-paths"
@@ -39,26 +38,16 @@ GRIDS: dict[str, tuple[list[float], list[float]]] = {
 }
 
 
-def real(name: str) -> Callable[[], tuple[Any, Any]]:
-    """Return what loads a set."""
-
-    def read() -> tuple[Any, Any]:
-        data = load(name)
-        return data.X, data.y
-
-    return read
-
-
 def mnist() -> tuple[Any, Any]:
     """Return the first 6000 digits, scaled to [0, 1], dense float32, ten classes."""
-    X, y = real("mnist")()
-    X = np.asarray(X[:6000].toarray() if sp.issparse(X) else X[:6000], dtype=np.float32)
+    X, y = real("mnist", sparse=False)()
+    X = X[:6000].astype(np.float32)
     return X / X.max(), y[:6000]
 
 
 #: name -> (reader, grids)
 CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], list[str]]] = {
-    "a9a": (real("a9a"), list(GRIDS)),
+    "a9a": (real("a9a", sparse=True), list(GRIDS)),
     "generated 20k x 20": (lambda: generated(20_000), list(GRIDS)),
     "mnist-6k": (mnist, ["C and gamma"]),
 }
@@ -139,11 +128,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def run(options: argparse.Namespace, rows: Rows) -> None:
     limit = 2000 if options.quick else options.rows
     for name in options.only:
-        try:
+        with where_found(name):
             for grid in CASES[name][1]:
                 if not options.grid or grid in options.grid:
                     compare(name, grid, limit, options.cache_mb, rows)
             if not options.grid and len(CASES[name][1]) > 1:
                 certify(name, limit, rows)
-        except DatasetError as error:
-            print(f"{name} skipped: {error}")

@@ -24,11 +24,11 @@ from sklearn.datasets import load_digits, make_classification
 from sklearn.metrics.pairwise import rbf_kernel
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.suite import where_found
 from benchmarks.common.table import table
 from benchmarks.common.timing import Timing, median_s, timed
 from benchmarks.svm.parity import pairs
 from dsgd.datasets import load
-from dsgd.errors import DatasetError
 from dsgd.svm import SVC, LinearSVC
 
 PAGE = "svm"
@@ -44,14 +44,6 @@ def generated(n: int) -> tuple[Any, Any]:
     return make_classification(n, 20, n_informative=10, n_clusters_per_class=5, flip_y=0.01, random_state=0)
 
 
-def mnist(n: int) -> tuple[Any, Any]:
-    """Return the first n digits, scaled to [0, 1], dense."""
-    data = load("mnist")
-    X = data.X[:n]
-    X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    return X / X.max(), data.y[:n]
-
-
 def real(name: str, *, sparse: bool) -> Callable[[], tuple[Any, Any]]:
     """Return what loads a set as CSR or dense."""
 
@@ -64,10 +56,16 @@ def real(name: str, *, sparse: bool) -> Callable[[], tuple[Any, Any]]:
     return read
 
 
-def letter(n: int) -> tuple[Any, Any]:
-    """Return the first n letters, dense: 325 pairs of some 300 rows each."""
-    X, y = real("letter", sparse=False)()
+def first(name: str, n: int) -> tuple[Any, Any]:
+    """Return the first n rows of a set, dense; of letter, 325 pairs of classes have some 300 rows each."""
+    X, y = real(name, sparse=False)()
     return X[:n], y[:n]
+
+
+def mnist(n: int) -> tuple[Any, Any]:
+    """Return the first n digits, scaled to [0, 1], dense."""
+    X, y = first("mnist", n)
+    return X / X.max(), y
 
 
 #: name -> (reader, C)
@@ -80,7 +78,7 @@ CASES: dict[str, tuple[Callable[[], tuple[Any, Any]], float]] = {
     "mnist-10k": (lambda: mnist(10_000), 10.0),
     "mnist-6k": (lambda: mnist(6000), 1.0),
     "letter": (real("letter", sparse=False), 1.0),
-    "letter-4k": (lambda: letter(4000), 1.0),
+    "letter-4k": (lambda: first("letter", 4000), 1.0),
     "usps": (real("usps", sparse=False), 1.0),
     "digits": (lambda: load_digits(return_X_y=True), 1.0),
     "generated 60k x 20": (lambda: generated(60_000), 1.0),
@@ -152,11 +150,7 @@ def compare(
 ) -> None:
     """Fit all solvers on one set, and print their lines."""
     read, C = CASES[name]
-    try:
-        X, y = read()
-    except DatasetError as error:
-        print(f"{name} skipped: {error}")
-        return
+    X, y = read()
     X, y = X[:limit], y[:limit]
     some = np.argsort(y, kind="stable")[:: max(1, len(y) // 500)]
     for policy in ("auto", "aggressive"):  # load compiled kernels
@@ -206,4 +200,5 @@ def run(arguments: argparse.Namespace, rows: Rows) -> None:
     limit = 4000 if arguments.quick else None
     with table("whole fits to tol 1e-3", "set", "rows", *heads) as line:
         for name in arguments.only:
-            compare(name, arguments.repeats, limit, rows, only, arguments.once, line)
+            with where_found(name):
+                compare(name, arguments.repeats, limit, rows, only, arguments.once, line)

@@ -17,14 +17,14 @@ from functools import partial
 from typing import Any
 
 import numpy as np
-import scipy.sparse as sp
 from sklearn import svm as plain
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.suite import where_found
 from benchmarks.common.table import table
 from benchmarks.common.timing import in_turns, median_s
-from dsgd.datasets import load
-from dsgd.errors import DatasetError
+from benchmarks.svm.peers import mnist, real
+from benchmarks.training.accuracy import as_plain
 from dsgd.svm import SVC
 
 PAGE = "svm"
@@ -35,20 +35,15 @@ REPEATS = (3, 1)
 
 def a9a(*, sparse: bool, n_test: int) -> tuple[Any, Any, Any]:
     """Return rows to train on, labels, and rows to predict for."""
-    data = load("a9a")
-    X = sp.csr_matrix(data.X)
-    X.indices, X.indptr = X.indices.astype(np.int32), X.indptr.astype(np.int32)
-    X = X if sparse else X.toarray()
-    return X, data.y, X[:n_test]
+    X, y = real("a9a", sparse=sparse)()
+    X = as_plain(X)
+    return X, y, X[:n_test]
 
 
 def digits(*, n_test: int) -> tuple[Any, Any, Any]:
     """Return 5000 digits of ten classes in [0, 1], dense, labels, and others to predict for."""
-    data = load("mnist")
-    X = data.X[: 5000 + n_test]
-    X = np.asarray(X.toarray() if sp.issparse(X) else X, dtype=np.float64)
-    X /= X.max()
-    return X[:5000], data.y[:5000], X[5000:]
+    X, y = mnist(5000 + n_test)
+    return X[:5000], y[:5000], X[5000:]
 
 
 CASES = {
@@ -73,11 +68,7 @@ def twin(model: SVC, X: Any, y: Any) -> Any:
 
 def compare(name: str, n_test: int, repeats: int, rows: Rows, line: Callable[..., None]) -> None:
     """Time both on one set and print its line."""
-    try:
-        X, y, T = CASES[name](n_test)
-    except DatasetError as error:
-        print(f"{name} skipped: {error}")
-        return
+    X, y, T = CASES[name](n_test)
     model = SVC(cache_size=400).fit(X, y)
     machines = {"dsgd": model, "scikit-learn": twin(model, X, y)}
     for machine in machines.values():
@@ -101,4 +92,5 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     memory = ("peak MB:.0f", "MB of the matrix:.0f")
     with table("decision values", "set", "rows", "support vectors", *times, *memory) as line:
         for name in options.only:
-            compare(name, 1000 if options.quick else 10_000, options.repeats, rows, line)
+            with where_found(name):
+                compare(name, 1000 if options.quick else 10_000, options.repeats, rows, line)

@@ -16,7 +16,6 @@ deviation over seeds of each, and the difference of the means with its standard 
 from __future__ import annotations
 
 import argparse
-import time
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -31,11 +30,12 @@ from sklearn.model_selection import train_test_split
 from sklearn.preprocessing import MaxAbsScaler, StandardScaler
 
 from benchmarks.common.rows import Rows
+from benchmarks.common.suite import where_found
 from benchmarks.common.table import table
+from benchmarks.common.timing import timed
 from benchmarks.common.workers import workers
 from dsgd import SGDClassifier, SGDRegressor
 from dsgd.datasets import load
-from dsgd.errors import DatasetError
 
 PAGE = "performance"
 QUICK_S = 40
@@ -74,10 +74,12 @@ DEFAULT_SETS: dict[str, int | None] = {
 }
 CASES = tuple({**EQUAL, **DEFAULT_SETS})
 REGRESSION = {"cadata"}
+# Rows and targets to train on and to test on.
+Data = tuple[Any, Any, Any, Any]
 SMALL = {"wine": load_wine, "breast_cancer": load_breast_cancer, "digits": load_digits}
 
 
-def split(name: str) -> tuple[Any, Any, Any, Any]:
+def split(name: str) -> Data:
     """Return training and test data; what is not scaled is standardised, or brought to [0, 1], as SGD needs."""
     if name in SMALL or name.startswith("made"):
         return split_small(name)
@@ -94,7 +96,7 @@ def split(name: str) -> tuple[Any, Any, Any, Any]:
     return X, y, X_test, y_test
 
 
-def split_small(name: str) -> tuple[Any, Any, Any, Any]:
+def split_small(name: str) -> Data:
     """Return training and test data of a set that needs no file."""
     if name.startswith("made"):
         n_classes = int(name.split()[1])
@@ -114,58 +116,47 @@ def as_plain(X: Any) -> Any:
     return X
 
 
+def scores_of(
+    name: str, data: Data, where: dict[str, dict[str, Any]], options: dict[str, Any], seeds: range, rows: Rows
+) -> dict[str, Any]:
+    """Fit scikit-learn's estimator, and ours in each of some places; return the scores by seed, in per cent."""
+    X, y, X_test, y_test = data
+    plain, ours = (PlainRegressor, SGDRegressor) if name in REGRESSION else (PlainClassifier, SGDClassifier)
+    methods = {"scikit-learn": (plain, {}, as_plain(X), as_plain(X_test))}
+    methods |= {method: (ours, place, X, X_test) for method, place in where.items()}
+    scores: dict[str, Any] = {method: np.zeros(len(seeds)) for method in methods}
+    # In turn, so that all see the same machine.
+    for number, seed in enumerate(seeds):
+        for method, (kind, place, X_train, X_scored) in methods.items():
+            fit = timed(kind(**options, **place, random_state=seed).fit, X_train, y)
+            score, spent = fit.value.score(X_scored, y_test), {"seconds": fit.seconds, "cpu_s": fit.cpu_s}
+            scores[method][number] = 100 * score
+            epochs = int(fit.value.n_iter_)
+            rows.add(case=name, method=method, seed=seed, score=score, epochs=epochs, **options, **spent)
+    return scores
+
+
 def compare(name: str, seeds: range, client: Client, rows: Rows, line: Callable[..., None]) -> None:
     """Run one dataset and print its line."""
-    X, y, X_test, y_test = split(name)
     options = {"max_iter": EPOCHS, "tol": None, **EQUAL[name]}
-    regression = name == "cadata"
-    plain, ours = (PlainRegressor, SGDRegressor) if regression else (PlainClassifier, SGDClassifier)
-    X_plain, X_test_plain = as_plain(X), as_plain(X_test)
-    methods = {
-        "scikit-learn": lambda seed: plain(**options, random_state=seed).fit(X_plain, y).score(X_test_plain, y_test),
-        "in process": lambda seed: ours(**options, random_state=seed).fit(X, y).score(X_test, y_test),
-        "2 workers": lambda seed: (
-            ours(**options, random_state=seed, sync=256, client=client).fit(X, y).score(X_test, y_test)
-        ),
-    }
-    scores: dict[str, list[float]] = {}
-    for method, run in methods.items():
-        for seed in seeds:
-            begin = time.perf_counter()
-            score = run(seed)
-            scores.setdefault(method, []).append(score)
-            rows.add(case=name, method=method, seed=seed, score=score, seconds=time.perf_counter() - begin)
-    majority = float("nan") if regression else np.unique(y_test, return_counts=True)[1].max() / len(y_test)
-    means = [100 * np.mean(scores[method]) for method in methods]
+    where = {"in process": {}, "2 workers": {"sync": 256, "client": client}}
+    data = split(name)
+    y_test, scores = data[-1], scores_of(name, data, where, options, seeds, rows)
+    majority = np.nan if name in REGRESSION else np.unique(y_test, return_counts=True)[1].max() / len(y_test)
+    means = [values.mean() for values in scores.values()]
     gaps = [mean - means[0] for mean in means[1:]]
     line(name, 100 * majority, *means, min(gaps), "yes" if min(gaps) >= -0.5 else "NO")
 
 
 def compare_defaults(name: str, seeds: range, options: dict[str, Any], rows: Rows, line: Callable[..., None]) -> None:
     """Run one dataset with the defaults of both libraries and print its line."""
-    X, y, X_test, y_test = split(name)
+    X, y, *test = split(name)
     most = DEFAULT_SETS[name]
-    X, y = X[:most], y[:most]
-    plain, ours = (PlainRegressor, SGDRegressor) if name in REGRESSION else (PlainClassifier, SGDClassifier)
-    X_plain, X_test_plain = as_plain(X), as_plain(X_test)
-    methods = {
-        "scikit-learn": lambda seed: plain(**options, random_state=seed).fit(X_plain, y),
-        "one thread": lambda seed: ours(**options, random_state=seed).fit(X, y),
-        "two threads": lambda seed: ours(**options, random_state=seed, n_jobs=2).fit(X, y),
-    }
-    scores: dict[str, Any] = {method: np.zeros(len(seeds)) for method in methods}
-    # In turn, so that all see the same machine.
-    for number, seed in enumerate(seeds):
-        for method, run in methods.items():
-            begin, cpu = time.perf_counter(), time.process_time()
-            model = run(seed)
-            spent = {"seconds": time.perf_counter() - begin, "cpu_s": time.process_time() - cpu}
-            score = model.score(X_test_plain if method == "scikit-learn" else X_test, y_test)
-            scores[method][number] = 100 * score
-            rows.add(case=name, method=method, seed=seed, score=score, epochs=int(model.n_iter_), **options, **spent)
+    where = {"one thread": {}, "two threads": {"n_jobs": 2}}
+    scores = scores_of(name, (X[:most], y[:most], *test), where, options, seeds, rows)
     means = {method: values.mean() for method, values in scores.items()}
     spreads = {method: values.std(ddof=1) if len(seeds) > 1 else np.nan for method, values in scores.items()}
-    cells = (f"{means[method]:.2f} ({spreads[method]:.2f})" for method in methods)
+    cells = (f"{means[method]:.2f} ({spreads[method]:.2f})" for method in scores)
     error = np.hypot(spreads["scikit-learn"], spreads["one thread"]) / np.sqrt(len(seeds))
     gaps = [means[method] - means["scikit-learn"] for method in ("one thread", "two threads")]
     line(name, *cells, f"{gaps[0]:+.2f} +- {error:.2f}", gaps[1])
@@ -186,16 +177,12 @@ def run(arguments: argparse.Namespace, rows: Rows) -> None:
         heads = ("scikit-learn", "one thread", "two threads", "one gains", "two gain:+.2f")
         with table(title, "set", *heads) as line:
             for name in [name for name in DEFAULT_SETS if name in arguments.only]:
-                try:
+                with where_found(name):
                     compare_defaults(name, seeds, options, rows, line)
-                except DatasetError as error:
-                    print(f"{name} skipped: {error}")
         return
     title = f"test accuracy (R2 for cadata), %, mean over {len(seeds)} seed(s), {EPOCHS} epochs, averaged SGD"
     heads = ("majority:.2f", "scikit-learn:.2f", "in process:.2f", "2 workers:.2f", "worst gap:+.2f", "<= 0.5?")
     with table(title, "set", *heads) as line, workers(2) as client:
         for name in [name for name in EQUAL if name in arguments.only]:
-            try:
+            with where_found(name):
                 compare(name, seeds, client, rows, line)
-            except DatasetError as error:
-                print(f"{name} skipped: {error}")

@@ -31,20 +31,20 @@ _training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
 
 _Files: TypeAlias = Annotated[list[str], options.DATA]
 _Model: TypeAlias = Annotated[
-    Path, typer.Option("--model", "-m", help="Where the model goes; one that is there is replaced.")
+    Path, typer.Option("--model", "-m", help="Where to write the model; an existing file is replaced.")
 ]
 _Sync: TypeAlias = Annotated[
     str,
     _training_option(
-        help="How often ranks average their models: every N samples (larger is rarer), auto, epoch, one-shot, or "
-        "minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+        help="How often ranks average their models: every N samples (larger means less often), auto, epoch, one-shot, "
+        "or minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
         "package.module:Name of a strategy of your own."
     ),
 ]
 _Compress: TypeAlias = Annotated[
     str | None,
     _training_option(
-        help="How what ranks exchange travels: auto (nothing is lost), or a compressor, as topk:0.01, qsgd:7, "
+        help="Compression of what ranks exchange: auto (lossless), or a compressor, as topk:0.01, qsgd:7, "
         "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them."
     ),
 ]
@@ -60,22 +60,22 @@ _Seed: TypeAlias = Annotated[int, _training_option(help="Seed of the row order."
 _Transport: TypeAlias = Annotated[
     str,
     place_option(
-        help="What ranks on a cluster talk over: auto, spin, shm, tcp, rpc (nothing but the workers' own ports), "
+        help="Transport between ranks on a cluster: auto, spin, shm, tcp, rpc (only the workers' own ports), "
         "gloo, mpi or ucx."
     ),
 ]
 _OnFailure: TypeAlias = Annotated[
     str,
     place_option(
-        help="What a lost or hung worker means: raise an error, restart with all rows, or shrink to those left."
+        help="When a worker is lost or hangs: raise an error, restart with all rows, or shrink to those left."
     ),
 ]
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
-_ResumeFrom: TypeAlias = Annotated[str | None, _training_option(help="Folder or URL of checkpoints to go on from.")]
+_ResumeFrom: TypeAlias = Annotated[str | None, _training_option(help="Folder or URL of checkpoints to continue from.")]
 _OutOfCore: TypeAlias = Annotated[
-    bool, place_option("--out-of-core", help="Keep rows on disk: for more than fit into memory.")
+    bool, place_option("--out-of-core", help="Keep rows on disk, for data larger than memory.")
 ]
 _Quiet: TypeAlias = Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors.")]
 

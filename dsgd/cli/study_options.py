@@ -89,7 +89,7 @@ model_option: Final[Any] = partial(typer.Option, rich_help_panel="The model")
 place_option: Final[Any] = partial(typer.Option, rich_help_panel="Where ranks run")
 
 Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")]
-Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Run again what the folder has rows of.")]
+Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Repeat runs whose rows are in the folder already.")]
 Dataset: TypeAlias = Annotated[
     list[str] | None, typer.Option("--dataset", "-d", help="Dataset; repeat for several. See `dsgd datasets list`.")
 ]
@@ -107,7 +107,7 @@ Scheduler: TypeAlias = Annotated[
 # Where ranks may be simulated too.
 Simulated: TypeAlias = Annotated[bool, place_option("--simulated", help="Ranks on a virtual clock.")]
 OnNetwork: TypeAlias = Annotated[
-    str | None, place_option(help="Of simulated ranks: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.")
+    str | None, place_option(help="Simulated ranks only: 1GbE, 10GbE, 100GbE, InfiniBand, NVLink, WAN.")
 ]
 OnScheduler: TypeAlias = Annotated[
     str | None, place_option(help="Use the cluster at this address; by default workers are started here.")

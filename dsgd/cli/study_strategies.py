@@ -33,11 +33,11 @@ _Compress: TypeAlias = Annotated[
     typer.Option(help="Run those that take a compressor with this one as well, as topk:0.01; repeat for several."),
 ]
 _Stragglers: TypeAlias = Annotated[
-    str | None, place_option(help="Of simulated ranks: none, exponential, slow-rank, heavy-tail.")
+    str | None, place_option(help="Simulated ranks only: none, exponential, slow-rank, heavy-tail.")
 ]
 _Schedule: TypeAlias = Annotated[
     str | None,
-    model_option(help="constant, or another for the strategies that do not talk by post.", callback=underscored),
+    model_option(help="constant, or another one for strategies that are not asynchronous.", callback=underscored),
 ]
 _Target: TypeAlias = Annotated[
     float | None, model_option("--target", help="The target: objective above the sequential run's, as 0.02.")
@@ -71,11 +71,10 @@ def strategies(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """How should ranks talk? Train with every strategy; seconds and bytes to a target and accuracy, beside each other.
+    """Which strategy is best? Train with all of them; compare seconds and bytes to a target, and accuracy.
 
     The target is the final training objective of the sequential run, and a little. Every run becomes a row in
-    OUT/rows.jsonl: a study that was stopped goes on where it was when the same command is given again.
-    OUT/report.html needs no network.
+    OUT/rows.jsonl. The same command resumes an interrupted study. OUT/report.html is self-contained.
     """
     from dsgd.study import DataSource, check_extras
     from dsgd.study import strategies as api

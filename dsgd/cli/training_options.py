@@ -31,7 +31,7 @@ DATA: Final = typer.Option(
     "--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."
 )
 More: TypeAlias = Annotated[list[str] | None, typer.Argument(metavar="FILES", help="Further training files.")]
-Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto goes by the loss.")]
+Task: TypeAlias = Annotated[str, typer.Option(help="auto, classification or regression; auto follows from the loss.")]
 Loss: TypeAlias = Annotated[str | None, model_option(help="Loss: hinge, log_loss, squared_error, ...")]
 Penalty: TypeAlias = Annotated[str, model_option(help="l2, l1, elasticnet or none.")]
 Alpha: TypeAlias = Annotated[float, model_option(help="Weight of the penalty.")]

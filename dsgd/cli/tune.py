@@ -34,24 +34,24 @@ _search_option: Final[Any] = partial(typer.Option, rich_help_panel="The search")
 _Files: TypeAlias = Annotated[list[str] | None, options.DATA]
 _Dataset: TypeAlias = Annotated[str | None, typer.Option(help="A dataset by name, instead: see dsgd datasets list.")]
 _Budget: TypeAlias = Annotated[float, _search_option(help="Seconds until the answer, all included.")]
-_Margin: TypeAlias = Annotated[float, _search_option(help="The target is the best score reached, less this.")]
+_Margin: TypeAlias = Annotated[float, _search_option(help="The target is the best score reached minus this.")]
 _Strategy: TypeAlias = Annotated[
     list[str] | None,
     _search_option(
         "--strategy",
         "-s",
-        help="How ranks may talk, as dsgd fit --sync; repeat for several. Periods and batches are searched; "
+        help="Strategies to try, as in dsgd fit --sync; repeat for several. Periods and batches are searched; "
         "local and minibatch by default.",
     ),
 ]
 _Compress: TypeAlias = Annotated[
     list[str] | None,
     _search_option(
-        help="How what they say may travel, as dsgd fit --compress; repeat for several. Whole vectors are always tried."
+        help="Compressors to try, as in dsgd fit --compress; repeat for several. Whole vectors are always tried."
     ),
 ]
 _Seed: TypeAlias = Annotated[int, _search_option(help="Seed of rows held out, and of their order.")]
-_Transport: TypeAlias = Annotated[str, place_option(help="What ranks on a cluster talk over, as in dsgd fit.")]
+_Transport: TypeAlias = Annotated[str, place_option(help="Transport between ranks on a cluster, as in dsgd fit.")]
 _Report: TypeAlias = Annotated[
     Path | None, typer.Option("--report", "-r", help="Write a report, one HTML page, to this file.")
 ]
@@ -79,7 +79,7 @@ def tune(
     as_json: options.AsJson = False,
     quiet: _Quiet = False,
 ) -> None:
-    """How should this model be trained here? Try periods, strategies and step sizes for a minute; print the best.
+    """Find the period, strategy and step size that train a model fastest here, and print them; takes a minute.
 
     The cluster is measured the first time, which tells what an epoch of each candidate takes; the others run for real
     by successive halving, scored on rows held out. What is printed can be pasted.
