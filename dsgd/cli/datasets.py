@@ -146,9 +146,9 @@ def _write_svmlight(path: Path, twin: Twin, n_rows: int, split: str) -> None:
     first = 0 if split == "train" else TEST_START
     step = max(1024, _PIECE_VALUES // twin.n_features // 1024 * 1024)
     console = Console(stderr=True)
-    shown = {"console": console, "transient": True, "disable": not console.is_terminal}
+    starts = range(0, n_rows, step)
     with open_for_writing(path) as stream:
-        for start in track(range(0, n_rows, step), "writing", **shown):
+        for start in track(starts, "writing", console=console, transient=True, disable=not console.is_terminal):
             X, y = twin.rows(first + start, first + min(start + step, n_rows))
             append_svmlight(X, y, stream)
 

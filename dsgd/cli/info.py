@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import platform
-from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from typing import Annotated, Any, Final
 
@@ -60,10 +59,11 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     """
     from distributed.system import MEMORY_LIMIT  # respects the limits of a container
 
+    from dsgd.report.provenance import versions
     from dsgd.runtime.pools import count_cores  # and this what taskset leaves
 
     facts: dict[str, dict[str, Any]] = {
-        "versions": {"python": platform.python_version(), **{name: _version(name) for name in _PACKAGES}},
+        "versions": versions(_PACKAGES),
         "threads": {"cpus": count_cores(), **{name: os.environ.get(name) for name in _THREAD_VARIABLES}},
         "machine": {"platform": platform.platform(), "memory_bytes": int(MEMORY_LIMIT)},
         "wires": _wires(),
@@ -72,13 +72,6 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
     if scheduler is not None:
         facts["cluster"] = _cluster(scheduler)
     return facts
-
-
-def _version(package: str) -> str:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return "not installed"
 
 
 def _wires() -> dict[str, Any]:

@@ -85,7 +85,7 @@ def elimination(
     preset = api.demo_elimination_study() if demo else api.EliminationStudy()
     own = {found.name: found for found in preset.problems}
     problems = [own.get(name) or api.find_problem(name) for name in problem or own]
-    changes = {name: value for name, value in (("rows", rows), ("C", cost)) if value is not None}
+    changes: dict[str, Any] = {name: value for name, value in (("rows", rows), ("C", cost)) if value is not None}
     wanted = asked(preset, ctx, problems=tuple(replace(found, **changes) for found in problems))
     study, data, skipped = api.find_problems(wanted)
     for line in () if as_json else skipped:

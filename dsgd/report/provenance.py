@@ -12,6 +12,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any, Final
 
+from dsgd.runtime.pools import count_cores
+
 __all__ = ["command_line", "commit", "load", "load_doubts", "machine", "origin", "origin_doubts", "ran", "versions"]
 
 # Other work that wants more than this share of the cores is felt.
@@ -21,10 +23,9 @@ _PACKAGES: Final = ("dsgd", "numpy", "scipy", "numba", "scikit-learn", "dask", "
 
 def machine() -> dict[str, str | int | float]:
     """Return the CPU model, the cores this process may use, the memory in GiB and the operating system."""
-    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return {
         "cpu": _cpu_model(),
-        "cores": cores,
+        "cores": count_cores(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
         "system": f"{platform.system()} {platform.machine()}",
     }
@@ -35,10 +36,10 @@ def load() -> float | None:
     return round(os.getloadavg()[0], 2) if hasattr(os, "getloadavg") else None
 
 
-def versions() -> dict[str, str]:
-    """Return the versions of Python and of the packages that decide the figures."""
+def versions(packages: Sequence[str] = _PACKAGES) -> dict[str, str]:
+    """Return the versions of Python and of packages, by default those that decide the figures."""
     found = {"python": platform.python_version()}
-    for name in _PACKAGES:
+    for name in packages:
         try:
             found[name] = version(name)
         except PackageNotFoundError:

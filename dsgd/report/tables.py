@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Final, TypeVar
 
 from rich.box import SIMPLE_HEAD
 from rich.console import RenderableType
@@ -18,6 +18,8 @@ _UNITS: Final = {
     "": 1.0, "µs": 1e-6, "us": 1e-6, "ms": 1e-3, "kB": 1e3, "MB": 1e6, "GB": 1e9, "TB": 1e12,
     "KiB": 2.0**10, "MiB": 2.0**20, "GiB": 2.0**30,
 }  # fmt: skip
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,23 @@ class Table:
     rows: Sequence[Sequence[str]]
     note: str = ""
     n_text: int = 1
+
+    @classmethod
+    def of(
+        cls, title: str, items: Iterable[T], columns: Mapping[str, Callable[[T], str]], note: str = "", n_text: int = 1
+    ) -> Table:
+        """Return a table of one row per item.
+
+        Parameters
+        ----------
+        title, note, n_text
+            See `Table`.
+        items : iterable
+            What the rows are of.
+        columns : mapping of str to callable
+            By heading, what returns the cell of an item.
+        """
+        return cls(title, list(columns), [[say(item) for say in columns.values()] for item in items], note, n_text)
 
     def renderable(self) -> RenderableType:
         """Return the table for a rich console."""

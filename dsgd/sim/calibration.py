@@ -165,7 +165,13 @@ def calibration_of(
 
 
 def run_measurement(
-    program: RankProgram, args: tuple[Any, ...], *, client: Any, ranks: int | None, transport: TransportName
+    program: RankProgram,
+    args: tuple[Any, ...],
+    *,
+    client: Any,
+    ranks: int | None,
+    transport: TransportName,
+    ranks_per_worker: int | None = None,
 ) -> GangResult:
     """Run a rank program that makes its own data, on the workers of a client or on threads of this process.
 
@@ -177,6 +183,8 @@ def run_measurement(
         Further arguments.
     client, ranks, transport
         See `calibrate`.
+    ranks_per_worker : int or None, default None
+        See `dsgd.runtime.run_on_cluster`.
 
     Raises
     ------
@@ -190,14 +198,16 @@ def run_measurement(
     n_ranks = ranks or sum(client.nthreads().values())
     if n_ranks < 2:
         raise InvalidParameterError("calibrate(client=...) must have two or more threads on its workers. Got one.")
-    blocks = client.map(_nothing, range(n_ranks), pure=False)
     return run_on_cluster(
-        program, blocks, client=client, pack=_take_none, args=args, n_ranks=n_ranks, transport=transport
+        program,
+        [],
+        client=client,
+        pack=_take_none,
+        args=args,
+        n_ranks=n_ranks,
+        ranks_per_worker=ranks_per_worker,
+        transport=transport,
     )
-
-
-def _nothing(number: int) -> int:
-    return number
 
 
 def _take_none(blocks: Any, rank_number: int) -> None:

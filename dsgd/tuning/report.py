@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
@@ -87,24 +88,19 @@ def _highlights(result: TuningResult) -> list[tuple[str, str]]:
 
 
 def _table(result: TuningResult) -> Table:
-    columns = ("candidate", "rung", "epochs", "epoch, predicted ms", "epoch, measured ms", "to target, predicted s",
-               "to target, measured s", f"best {result.metric}", "note")  # fmt: skip
-    rows = [
-        (
-            trial.candidate.label,
-            str(trial.rung),
-            str(len(trial.curve)),
-            _number(1e3 * trial.candidate.predicted_s),
-            _number(1e3 * trial.epoch_s),
-            _number(trial.predicted_s),
-            _number(trial.seconds),
-            "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
-            trial.note,
-        )
-        for trial in result.table
-    ]
+    columns: dict[str, Callable[[Trial], str]] = {
+        "candidate": lambda trial: trial.candidate.label,
+        "rung": lambda trial: str(trial.rung),
+        "epochs": lambda trial: str(len(trial.curve)),
+        "epoch, predicted ms": lambda trial: _number(1e3 * trial.candidate.predicted_s),
+        "epoch, measured ms": lambda trial: _number(1e3 * trial.epoch_s),
+        "to target, predicted s": lambda trial: _number(trial.predicted_s),
+        "to target, measured s": lambda trial: _number(trial.seconds),
+        f"best {result.metric}": lambda trial: "-" if math.isinf(trial.best_score) else f"{trial.best_score:.4f}",
+        "note": lambda trial: trial.note,
+    }
     note = f"The target is {result.metric} {result.target:.4f}: the best that was reached, less {result.margin:g}."
-    return Table("Candidates", columns, rows, note=note)
+    return Table.of("Candidates", result.table, columns, note)
 
 
 def _rungs(result: TuningResult) -> Figure | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from dsgd.collectives import Group, allreduce_cost, allreduce_seconds, calibrate
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.threads import run_on_threads
+from dsgd.sim.calibration import run_measurement
 from dsgd.study.collectives.grid import CollectiveRun, CollectiveStudy
 from dsgd.study.frame.rows import Row, StudyRun
 from dsgd.study.frame.runner import Record, run_grids
@@ -21,7 +21,7 @@ from dsgd.types import AnyArray
 if TYPE_CHECKING:
     from distributed import Client
 
-__all__ = ["measure", "run_collective_study", "take_blocks"]
+__all__ = ["measure", "run_collective_study"]
 
 # Sums between two looks at the clock.
 _MOST: Final = 20
@@ -51,29 +51,12 @@ def run_collective_study(
 
 def _measure(client: Client | None, data: None, runs: Sequence[CollectiveRun]) -> list[Row]:
     """Let a gang make sums; return what it says of each."""
-    wire, ranks = runs[0].wire, runs[0].ranks
-    if client is None:
-        threads: list[Row] = run_on_threads(measure, [None] * ranks, (runs,)).value
-        return threads
-    from dsgd.runtime import run_on_cluster
-
-    blocks = client.scatter(list(range(ranks)), hash=False)
-    workers = run_on_cluster(
-        measure,
-        blocks,
-        client=client,
-        pack=take_blocks,
-        args=(tuple(runs),),
-        n_ranks=ranks,
-        ranks_per_worker=1,
-        transport=wire,  # type: ignore[arg-type]
+    wire: Any = runs[0].wire
+    gang = run_measurement(
+        measure, (tuple(runs),), client=client, ranks=runs[0].ranks, transport=wire, ranks_per_worker=1
     )
-    found: list[Row] = workers.value
+    found: list[Row] = gang.value
     return found
-
-
-def take_blocks(blocks: Sequence[Any], rank_number: int) -> None:
-    """Return nothing: the program works on no rows."""
 
 
 def measure(rank: Rank, data: Any, runs: Sequence[CollectiveRun]) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -106,25 +106,18 @@ def collective_table(gang: CollectiveGang) -> Table:
 
 def link_table(gangs: Sequence[CollectiveGang]) -> Table:
     """Return what a message cost in each gang, and how well that predicted the sums."""
-    rows = []
-    for gang in gangs:
-        row, ratios = gang.rows[0], gang.prediction_ratios()
-        close = sum(abs(ratio - 1.0) <= _CLOSE for ratio in ratios) / len(ratios)
-        rows.append(
-            (
-                gang.name,
-                f"{1e6 * row['latency_s']:.1f}",
-                f"{1e9 * row['byte_s']:.3f}",
-                f"{1e9 * row['added_byte_s']:.3f}",
-                f"{statistics.median(ratios):.2f}",
-                f"{close:.0%}",
-            )
-        )
-    columns = ("gang", "alpha us", "beta ns", "gamma ns", "predicted / measured", "within a quarter")
+    columns: dict[str, Callable[[CollectiveGang], str]] = {
+        "gang": lambda gang: gang.name,
+        "alpha us": lambda gang: f"{1e6 * gang.rows[0]['latency_s']:.1f}",
+        "beta ns": lambda gang: f"{1e9 * gang.rows[0]['byte_s']:.3f}",
+        "gamma ns": lambda gang: f"{1e9 * gang.rows[0]['added_byte_s']:.3f}",
+        "predicted / measured": lambda gang: f"{statistics.median(gang.prediction_ratios()):.2f}",
+        "within a quarter": lambda gang: f"{_share_close(gang.prediction_ratios()):.0%}",
+    }
     note = (
         "Alpha per message, beta and gamma per byte, measured while all ranks exchange at once; medians of the ratios."
     )
-    return Table("What a message costs", columns, rows, note)
+    return Table.of("What a message costs", gangs, columns, note)
 
 
 def check_collective_claims(gangs: Sequence[CollectiveGang]) -> list[Claim]:
@@ -161,9 +154,8 @@ def collective_verdict(gangs: Sequence[CollectiveGang]) -> str:
     """Return the answer of the study in a sentence or two."""
     ratios = [r for gang in gangs for n_bytes in gang.sizes() if (r := gang.auto_ratio(n_bytes)) is not None]
     predictions = [ratio for gang in gangs for ratio in gang.prediction_ratios()]
-    close = sum(abs(ratio - 1.0) <= _CLOSE for ratio in predictions) / len(predictions)
     text = (
-        f"The model predicted {close:.0%} of {len(predictions)} times within a quarter "
+        f"The model predicted {_share_close(predictions):.0%} of {len(predictions)} times within a quarter "
         f"(median {statistics.median(predictions):.2f} of what was measured)."
     )
     if ratios:
@@ -180,6 +172,10 @@ def size_text(n_bytes: int) -> str:
         if n_bytes >= unit and n_bytes % unit == 0:
             return f"{n_bytes // unit} {name}"
     return f"{n_bytes:,} B"
+
+
+def _share_close(ratios: Sequence[float]) -> float:
+    return sum(abs(ratio - 1.0) <= _CLOSE for ratio in ratios) / len(ratios)
 
 
 def _us(seconds: float) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Final
 
 from dsgd.report import Table
@@ -9,6 +10,7 @@ from dsgd.study.elimination.grid import REFERENCE, SOLVERS
 from dsgd.study.elimination.measure import BLOCK
 from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulate
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
+from dsgd.study.frame.rows import Row
 
 __all__ = [
     "counts_of",
@@ -22,31 +24,25 @@ __all__ = [
 
 def elimination_data_table(summary: EliminationSummary) -> Table:
     """Return what the study trained on."""
-    rows = []
-    for problem in summary.problems():
-        cell = next(cell for cell in summary.cells if cell.problem == problem and cell.method != REFERENCE)
-        row = cell.rows[0]
-        rows.append(
-            (
-                problem,
-                row["text"],
-                f"{row['rows']:,}",
-                f"{row['features']:,}",
-                f"{row['density']:.1%}",
-                f"{row['classes']}",
-                f"{row['C']:g}",
-                f"{row['gamma']}",
-                f"{row['n_support'] / row['rows']:.0%}",
-                f"{row['n_free'] / max(1, row['n_support']):.0%}",
-                f"{row['source']}",
-            )
-        )
-    columns = (
-        "problem", "what", "rows", "features", "non-zero", "classes", "C", "gamma", "support vectors", "of them free",
-        "source",
-    )  # fmt: skip
+    first: dict[str, Row] = {}
+    for cell in summary.cells:
+        if cell.method != REFERENCE:
+            first.setdefault(cell.problem, cell.rows[0])
+    columns: dict[str, Callable[[Row], str]] = {
+        "problem": lambda row: row["problem"],
+        "what": lambda row: row["text"],
+        "rows": lambda row: f"{row['rows']:,}",
+        "features": lambda row: f"{row['features']:,}",
+        "non-zero": lambda row: f"{row['density']:.1%}",
+        "classes": lambda row: f"{row['classes']}",
+        "C": lambda row: f"{row['C']:g}",
+        "gamma": lambda row: f"{row['gamma']}",
+        "support vectors": lambda row: f"{row['n_support'] / row['rows']:.0%}",
+        "of them free": lambda row: f"{row['n_free'] / max(1, row['n_support']):.0%}",
+        "source": lambda row: row["source"],
+    }
     note = "Support vectors as a share of the rows; free: below C."
-    return Table("Problems", columns, rows, note, n_text=2)
+    return Table.of("Problems", first.values(), columns, note, n_text=2)
 
 
 def elimination_table(summary: EliminationSummary, problem: str, cache: str) -> Table:

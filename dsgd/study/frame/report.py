@@ -25,13 +25,11 @@ _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
 
 def data_table(rows: Iterable[Row], *more: str, note: str = "") -> Table:
     """Return what was trained on: name, source and rows of each set, and `more` columns."""
-    columns = ("data", "source", "train rows", "test rows", *more)
+    columns = {name: _COLUMNS[name] for name in ("data", "source", "train rows", "test rows", *more)}
     first: dict[str, Row] = {}
     for row in rows:
         first.setdefault(row["dataset"], row)
-    return Table(
-        "Data", columns, [tuple(_COLUMNS[name](row) for name in columns) for row in first.values()], note, n_text=2
-    )
+    return Table.of("Data", first.values(), columns, note, n_text=2)
 
 
 def facts(rows: Sequence[Row], *own: tuple[str, str]) -> list[tuple[str, str]]:

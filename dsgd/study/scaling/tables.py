@@ -2,14 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 from dsgd.report.claims import Claim
 from dsgd.report.tables import Table, byte_text, figure_text
 from dsgd.sim.network import Network
-from dsgd.sim.scaling import Layer, Node, flop_per_byte, node_balance, place_layers, scaling_limit
+from dsgd.sim.scaling import (
+    Layer,
+    Node,
+    Placement,
+    ScalingPoint,
+    flop_per_byte,
+    node_balance,
+    place_layers,
+    scaling_limit,
+)
 from dsgd.study.scaling.model import VARIATIONS, Curve, Predicted, vary
+from dsgd.study.scaling.published import PublishedPoint
 
 __all__ = [
     "assumptions_table",
@@ -27,56 +37,43 @@ _CLOSE: Final = 0.25
 
 def points_table(predicted: Sequence[Predicted]) -> Table:
     """Return the published speed-ups beside the predicted ones."""
-    rows = [
-        (
-            found.point.name,
-            f"{found.point.batch:,}",
-            f"{found.point.speedup:g}x",
-            f"{found.data.speedup:.1f}x",
-            f"{found.hybrid.speedup:.1f}x",
-            f"{found.ratio:.2f}",
-            f"{1e3 * found.hybrid.step.seconds:.1f}",
-            f"{1e3 * found.hybrid.step.exposed_s:.1f}",
-            f"{1e3 * found.unexplained_s:.1f}",
-            byte_text(found.hybrid.step.n_bytes),
-        )
-        for found in predicted
-    ]
-    columns = (
-        "point", "batch", "published", "data parallel", "hybrid", "hybrid / published", "step ms", "waited ms",
-        "unexplained ms", "sent / node",
-    )  # fmt: skip
+    columns: dict[str, Callable[[Predicted], str]] = {
+        "point": lambda found: found.point.name,
+        "batch": lambda found: f"{found.point.batch:,}",
+        "published": lambda found: f"{found.point.speedup:g}x",
+        "data parallel": lambda found: f"{found.data.speedup:.1f}x",
+        "hybrid": lambda found: f"{found.hybrid.speedup:.1f}x",
+        "hybrid / published": lambda found: f"{found.ratio:.2f}",
+        "step ms": lambda found: f"{1e3 * found.hybrid.step.seconds:.1f}",
+        "waited ms": lambda found: f"{1e3 * found.hybrid.step.exposed_s:.1f}",
+        "unexplained ms": lambda found: f"{1e3 * found.unexplained_s:.1f}",
+        "sent / node": lambda found: byte_text(found.hybrid.step.n_bytes),
+    }
     note = (
         "Data parallel, hybrid: predicted. Step, waited, sent: of the hybrid. Unexplained: how much longer a step "
         "would take for the published speed-up on the assumed machine."
     )
-    return Table("Published speed-ups and predictions", columns, rows, note)
+    return Table.of("Published speed-ups and predictions", predicted, columns, note)
 
 
 def assumptions_table(predicted: Sequence[Predicted]) -> Table:
     """Return what is assumed of the machines and wires."""
-    rows = []
-    for point in {(p.point.node, p.point.network): p.point for p in predicted}.values():
-        node, link = point.machine, point.wire.between
-        rows.append(
-            (
-                f"{point.node}, {point.network}",
-                f"{node.source}. Wire: {point.wire.source}",
-                f"{node.flop_per_s / 1e12:.2f}",
-                f"{node.conv_efficiency:.0%} / {node.linear_efficiency:.0%}",
-                f"{node.memory_bytes_per_s / 1e9:.0f}",
-                f"{1e6 * link.alpha_s:.1f}",
-                f"{1e-9 / link.byte_s:.2f}",
-                f"{node_balance(node, link):.0f}",
-            )
-        )
-    columns = (
-        "machine and wire", "from", "TFLOP/s", "reached: conv. / matrix", "memory GB/s", "latency us", "GB/s",
-        "balance FLOP/B",
-    )  # fmt: skip
+    points = {(found.point.node, found.point.network): found.point for found in predicted}.values()
+    columns: dict[str, Callable[[PublishedPoint], str]] = {
+        "machine and wire": lambda point: f"{point.node}, {point.network}",
+        "from": lambda point: f"{point.machine.source}. Wire: {point.wire.source}",
+        "TFLOP/s": lambda point: f"{point.machine.flop_per_s / 1e12:.2f}",
+        "reached: conv. / matrix": lambda point: (
+            f"{point.machine.conv_efficiency:.0%} / {point.machine.linear_efficiency:.0%}"
+        ),
+        "memory GB/s": lambda point: f"{point.machine.memory_bytes_per_s / 1e9:.0f}",
+        "latency us": lambda point: f"{1e6 * point.wire.between.alpha_s:.1f}",
+        "GB/s": lambda point: f"{1e-9 / point.wire.between.byte_s:.2f}",
+        "balance FLOP/B": lambda point: f"{node_balance(point.machine, point.wire.between):.0f}",
+    }
     open_points = " ".join(f"{found.point.name}: {found.point.assumed}" for found in predicted)
     note = f"Balance: peak operations a second over bytes a second of the wire. {open_points}"
-    return Table("What is assumed", columns, rows, note, n_text=2)
+    return Table.of("What is assumed", points, columns, note, n_text=2)
 
 
 def variations_table(predicted: Sequence[Predicted]) -> Table:
@@ -105,49 +102,39 @@ def layers_table(layers: Sequence[Layer], nodes: int, batch: int, node: Node, ne
         What the table is of.
     """
     balance = node_balance(node, network.between)
-    rows = []
-    for place in place_layers(layers, nodes, batch):
-        layer = place.layer
-        if not layer.n_params:
-            continue
-        rows.append(
-            (
-                layer.name,
-                place.sharing,
-                f"{layer.n_params:,}",
-                figure_text(layer.forward_flop / 1e6),
-                figure_text(flop_per_byte(layer, batch / nodes)),
-                f"{place.groups} x {place.group_size}",
-                byte_text(place.n_bytes),
-            )
-        )
+    columns: dict[str, Callable[[Placement], str]] = {
+        "layer": lambda place: place.layer.name,
+        "shared by": lambda place: place.sharing,
+        "parameters": lambda place: f"{place.layer.n_params:,}",
+        "forward MFLOP": lambda place: figure_text(place.layer.forward_flop / 1e6),
+        "FLOP/B": lambda place: figure_text(flop_per_byte(place.layer, batch / nodes)),
+        "groups x nodes": lambda place: f"{place.groups} x {place.group_size}",
+        "sent / node": lambda place: byte_text(place.n_bytes),
+    }
+    places = [place for place in place_layers(layers, nodes, batch) if place.layer.n_params]
     limit = scaling_limit(layers, batch, balance)
     convolutions = f" Its convolutions together are above it up to {limit:.0f} nodes." if limit < float("inf") else ""
     note = (
         f"FLOP/B: operations of a step per byte sent, shared by samples; the balance of the machine is {balance:.0f}."
         f"{convolutions} Groups x nodes in each: samples are divided between groups, weights inside."
     )
-    columns = ("layer", "shared by", "parameters", "forward MFLOP", "FLOP/B", "groups x nodes", "sent / node")
-    return Table(f"{title}: {nodes} nodes, batch {batch:,}", columns, rows, note, n_text=2)
+    return Table.of(f"{title}: {nodes} nodes, batch {batch:,}", places, columns, note, n_text=2)
 
 
 def curve_table(found: Sequence[Curve], title: str) -> Table:
     """Return speed-up, efficiency and what is waited for, one row per number of nodes."""
-    rows = []
-    for data, hybrid in zip(*(curve.points for curve in found), strict=True):
-        rows.append(
-            (
-                str(data.nodes),
-                f"{data.speedup:.2f}x",
-                f"{hybrid.speedup:.2f}x",
-                f"{hybrid.efficiency:.0%}",
-                f"{1e3 * hybrid.step.seconds:.3g}",
-                f"{1e3 * hybrid.step.exposed_s:.3g}",
-                byte_text(hybrid.step.n_bytes),
-            )
-        )
-    columns = ("nodes", "data parallel", "hybrid", "efficiency", "step ms", "waited ms", "sent / node")
-    return Table(title, columns, rows, "Efficiency, step, waited, sent: of the hybrid.")
+    columns: dict[str, Callable[[tuple[ScalingPoint, ScalingPoint]], str]] = {
+        "nodes": lambda pair: str(pair[0].nodes),
+        "data parallel": lambda pair: f"{pair[0].speedup:.2f}x",
+        "hybrid": lambda pair: f"{pair[1].speedup:.2f}x",
+        "efficiency": lambda pair: f"{pair[1].efficiency:.0%}",
+        "step ms": lambda pair: f"{1e3 * pair[1].step.seconds:.3g}",
+        "waited ms": lambda pair: f"{1e3 * pair[1].step.exposed_s:.3g}",
+        "sent / node": lambda pair: byte_text(pair[1].step.n_bytes),
+    }
+    data, hybrid = (curve.points for curve in found)
+    pairs = zip(data, hybrid, strict=True)
+    return Table.of(title, pairs, columns, "Efficiency, step, waited, sent: of the hybrid.")
 
 
 def scaling_claims(predicted: Sequence[Predicted]) -> list[Claim]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final
@@ -192,28 +192,21 @@ def regret_table(sets: Sequence[TuningSet]) -> Table:
 
 def sweep_table(one: TuningSet) -> Table:
     """Return all policies on a set."""
-    lines = []
     lowest, highest = (figure_text(limit(one.targets.values())) for limit in (min, max))
-    for cell in (*one.sweep, *one.rules):
-        accuracy = cell.accuracy
-        lines.append(
-            (
-                cell.policy,
-                f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
-                _times(one.regret(cell)),
-                f"{1e3 * cell.first_s:.2f}",
-                f"{100 * cell.share:.1f}",
-                str(cell.period),
-                "-" if accuracy is None else f"{100 * accuracy:.2f}",
-            )
-        )
-    return Table(
-        f"{one.dataset}: every policy",
-        ("policy", "ms to target", "regret", "ms of first epoch", "communication %", "period in the end", "accuracy %"),
-        lines,
-        note=f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
-        "their first epoch and ended there.",
+    columns: dict[str, Callable[[TuningCell], str]] = {
+        "policy": lambda cell: cell.policy,
+        "ms to target": lambda cell: f"{1e3 * cell.seconds:.2f}" if math.isfinite(cell.seconds) else "not reached",
+        "regret": lambda cell: _times(one.regret(cell)),
+        "ms of first epoch": lambda cell: f"{1e3 * cell.first_s:.2f}",
+        "communication %": lambda cell: f"{100 * cell.share:.1f}",
+        "period in the end": lambda cell: str(cell.period),
+        "accuracy %": lambda cell: "-" if cell.accuracy is None else f"{100 * cell.accuracy:.2f}",
+    }
+    note = (
+        f"Target: an objective of {lowest} to {highest}, by seed. Runs without an accuracy were far behind after "
+        "their first epoch and ended there."
     )
+    return Table.of(f"{one.dataset}: every policy", (*one.sweep, *one.rules), columns, note)
 
 
 def check_tuning_claims(sets: Sequence[TuningSet]) -> list[Claim]:
