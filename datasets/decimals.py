@@ -130,11 +130,7 @@ def _round_product(
 
 @njit(cache=True, nogil=True, error_model="numpy")
 def scan_number(
-    text: NDArray[np.uint8],
-    start: int,
-    tens: NDArray[np.float64],
-    high: NDArray[np.uint64],
-    low: NDArray[np.uint64],
+    text: NDArray[np.uint8], start: int, tens: NDArray[np.float64], high: NDArray[np.uint64], low: NDArray[np.uint64]
 ) -> tuple[float, int, int]:
     """Read one decimal number.
 

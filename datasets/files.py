@@ -64,7 +64,7 @@ def locate(
     if given := os.environ.get("DSGD_DATA"):
         folders.insert(0, Path(given).expanduser())
     for folder in folders:
-        for file in info.train if part == "train" else info.test:
+        for file in info.files(part):
             for name in _spellings(file):
                 if (folder / name).is_file():
                     return file, folder / name
@@ -106,15 +106,12 @@ def fetch_part(
     found = locate(info, part, data_home)
     if found is not None:
         return found
-    published = [file for file in (info.train if part == "train" else info.test) if file.url]
+    published = [file for file in info.files(part) if file.url]
     problems = []
     for file in published:
         try:
             return file, _download(file, cache_folder(data_home), progress)
-        except (
-            OSError,
-            ValueError,
-        ) as error:  # requests' errors are OSErrors; pooch tells a wrong checksum by ValueError
+        except (OSError, ValueError) as error:  # as those of requests are; pooch tells a wrong checksum by the second
             problems.append(_why(file, error))
     raise DatasetError(_cannot_have(info, part, problems))
 
@@ -200,7 +197,7 @@ def _why(file: DataFile, error: BaseException) -> str:
 
 def _cannot_have(info: DatasetInfo, part: str, problems: list[str]) -> str:
     """Return the text of the error that a part is not to be had, and what can be done about it."""
-    files = " or ".join(dict.fromkeys(file.name for file in (info.train if part == "train" else info.test)))
+    files = " or ".join(dict.fromkeys(file.name for file in info.files(part)))
     why = "; ".join(problems) if problems else "it is not published for download"
     ways = [f"put {files} into a folder and name the folder in the environment variable DSGD_DATA{_data_folder()}"]
     if part == "test":

@@ -26,6 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from scipy.special import gammaln, ndtr, stdtr, xlog1py, xlogy
 
 from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["TWINS", "GeneratedSet", "Twin", "make_classification_twin", "make_like"]
 
@@ -68,21 +69,16 @@ class Twin:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.n_features < 1:
-            raise InvalidParameterError(f"n_features must be at least 1, got {self.n_features}")
-        if not 0.0 < self.density <= 1.0:
-            raise InvalidParameterError(f"density must be in (0, 1], got {self.density}")
-        if not 0.0 <= self.noise < 0.5:
-            raise InvalidParameterError(f"noise must be in [0, 0.5), got {self.noise}")
+        check_number("n_features=...", self.n_features, low=1)
+        check_number("density=...", self.density, low=0, high=1, open_low=True)
+        check_number("noise=...", self.noise, low=0, high=0.5, open_high=True)
+        check_number("separation=...", self.separation, low=0)
+        check_number("seed=...", self.seed, low=0)
         if not self.noise < self.positive_share < 1.0 - self.noise:
             raise InvalidParameterError(
                 f"positive_share must lie between noise and 1 - noise, got positive_share={self.positive_share} with "
                 f"noise={self.noise}: flipping alone gives more labels of the rarer class than asked for"
             )
-        if self.separation < 0.0:
-            raise InvalidParameterError(f"separation must not be negative, got {self.separation}")
-        if self.seed < 0:
-            raise InvalidParameterError(f"seed must not be negative, got {self.seed}")
 
     @property
     def bayes_accuracy(self) -> float:
@@ -411,8 +407,7 @@ def make_like(
     base = name.removesuffix("-like")
     if base not in TWINS:
         raise InvalidParameterError(f"there is no twin of {name!r}; there is {', '.join(sorted(TWINS))}")
-    if split not in ("train", "test"):
-        raise InvalidParameterError(f"split must be 'train' or 'test', got {split!r}")
+    check_choice("split=...", split, ("train", "test"))
     shape = TWINS[base]
     twin = replace(shape.twin, seed=seed, dense=shape.twin.dense if dense is None else dense)
     published = shape.n_train if split == "train" else shape.n_test
@@ -422,10 +417,8 @@ def make_like(
 
 def generate(twin: Twin, start: int, n_rows: int, *, dtype: DTypeLike, chunks: int | None) -> GeneratedSet:
     """Make rows of a recipe, at once or as dask arrays."""
-    if n_rows < 1:
-        raise InvalidParameterError(f"n_rows must be at least 1, got {n_rows}")
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
+    check_number("n_rows=...", n_rows, low=1)
+    check_choice("dtype=...", np.dtype(dtype).name, ("float32", "float64"))
     if chunks is None:
         X, y = twin.rows(start, start + n_rows, dtype=dtype)
     else:
@@ -438,8 +431,7 @@ def _as_dask(twin: Twin, start: int, n_rows: int, dtype: DTypeLike, chunks: int)
     import dask
     import dask.array as da
 
-    if chunks < 1:
-        raise InvalidParameterError(f"chunks must be at least one row, got {chunks}")
+    check_number("chunks=...", chunks, low=1)
     # Chunks that end where blocks end spare drawing a block twice; the rows are the same either way.
     make = dask.delayed(twin.rows, nout=2, pure=True)
     meta = np.empty((0, 0), dtype=dtype) if twin.dense else sp.csr_matrix((0, 0), dtype=dtype)

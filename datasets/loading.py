@@ -21,12 +21,12 @@ from dsgd.datasets.registry import BINARY, DataFile, DatasetInfo, find
 from dsgd.datasets.svmlight import load_svmlight
 from dsgd.errors import DatasetError, InvalidDataError, InvalidParameterError
 from dsgd.files import replacing
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["DEFAULT_HOLDOUT", "Dataset", "load", "load_or_generate"]
 
 DEFAULT_HOLDOUT = 0.2
 _SPLIT_SEED = 20190505
-_SPLITS = ("train", "test", "all")
 _PARSED_VERSION = 1  # part of the name of parsed files: raise it when what is read from the same bytes changes
 
 
@@ -195,16 +195,8 @@ def load_or_generate(
                 "the folder that holds it in the environment variable DSGD_DATA"
             )
         return load(info.twin, split, dtype=dtype, dense=dense, n_rows=n_rows, seed=seed)
-    partial = bool(info.test) and locate(info, "test", data_home) is None
-    loaded = load(
-        name,
-        split,
-        dtype=dtype,
-        dense=dense,
-        holdout=DEFAULT_HOLDOUT if partial else None,
-        data_home=data_home,
-        download=False,
-    )
+    holdout = DEFAULT_HOLDOUT if bool(info.test) and locate(info, "test", data_home) is None else None
+    loaded = load(name, split, dtype=dtype, dense=dense, holdout=holdout, data_home=data_home, download=False)
     if n_rows is None or n_rows >= loaded.n_rows:
         return loaded
     chosen = np.sort(np.random.default_rng(seed).choice(loaded.n_rows, n_rows, replace=False))
@@ -213,14 +205,12 @@ def load_or_generate(
 
 def _check(split: str, dtype: DTypeLike, holdout: float | None, n_rows: int | None) -> None:
     """Refuse arguments that fit no set."""
-    if split not in _SPLITS:
-        raise InvalidParameterError(f"split must be 'train', 'test' or 'all', got {split!r}")
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
-    if holdout is not None and not 0.0 < holdout < 1.0:
-        raise InvalidParameterError(f"holdout must be None or between 0 and 1, got {holdout}")
-    if n_rows is not None and n_rows < 1:
-        raise InvalidParameterError(f"n_rows must be None or at least 1, got {n_rows}")
+    check_choice("split=...", split, ("train", "test", "all"))
+    check_choice("dtype=...", np.dtype(dtype).name, ("float32", "float64"))
+    if holdout is not None:
+        check_number("holdout=...", holdout, low=0, high=1, open_low=True, open_high=True)
+    if n_rows is not None:
+        check_number("n_rows=...", n_rows, low=1)
 
 
 def _generated(name: str, split: str, dtype: DTypeLike, dense: bool | None, n_rows: int | None, seed: int) -> Dataset:
@@ -254,11 +244,7 @@ def _generated(name: str, split: str, dtype: DTypeLike, dense: bool | None, n_ro
 
 
 def _published(
-    info: DatasetInfo,
-    split: str,
-    holdout: float | None,
-    data_home: str | os.PathLike[str] | None,
-    download: bool,
+    info: DatasetInfo, split: str, holdout: float | None, data_home: str | os.PathLike[str] | None, download: bool
 ) -> tuple[Any, NDArray[np.float64], str, str]:
     """Return X, y, source and note of a part of a published set."""
     parts = {"train": ("train",), "test": ("test",), "all": ("train", "test")}[split]

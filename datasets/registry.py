@@ -96,6 +96,10 @@ class DatasetInfo:
         """Name of the generated twin, or None."""
         return f"{self.name}-like" if self.name in TWINS else None
 
+    def files(self, part: str) -> tuple[DataFile, ...]:
+        """Return the alternatives for a part, ``"train"`` or ``"test"``."""
+        return self.train if part == "train" else self.test
+
     @property
     def source(self) -> str:
         """The page that describes the set."""

@@ -26,6 +26,7 @@ from numpy.typing import DTypeLike, NDArray
 from dsgd.datasets.parse import LARGEST_COLUMN, RawRows, parse_bytes
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray
+from dsgd.validation import check_choice, check_number
 
 __all__ = ["load_svmlight", "write_svmlight"]
 
@@ -201,12 +202,10 @@ def check_reading(n_features: int | None, zero_based: ZeroBased, dtype: DTypeLik
     InvalidParameterError
         Names the argument and what it can be.
     """
-    if n_features is not None and not 1 <= n_features <= LARGEST_COLUMN:
-        raise InvalidParameterError(f"n_features must be None or from 1 to {LARGEST_COLUMN}, got {n_features!r}")
-    if zero_based not in (True, False, "auto"):
-        raise InvalidParameterError(f"zero_based must be True, False or 'auto', got {zero_based!r}")
-    if np.dtype(dtype) not in (np.dtype(np.float32), np.dtype(np.float64)):
-        raise InvalidParameterError(f"dtype must be float32 or float64, got {np.dtype(dtype)}")
+    if n_features is not None:
+        check_number("n_features=...", n_features, low=1, high=LARGEST_COLUMN)
+    check_choice("zero_based=...", zero_based, (True, False, "auto"))
+    check_choice("dtype=...", np.dtype(dtype).name, ("float32", "float64"))
 
 
 def column_bounds(n_features: int | None, zero_based: ZeroBased) -> tuple[int, int]:

@@ -12,6 +12,7 @@ import typer
 from dsgd.cli.training_options import examples
 from dsgd.errors import InvalidParameterError
 from dsgd.files import replacing
+from dsgd.validation import check_choice
 
 if TYPE_CHECKING:
     from dsgd.datasets import DatasetInfo, Twin
@@ -20,14 +21,8 @@ __all__ = ["app"]
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 
-_LIST_EXAMPLES: Final = examples(
-    "dsgd datasets list",
-    "dsgd datasets list --json",
-)
-_INFO_EXAMPLES: Final = examples(
-    "dsgd datasets info ijcnn1",
-    "dsgd datasets info epsilon-like --json",
-)
+_LIST_EXAMPLES: Final = examples("dsgd datasets list", "dsgd datasets list --json")
+_INFO_EXAMPLES: Final = examples("dsgd datasets info ijcnn1", "dsgd datasets info epsilon-like --json")
 _FETCH_EXAMPLES: Final = examples("dsgd datasets fetch a9a")
 _MAKE_EXAMPLES: Final = examples(
     "dsgd datasets make ijcnn1-like --rows 50000 --out train.svm",
@@ -99,8 +94,7 @@ def make(
     from dsgd.datasets import make_like
     from dsgd.datasets.npz import write_npz
 
-    if dtype not in ("float32", "float64"):
-        raise InvalidParameterError(f"--dtype must be float32 or float64, got {dtype!r}")
+    check_choice("--dtype", dtype, ("float32", "float64"))
     if not out.parent.is_dir():
         raise InvalidParameterError(f"--out {out}: there is no folder {out.parent}: create it first")
     # One row settles whether there is such a twin and split before anything is written.
@@ -197,11 +191,7 @@ def _file_facts(info: DatasetInfo, part: str) -> dict[str, Any]:
     if found is None:  # it was there a moment ago
         return {}
     _, path = found
-    known = {
-        file.checksum
-        for file in (info.train if part == "train" else info.test)
-        if file.checksum is not None and file.name == path.name
-    }
+    known = {file.checksum for file in info.files(part) if file.checksum is not None and file.name == path.name}
     states = {checksum_of(path, checksum.split(":")[0]) == checksum for checksum in known}
     state = "not published" if not known else ("as known" if True in states else "differs from the known one")
     return {"file": str(path), "bytes": path.stat().st_size, "checksum": checksum_of(path), "checksum_is": state}

@@ -18,6 +18,7 @@ from dsgd.cli.cluster import connected
 from dsgd.cli.files import check_inputs, check_model_path, is_svmlight, read_rows, save_model
 from dsgd.cli.training_options import examples, model_option, place_option
 from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_choice
 
 __all__ = ["EXAMPLES", "compressing", "fit", "make_estimator", "parse_sync"]
 
@@ -26,7 +27,6 @@ EXAMPLES: Final = examples(
     "dsgd fit --data part-*.svm.gz --loss log_loss --scheduler tcp://10.0.0.5:8786 --model model.joblib --json",
 )
 
-_TASKS: Final = ("auto", "classification", "regression")
 _training_option: Final[Any] = partial(typer.Option, rich_help_panel="Training")
 
 _Files: TypeAlias = Annotated[list[str], options.DATA]
@@ -242,8 +242,7 @@ def make_estimator(task: str, loss: str | None, parameters: Mapping[str, Any]) -
     InvalidParameterError
         The task is unknown.
     """
-    if task not in _TASKS:
-        raise InvalidParameterError(f"--task {task!r}: choose {', '.join(_TASKS)}")
+    check_choice("--task", task, ("auto", "classification", "regression"))
     from dsgd import SGDClassifier, SGDRegressor
 
     if task == "auto":

@@ -15,10 +15,7 @@ from dsgd.cli.training_options import examples
 
 __all__ = ["EXAMPLES", "collect", "info"]
 
-EXAMPLES: Final = examples(
-    "dsgd info",
-    "dsgd info --scheduler tcp://10.0.0.5:8786 --json",
-)
+EXAMPLES: Final = examples("dsgd info", "dsgd info --scheduler tcp://10.0.0.5:8786 --json")
 
 _PACKAGES: Final = ("dsgd", "numpy", "scipy", "scikit-learn", "numba", "dask", "distributed", "pandas", "torch")
 _THREAD_VARIABLES: Final = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")

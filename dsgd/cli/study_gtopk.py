@@ -52,11 +52,7 @@ def gtopk(
     merged = [2, 4, 8, 16, 32]
     shares = [study.lost_share(size) for size in merged]
 
-    facts = {
-        "ranks": ranks,
-        "steps": [step.as_row() for step in steps],
-        "mass": study.mass_rows(merged, shares),
-    }
+    facts = {"ranks": ranks, "steps": [step.as_row() for step in steps], "mass": study.mass_rows(merged, shares)}
     out.mkdir(parents=True, exist_ok=True)
     (out / "gtopk.json").write_text(json.dumps(facts, indent=1), encoding="utf-8")
     settings = (

@@ -1,10 +1,12 @@
-"""Options shared by several commands of ``dsgd study``."""
+"""Options shared by several commands of ``dsgd study``, and how what they are given is read.
+
+The command line calls the readers (``callback=``): a command finds what they return in `dsgd.cli.study.given`.
+"""
 
 from __future__ import annotations
 
-from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, TypeAlias
+from typing import Annotated, Any, TypeAlias
 
 import typer
 
@@ -83,10 +85,20 @@ def underscored(text: str | None) -> str | None:
     return None if text is None else text.replace("-", "_")
 
 
-# The panels of --help.
-grid_option: Final[Any] = partial(typer.Option, rich_help_panel="The grid")
-model_option: Final[Any] = partial(typer.Option, rich_help_panel="The model")
-place_option: Final[Any] = partial(typer.Option, rich_help_panel="Where ranks run")
+def grid_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "The grid" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="The grid", **settings)
+
+
+def model_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "The model" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="The model", **settings)
+
+
+def place_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "Where ranks run" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="Where ranks run", **settings)
+
 
 Out: TypeAlias = Annotated[Path, typer.Option("--out", "-o", help="Folder for rows, figures and report.")]
 Force: TypeAlias = Annotated[bool, typer.Option("--force", help="Repeat runs whose rows are in the folder already.")]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Annotated, Any, Final, TypeAlias
 
 import typer
@@ -23,9 +22,17 @@ __all__ = [
     "place_option",
 ]
 
-# The panels of --help.
-model_option: Final[Any] = partial(typer.Option, rich_help_panel="The objective")
-place_option: Final[Any] = partial(typer.Option, rich_help_panel="Where it runs")
+
+def model_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "The objective" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="The objective", **settings)
+
+
+def place_option(*flags: str, **settings: Any) -> Any:
+    """Return an option in the panel "Where it runs" of ``--help``; see `typer.Option`."""
+    return typer.Option(*flags, rich_help_panel="Where it runs", **settings)
+
+
 #: The option that names training files; one command must have them, another takes the name of a set instead.
 DATA: Final = typer.Option(
     "--data", "-d", help="Training files, one or more: svmlight (plain, .gz, .bz2) or .npz (X, y)."

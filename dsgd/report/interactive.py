@@ -12,9 +12,7 @@ from typing import Any, Final
 from bokeh.core.json_encoder import serialize_json
 from bokeh.core.properties import value
 from bokeh.document import Document
-from bokeh.models import (
-    Axis as BokehAxis,
-)
+from bokeh.models import Axis as BokehAxis
 from bokeh.models import (
     BoxAnnotation,
     ColumnDataSource,
@@ -148,10 +146,7 @@ def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
     data: dict[str, list[Any]] = {"x": list(mark.x), "y": list(mark.y)}
     if mark.ranges:
         data |= {"low": [low for low, _ in mark.ranges], "high": [high for _, high in mark.ranges]}
-    says = [
-        ("x_text", panel.x, mark.x, "x"),
-        ("y_text", panel.y, mark.y, "y"),
-    ]
+    says = [("x_text", panel.x, mark.x, "x"), ("y_text", panel.y, mark.y, "y")]
     for column, axis, values, side in says:
         texts = [axis.text(value) for value in values]
         if mark.ranges and mark.ranges_along == side:

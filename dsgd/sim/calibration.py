@@ -71,11 +71,7 @@ class Calibration:
 
 
 def calibrate(
-    client: Any = None,
-    *,
-    sync: Any = None,
-    ranks: int | None = None,
-    transport: TransportName = "auto",
+    client: Any = None, *, sync: Any = None, ranks: int | None = None, transport: TransportName = "auto"
 ) -> Calibration:
     """Measure what messages and work cost.
 

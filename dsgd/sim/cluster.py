@@ -31,6 +31,7 @@ from dsgd.sim.network import Network, network_for
 from dsgd.sim.transport import Fabric, SimTransport
 from dsgd.sim.turns import Turns
 from dsgd.stages import stage
+from dsgd.validation import check_number
 
 __all__ = ["SimulatedCluster"]
 
@@ -75,8 +76,7 @@ class SimulatedCluster:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be simulated."""
-        if isinstance(self.ranks, bool) or not isinstance(self.ranks, int) or self.ranks < 1:
-            raise InvalidParameterError(f"SimulatedCluster(ranks=...) must be a positive number. Got {self.ranks!r}.")
+        check_number("SimulatedCluster(ranks=...)", self.ranks, low=1, integer=True)
         network_for(self.network)
         stragglers_for(self.stragglers)
         if self.compute is not None and not isinstance(self.compute, Compute):

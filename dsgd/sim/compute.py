@@ -21,16 +21,9 @@ import numpy as np
 
 from dsgd.errors import InvalidParameterError
 from dsgd.kernels.rng import draw
+from dsgd.validation import check_number
 
-__all__ = [
-    "AbstractStragglers",
-    "Compute",
-    "Exponential",
-    "HeavyTail",
-    "NoStragglers",
-    "SlowRank",
-    "stragglers_for",
-]
+__all__ = ["AbstractStragglers", "Compute", "Exponential", "HeavyTail", "NoStragglers", "SlowRank", "stragglers_for"]
 
 
 @dataclass(frozen=True)
@@ -72,8 +65,8 @@ class Compute:
     def __post_init__(self) -> None:
         """Refuse negative times."""
         for name, value in vars(self).items():
-            if name != "source" and not value >= 0.0:
-                raise InvalidParameterError(f"Compute({name}=...) must be 0 or more seconds. Got {value!r}.")
+            if name != "source":
+                check_number(f"Compute({name}=...)", value, low=0)
 
     def seconds(self, rows: int, entries: int, params: int) -> float:
         """Return the seconds of one call of a kernel; one that visits no rows only passes over parameters."""
@@ -117,8 +110,7 @@ class Exponential(AbstractStragglers):
 
     def __post_init__(self) -> None:
         """Refuse a negative mean."""
-        if not self.mean >= 0.0:
-            raise InvalidParameterError(f"Exponential(mean=...) must be 0 or more. Got {self.mean!r}.")
+        check_number("Exponential(mean=...)", self.mean, low=0)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``1 - mean log(u)``, u uniform on (0, 1]."""
@@ -147,8 +139,7 @@ class SlowRank(AbstractStragglers):
 
     def __post_init__(self) -> None:
         """Refuse a slowdown that is not positive."""
-        if not self.slowdown > 0.0:
-            raise InvalidParameterError(f"SlowRank(slowdown=...) must be positive. Got {self.slowdown!r}.")
+        check_number("SlowRank(slowdown=...)", self.slowdown, low=0, open_low=True)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return the slowdown for the slow rank, 1 for the others."""
@@ -175,8 +166,7 @@ class HeavyTail(AbstractStragglers):
 
     def __post_init__(self) -> None:
         """Refuse a shape that is not positive."""
-        if not self.shape > 0.0:
-            raise InvalidParameterError(f"HeavyTail(shape=...) must be positive. Got {self.shape!r}.")
+        check_number("HeavyTail(shape=...)", self.shape, low=0, open_low=True)
 
     def factor(self, seed: int, rank: int, number: int) -> float:
         """Return ``u ** (-1 / shape)``, u uniform on (0, 1]."""

@@ -38,6 +38,7 @@ from dsgd.sim.compute import Compute
 from dsgd.sim.network import Link, Network
 from dsgd.sync import AbstractStrategy, EveryBatch, EveryEpoch, EveryRows, LocalSGD, RoundClock, resolve
 from dsgd.sync.base import Exchange
+from dsgd.validation import check_number
 
 __all__ = [
     "CostModel",
@@ -121,8 +122,7 @@ class Workload:
 
     def __post_init__(self) -> None:
         """Refuse a training on nothing."""
-        if self.n_rows < 1:
-            raise InvalidParameterError(f"Workload(n_rows=...) must be 1 or more. Got {self.n_rows!r}.")
+        check_number("Workload(n_rows=...)", self.n_rows, low=1)
 
     @property
     def n_bytes(self) -> int:

@@ -19,6 +19,7 @@ from typing import Final
 
 from dsgd.comm.topology.machines import DGX_1V_LINKS
 from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
 
 __all__ = ["NETWORKS", "Link", "Network", "network_for"]
 
@@ -49,8 +50,7 @@ class Link:
     def __post_init__(self) -> None:
         """Refuse negative times."""
         for name, value in vars(self).items():
-            if not value >= 0.0:
-                raise InvalidParameterError(f"Link({name}=...) must be 0 or more seconds. Got {value!r}.")
+            check_number(f"Link({name}=...)", value, low=0)
 
     @property
     def alpha_s(self) -> float:
@@ -108,8 +108,7 @@ class Network:
     def __post_init__(self) -> None:
         """Refuse hosts without ranks and lanes that do not fit them."""
         n = self.ranks_per_host
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise InvalidParameterError(f"Network(ranks_per_host=...) must be a positive number of ranks. Got {n!r}.")
+        check_number("Network(ranks_per_host=...)", n, low=1, integer=True)
         if (self.lanes == ()) != (self.lane is None):
             raise InvalidParameterError("Network(lanes=..., lane=...) go together: give both or none.")
         shape_is_right = [len(row) for row in self.lanes] == [n] * n

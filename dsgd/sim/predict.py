@@ -32,6 +32,7 @@ from dsgd.sim.cluster import SimulatedCluster
 from dsgd.sim.compute import Compute, NoStragglers, stragglers_for
 from dsgd.sim.network import network_for
 from dsgd.sim.ports import Ports
+from dsgd.validation import check_number
 
 __all__ = ["Prediction", "predict"]
 
@@ -101,14 +102,10 @@ def predict(
     InvalidParameterError
         There is nothing to do, or the algorithm is none of those.
     """
-    for name, value, least in (
-        ("n_params", n_params, 1),
-        ("rows", rows, 0),
-        ("entries", entries, 0),
-        ("rounds", rounds, 1),
-    ):
-        if value < least:
-            raise InvalidParameterError(f"predict({name}=...) must be {least} or more. Got {value!r}.")
+    check_number("predict(n_params=...)", n_params, low=1)
+    check_number("predict(rows=...)", rows, low=0)
+    check_number("predict(entries=...)", entries, low=0)
+    check_number("predict(rounds=...)", rounds, low=1)
     stragglers, compute = stragglers_for(cluster.stragglers), cluster.compute or Compute()
     work_s = compute.seconds(rows, entries, n_params)
 

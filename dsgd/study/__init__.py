@@ -17,21 +17,12 @@ from dsgd.study.frame.data import DataSource
 from dsgd.study.frame.report import doubts
 from dsgd.study.frame.rows import RowFile, StudyRun, read_rows
 from dsgd.study.frame.summary import Stat
-from dsgd.study.msf import (
-    Cell,
-    RunSpec,
-    Study,
-    Summary,
-    check_claims,
-    data_table,
-    demo_study,
-    results_table,
-    run_study,
-    study_page,
-    summarise,
-    target_table,
-    verdict,
-)
+from dsgd.study.msf.claims import check_claims
+from dsgd.study.msf.grid import RunSpec, Study, demo_study
+from dsgd.study.msf.report import study_page, verdict
+from dsgd.study.msf.runner import run_study
+from dsgd.study.msf.summary import Cell, Summary, summarise
+from dsgd.study.msf.tables import data_table, results_table, target_table
 
 __all__ = [
     "Cell",

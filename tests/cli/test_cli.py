@@ -183,7 +183,7 @@ def test_wrong_sync_names_the_choices(text: str) -> None:
         (["fit", "--data", "{binary}", "--model", "{out}"], r"expected a label (a number), got '\x01\ufffd\x1b"),
         (["score", "--data", "{wide}", "--model", "{model}"], "and the model was trained on 5 features"),
         (["fit", "--data", "{train}", "--model", "{out}", "--loss", "hinged"], "hinge"),
-        (["fit", "--data", "{train}", "--model", "{out}", "--task", "sorting"], "classification, regression"),
+        (["fit", "--data", "{train}", "--model", "{out}", "--task", "sorting"], "'classification', 'regression'"),
         (["fit", "--data", "{train}", "--model", "{out}", "--sync", "often"], "minibatch:N"),
         (["fit", "--data", "{bad}", "--model", "{out}"], "bad.svm, line 2"),
         (["fit", "--data", "{train}", "--model", "{out}", "--workers", "2", "--scheduler", "x"], "leave one out"),

@@ -170,5 +170,5 @@ def test_unknown_twin_and_split() -> None:
     """A twin or a split that is not there is refused with what there is."""
     with pytest.raises(InvalidParameterError, match="epsilon"):
         make_like("mnist")
-    with pytest.raises(InvalidParameterError, match="'train' or 'test'"):
+    with pytest.raises(InvalidParameterError, match=r"split=.* 'train', 'test'"):
         make_like("ijcnn1", 10, split="validation")

@@ -28,6 +28,7 @@ from typing import Literal
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import Link
 from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
+from dsgd.validation import check_number
 
 __all__ = [
     "Placement",
@@ -231,6 +232,5 @@ def place_layers(
 
 
 def _checked(overlap: float) -> float:
-    if not 0.0 <= overlap <= 1.0:
-        raise InvalidParameterError(f"overlap=... must lie in [0, 1]. Got {overlap!r}.")
+    check_number("overlap=...", overlap, low=0, high=1)
     return overlap

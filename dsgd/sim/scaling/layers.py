@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
-from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
 
 __all__ = ["FLOAT_BYTES", "Kind", "Layer", "Node", "conv_layer", "linear_layer", "other_layer"]
 
@@ -57,8 +57,7 @@ class Layer:
     def __post_init__(self) -> None:
         """Refuse negative numbers."""
         for name in ("n_params", "forward_flop", "n_inputs", "n_outputs"):
-            if not getattr(self, name) >= 0:
-                raise InvalidParameterError(f"Layer({name}=...) must be 0 or more. Got {getattr(self, name)!r}.")
+            check_number(f"Layer({name}=...)", getattr(self, name), low=0)
 
     @property
     def step_flop(self) -> float:
@@ -156,14 +155,11 @@ class Node:
     def __post_init__(self) -> None:
         """Refuse rates that are not positive."""
         for name in ("flop_per_s", "memory_bytes_per_s"):
-            if not getattr(self, name) > 0.0:
-                raise InvalidParameterError(f"Node({name}=...) must be positive. Got {getattr(self, name)!r}.")
+            check_number(f"Node({name}=...)", getattr(self, name), low=0, open_low=True)
         for name in ("conv_efficiency", "linear_efficiency"):
-            if not 0.0 < getattr(self, name) <= 1.0:
-                raise InvalidParameterError(f"Node({name}=...) must lie in (0, 1]. Got {getattr(self, name)!r}.")
+            check_number(f"Node({name}=...)", getattr(self, name), low=0, high=1, open_low=True)
         for name in ("layer_s", "step_s"):
-            if not getattr(self, name) >= 0.0:
-                raise InvalidParameterError(f"Node({name}=...) must be 0 or more. Got {getattr(self, name)!r}.")
+            check_number(f"Node({name}=...)", getattr(self, name), low=0)
 
     def flop_rate(self, kind: Kind) -> float:
         """Return the operations a second that a kind of layer reaches where memory is no limit."""

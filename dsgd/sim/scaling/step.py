@@ -29,6 +29,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import Network, network_for
 from dsgd.sim.scaling.balance import Placement, Sharing, place_layers
 from dsgd.sim.scaling.layers import FLOAT_BYTES, Layer, Node
+from dsgd.validation import check_number
 
 __all__ = ["ScalingPoint", "Span", "Step", "predict_step", "speedup_curve"]
 
@@ -156,8 +157,7 @@ def predict_step(
         raise InvalidParameterError("predict_step(layers=...) must name at least one layer.")
     if not 1 <= nodes <= batch:
         raise InvalidParameterError(f"predict_step(nodes=...) must lie in 1 to the batch ({batch}). Got {nodes}.")
-    if not bucket_bytes >= 0.0:
-        raise InvalidParameterError(f"predict_step(bucket_bytes=...) must be 0 or more. Got {bucket_bytes!r}.")
+    check_number("predict_step(bucket_bytes=...)", bucket_bytes, low=0)
     placed = place_layers(layers, nodes, batch, sharing=sharing, itemsize=itemsize)
     if isinstance(network, LinkCost):
         link = network
@@ -207,13 +207,7 @@ class _Play:
     """One node's clock and its wire."""
 
     def __init__(
-        self,
-        placed: Sequence[Placement],
-        batch: int,
-        node: Node,
-        link: LinkCost,
-        bucket_bytes: float,
-        itemsize: int,
+        self, placed: Sequence[Placement], batch: int, node: Node, link: LinkCost, bucket_bytes: float, itemsize: int
     ) -> None:
         self._placed, self._batch, self._node, self._link = placed, batch, node, link
         self._bucket_bytes, self._itemsize = bucket_bytes, itemsize

@@ -12,17 +12,7 @@ from dsgd.errors import InvalidParameterError
 from dsgd.sim.network import network_for
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun, Row, picked
-from dsgd.sync import (
-    DPSGD,
-    EASGD,
-    SGP,
-    AbstractStrategy,
-    DiLoCo,
-    LeaderSGD,
-    LocalSGD,
-    MinibatchSGD,
-    PostLocalSGD,
-)
+from dsgd.sync import DPSGD, EASGD, SGP, AbstractStrategy, DiLoCo, LeaderSGD, LocalSGD, MinibatchSGD, PostLocalSGD
 
 __all__ = ["MODELS", "SYNCHRONOUS", "WAYS", "DnnRun", "DnnStudy", "Way", "demo_dnn_study"]
 

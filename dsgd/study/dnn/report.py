@@ -118,5 +118,4 @@ def _roomy(axis: Axis, values: Sequence[float], share: float) -> Axis:
 
 
 def _title(gang: DnnGang) -> str:
-    where = "worker processes" if gang.network is None else f"simulated, {gang.network}"
-    return f"{gang.model.upper()}, {gang.ranks} ranks ({where})"
+    return f"{gang.model.upper()}, {gang.ranks} ranks ({where(gang.network)})"

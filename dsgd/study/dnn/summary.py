@@ -8,7 +8,7 @@ from typing import Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text
 from dsgd.study.dnn.grid import SYNCHRONOUS
-from dsgd.study.frame.report import data_table
+from dsgd.study.frame.report import data_table, gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
 
@@ -62,8 +62,7 @@ class DnnGang:
     @property
     def name(self) -> str:
         """What it is called in tables and figures."""
-        kind = "worker processes" if self.network is None else f"simulated ranks, {self.network}"
-        return f"{self.model.upper()} on {self.dataset}, {self.ranks} {kind}"
+        return f"{self.model.upper()} on {self.dataset}, {gang_text(self.ranks, self.network)}"
 
     @property
     def synchronous(self) -> DnnCell:

@@ -12,15 +12,7 @@ from dsgd.study.elimination.problems import PROBLEMS, Problem
 from dsgd.study.frame.grid import check_grid
 from dsgd.study.frame.rows import AbstractRun, Row, picked
 
-__all__ = [
-    "CACHES",
-    "PRESETS",
-    "REFERENCE",
-    "SOLVERS",
-    "EliminationRun",
-    "EliminationStudy",
-    "demo_elimination_study",
-]
+__all__ = ["CACHES", "PRESETS", "REFERENCE", "SOLVERS", "EliminationRun", "EliminationStudy", "demo_elimination_study"]
 
 #: The presets of `dsgd.svm.SVC`, the one without elimination first.
 PRESETS: Final = ("none", "single", "multi", "libsvm", "aggressive", "average", "conservative", "auto")

@@ -27,7 +27,7 @@ from typing import Final
 
 from dsgd.collectives.cost import n_levels
 from dsgd.comm.frames import HEADER_BYTES
-from dsgd.errors import InvalidParameterError
+from dsgd.validation import check_number
 
 __all__ = ["TEN_GIGABIT", "Counts", "Network", "SimulatedTime", "simulate"]
 
@@ -53,8 +53,8 @@ class Network:
     byte_s: float
 
     def __post_init__(self) -> None:
-        if not (self.latency_s >= 0 and self.byte_s >= 0):
-            raise InvalidParameterError(f"Network({self.name!r}): latency and seconds per byte must not be negative.")
+        check_number("Network(latency_s=...)", self.latency_s, low=0)
+        check_number("Network(byte_s=...)", self.byte_s, low=0)
 
 
 #: TCP between two processes as `dsgd` does it (benchmarks/communication/transports.py), at 10 Gbit/s.
@@ -117,8 +117,7 @@ class SimulatedTime:
 
 def simulate(counts: Counts, ranks: int, network: Network) -> SimulatedTime:
     """Return what a run that counted this on one rank would take on `ranks` ranks."""
-    if ranks < 1:
-        raise InvalidParameterError(f"simulate(ranks={ranks}): there must be at least one.")
+    check_number("simulate(ranks=...)", ranks, low=1)
     compute = counts.parallel_s / ranks + counts.serial_s
     if ranks == 1:
         return SimulatedTime(compute, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Final, Literal, TypeAlias
+from typing import Final
 
 from dsgd.report import Axis, Band, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.figures import Dash
@@ -31,24 +31,20 @@ _LOOKS: Final[dict[str, tuple[Colour, str, Dash]]] = {
 _SHOWN_GAPS: Final = {"none", "multi", "libsvm", "aggressive", "auto"}
 _ALL_RANKS: Final = (1, 2, 4, 8)
 _SOLVERS: Final[dict[str, tuple[str, Dash]]] = {"block": ("circle", "solid"), "pairwise": ("square", "dashed")}
+_HEIGHT: Final = 270
 _CACHES: Final = {"small": "Cache of a tenth of the matrix", "fits": "Cache that fits"}
 
 
 def elimination_figures(summary: EliminationSummary) -> list[Figure]:
     """Return the figures of a study: those that it ran something for."""
-    return [
-        Figure(name, title, caption, panels, columns, height, share)
-        for name, title, caption, make, columns, share in _FIGURES
-        if (panels := make(summary))
-        # A line for each problem, where there are problems on a side.
-        for height in (90 + 46 * len(summary.problems()) if columns == 2 else 270,)
-    ]
+    makers = (_active, _gap, _work, _time, _cache, _sequential, _ranks)
+    return [figure for make in makers if (figure := make(summary)).panels]
 
 
 # -- curves, one panel per problem -----------------------------------------------------------------------------------
 
 
-def _active(summary: EliminationSummary) -> list[Panel]:
+def _active(summary: EliminationSummary) -> Figure:
     panels = []
     for title, cells in _problems(summary):
         marks: list[Mark] = []
@@ -60,10 +56,15 @@ def _active(summary: EliminationSummary) -> list[Panel]:
             marks.append(Line(cell.method, [s / 1000 for s in points["n_iter"]], share, colour, dash=dash, width=width))
         x = Axis("steps on two variables, thousands", low=0.0)
         panels.append(Panel(title, x, Axis("samples still active", unit="%", low=0.0, high=1.04), marks))
-    return panels
+    caption = (
+        "Share of the samples that are still active, against the steps of the solver, with the small cache. A line "
+        "that falls early saves most; one that rises again had left samples out wrongly and took them back. A line "
+        "ends with the run, when all samples are checked in float64."
+    )
+    return Figure("active", "Who stays active", caption, panels, height=_HEIGHT)
 
 
-def _gap(summary: EliminationSummary) -> list[Panel]:
+def _gap(summary: EliminationSummary) -> Figure:
     panels = []
     for title, cells in _problems(summary):
         marks: list[Mark] = []
@@ -77,7 +78,11 @@ def _gap(summary: EliminationSummary) -> list[Panel]:
         marks.append(Level(cells[0].rows[0]["tol"], "tol", MUTED, "solid"))
         gap = Axis("gap among active samples", "log")
         panels.append(Panel(title, Axis("time", unit="s", low=0.0), gap, marks))
-    return panels
+    caption = (
+        "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends "
+        "only when it is below tol over all samples."
+    )
+    return Figure("gap", "How the gap closes", caption, panels, height=_HEIGHT)
 
 
 def _problems(summary: EliminationSummary) -> list[tuple[str, list[EliminationCell]]]:
@@ -95,19 +100,25 @@ def _problems(summary: EliminationSummary) -> list[tuple[str, list[EliminationCe
 # -- dots, one line per problem --------------------------------------------------------------------------------------
 
 
-def _work(summary: EliminationSummary) -> list[Panel]:
+def _work(summary: EliminationSummary) -> Figure:
     axis = Axis("kernel values, as a multiple of none", "log", "x")
-    return _dots(summary, axis, _to_none(summary, "kernel_evaluations"), [Level(1.0, "none", TEXT, "solid", "x")])
+    panels = _dots(summary, axis, _to_none(summary, "kernel_evaluations"), [Level(1.0, "none", TEXT, "solid", "x")])
+    caption = "As a multiple of what the run without elimination computes. Left of the line elimination saves work."
+    return _sideways(summary, "work", "Kernel values computed", caption, panels)
 
 
-def _time(summary: EliminationSummary) -> list[Panel]:
+def _time(summary: EliminationSummary) -> Figure:
     low, high = (1 - share for share in LESS_TIME[::-1])
     marks: list[Mark] = [
         Band(low, high, "published: 30 to 60 % less", along="x"),
         Level(1.0, "none", TEXT, "solid", "x"),
     ]
-    axis = Axis("time, as a multiple of none", "log", "x")
-    return _dots(summary, axis, _to_none(summary, "seconds"), marks)
+    panels = _dots(summary, Axis("time, as a multiple of none", "log", "x"), _to_none(summary, "seconds"), marks)
+    caption = (
+        "As a multiple of the run without elimination, bars from the fastest to the slowest repetition. Grey: the "
+        "published 30 to 60 % less."
+    )
+    return _sideways(summary, "time", "Time", caption, panels)
 
 
 def _to_none(summary: EliminationSummary, name: str) -> Callable[[EliminationCell], Stat | None]:
@@ -118,12 +129,18 @@ def _to_none(summary: EliminationSummary, name: str) -> Callable[[EliminationCel
     return pick
 
 
-def _cache(summary: EliminationSummary) -> list[Panel]:
+def _cache(summary: EliminationSummary) -> Figure:
     axis = Axis("share of the used kernel values that were cached", unit="%", low=-0.02, high=1.02)
-    return _dots(summary, axis, lambda cell: cell.stat("cache_share"))
+    panels = _dots(summary, axis, lambda cell: cell.stat("cache_share"))
+    caption = (
+        "Of the kernel values that blocks used, the share that was found in the cache. Fewer active samples make "
+        "shorter rows, of which more fit, so with a small cache the share rises. With one that fits it falls: what is "
+        "left out would have been read from the cache."
+    )
+    return _sideways(summary, "cache", "What the cache gives", caption, panels)
 
 
-def _sequential(summary: EliminationSummary) -> list[Panel]:
+def _sequential(summary: EliminationSummary) -> Figure:
     def pick(cell: EliminationCell) -> Stat | None:
         base = summary.cell(cell.problem, REFERENCE, cell.cache)
         return base.ratio(cell, "seconds") if base else None
@@ -132,14 +149,21 @@ def _sequential(summary: EliminationSummary) -> list[Panel]:
         Level(1.0, "as fast", TEXT, "solid", "x"),
         Level(SEQUENTIAL, f"published: {SEQUENTIAL:.0f}x", VERMILION, along="x"),
     ]
-    return _dots(summary, Axis("speed-up over scikit-learn's SVC", "log", "x"), pick, marks)
+    panels = _dots(summary, Axis("speed-up over scikit-learn's SVC", "log", "x"), pick, marks)
+    caption = (
+        "Speed-up over scikit-learn's SVC, which is LIBSVM on one thread with its own shrinking, at the same tolerance "
+        "and cache."
+    )
+    return _sideways(summary, "sequential", "Against the sequential baseline", caption, panels)
+
+
+def _sideways(summary: EliminationSummary, name: str, title: str, caption: str, panels: Sequence[Panel]) -> Figure:
+    """Return a figure with a line for each problem, and a panel for each cache."""
+    return Figure(name, title, caption, panels, 2, 90 + 46 * len(summary.problems()), "xy")
 
 
 def _dots(
-    summary: EliminationSummary,
-    axis: Axis,
-    pick: Callable[[EliminationCell], Stat | None],
-    behind: Sequence[Mark] = (),
+    summary: EliminationSummary, axis: Axis, pick: Callable[[EliminationCell], Stat | None], behind: Sequence[Mark] = ()
 ) -> list[Panel]:
     """Return a panel per cache, a band per problem, and in it a dot per preset with its range over repetitions."""
     problems = summary.problems()
@@ -185,8 +209,8 @@ def _dots(
 # -- ranks -----------------------------------------------------------------------------------------------------------
 
 
-def _ranks(summary: EliminationSummary) -> list[Panel]:
-    """Return a panel per problem: seconds against ranks, full dots measured, rings simulated."""
+def _ranks(summary: EliminationSummary) -> Figure:
+    """Draw a panel per problem: seconds against ranks, full dots measured, rings simulated."""
     panels = []
     for problem in summary.problems():
         marks: list[Mark] = []
@@ -206,73 +230,8 @@ def _ranks(summary: EliminationSummary) -> list[Panel]:
                 marks.append(Line(label, ranks, [cell.median("seconds") for cell in cells], colour, marker, dash))
         if marks:
             panels.append(Panel(problem, period_axis("ranks", _ALL_RANKS), Axis("time", "log", "s"), marks))
-    return panels
-
-
-_Share: TypeAlias = Literal["", "x", "y", "xy"]
-_FIGURES: Final[Sequence[tuple[str, str, str, Callable[[EliminationSummary], list[Panel]], int, _Share]]] = (
-    (
-        "active",
-        "Who stays active",
-        "Share of the samples that are still active, against the steps of the solver, with the small cache. A line "
-        "that falls early saves most; one that rises again had left samples out wrongly and took them back. A line "
-        "ends with the run, when all samples are checked in float64.",
-        _active,
-        3,
-        "",
-    ),
-    (
-        "gap",
-        "How the gap closes",
-        "Largest violation of optimality among the active samples against seconds, with the small cache; a run ends "
-        "only when it is below tol over all samples.",
-        _gap,
-        3,
-        "",
-    ),
-    (
-        "work",
-        "Kernel values computed",
-        "As a multiple of what the run without elimination computes. Left of the line elimination saves work.",
-        _work,
-        2,
-        "xy",
-    ),
-    (
-        "time",
-        "Time",
-        "As a multiple of the run without elimination, bars from the fastest to the slowest repetition. Grey: the "
-        "published 30 to 60 % less.",
-        _time,
-        2,
-        "xy",
-    ),
-    (
-        "cache",
-        "What the cache gives",
-        "Of the kernel values that blocks used, the share that was found in the cache. Fewer active samples make "
-        "shorter rows, of which more fit, so with a small cache the share rises. With one that fits it falls: what is "
-        "left out would have been read from the cache.",
-        _cache,
-        2,
-        "xy",
-    ),
-    (
-        "sequential",
-        "Against the sequential baseline",
-        "Speed-up over scikit-learn's SVC, which is LIBSVM on one thread with its own shrinking, at the same tolerance "
-        "and cache.",
-        _sequential,
-        2,
-        "xy",
-    ),
-    (
-        "ranks",
-        "More ranks",
+    caption = (
         "Seconds against ranks. Full: measured, one thread per rank. Rings: simulated from what one rank counted, "
-        "kernel values divided among the ranks and messages by the cost model; waiting is not in it.",
-        _ranks,
-        3,
-        "",
-    ),
-)
+        "kernel values divided among the ranks and messages by the cost model; waiting is not in it."
+    )
+    return Figure("ranks", "More ranks", caption, panels, height=_HEIGHT)

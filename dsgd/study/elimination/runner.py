@@ -97,12 +97,7 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: 
         begin, cpu = time.perf_counter(), time.process_time()
         model.fit(X, y)
         seconds, cpu = time.perf_counter() - begin, time.process_time() - cpu
-    row = {
-        "seconds": seconds,
-        "cpu_s": cpu,
-        "n_iter": int(np.sum(model.n_iter_)),
-        "n_support": len(model.support_),
-    }
+    row = {"seconds": seconds, "cpu_s": cpu, "n_iter": int(np.sum(model.n_iter_)), "n_support": len(model.support_)}
     if run.method == REFERENCE:
         return row | {"converged": model.fit_status_ == 0}
     histories = model.elimination_history_

@@ -12,14 +12,7 @@ from dsgd.study.elimination.model import Counts, Network, SimulatedTime, simulat
 from dsgd.study.elimination.summary import EliminationCell, EliminationSummary
 from dsgd.study.frame.rows import Row
 
-__all__ = [
-    "counts_of",
-    "elimination_data_table",
-    "elimination_table",
-    "overview_table",
-    "ranks_table",
-    "simulated",
-]
+__all__ = ["counts_of", "elimination_data_table", "elimination_table", "overview_table", "ranks_table", "simulated"]
 
 
 def elimination_data_table(summary: EliminationSummary) -> Table:

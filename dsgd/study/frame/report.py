@@ -8,7 +8,7 @@ from typing import Final
 from dsgd.report import Claim, Table, load_doubts, origin_doubts, ran
 from dsgd.study.frame.rows import Row
 
-__all__ = ["data_table", "doubts", "facts", "joined", "tally", "time_text", "where"]
+__all__ = ["data_table", "doubts", "facts", "gang_text", "joined", "tally", "time_text", "where"]
 
 _COLUMNS: Final[Mapping[str, Callable[[Row], str]]] = {
     "data": lambda row: row["dataset"],
@@ -61,6 +61,11 @@ def tally(claims: Sequence[Claim]) -> str:
 def where(network: str | None) -> str:
     """Return what ranks were: worker processes, or simulated on a network."""
     return "worker processes" if network is None else f"simulated, {network}"
+
+
+def gang_text(ranks: int, network: str | None) -> str:
+    """Return how many ranks there were, and what they were."""
+    return f"{ranks} worker processes" if network is None else f"{ranks} simulated ranks, {network}"
 
 
 def joined(values: Iterable[object]) -> str:

@@ -18,17 +18,7 @@ from typing import Any, Final, TypeAlias
 from dsgd.errors import DsgdError, ParseError
 from dsgd.files import replacing
 
-__all__ = [
-    "ROWS_FILE",
-    "AbstractRun",
-    "Row",
-    "RowFile",
-    "StudyRun",
-    "check_rows",
-    "parse_rows",
-    "picked",
-    "read_rows",
-]
+__all__ = ["ROWS_FILE", "AbstractRun", "Row", "RowFile", "StudyRun", "check_rows", "parse_rows", "picked", "read_rows"]
 
 Row: TypeAlias = dict[str, Any]
 

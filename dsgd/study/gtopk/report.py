@@ -7,15 +7,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from dsgd.report import Axis, Figure, Line, Page, Panel, origin, period_axis, ran, series
-from dsgd.study.gtopk.model import (
-    OVER_DENSE,
-    OVER_TOPK,
-    Scaling,
-    mass_rows,
-    mass_table,
-    scaling_table,
-    verdict_table,
-)
+from dsgd.study.gtopk.model import OVER_DENSE, OVER_TOPK, Scaling, mass_rows, mass_table, scaling_table, verdict_table
 
 __all__ = ["gtopk_page"]
 

@@ -10,14 +10,7 @@ from dsgd.study.frame.report import data_table as sets_table
 from dsgd.study.msf.claims import is_trivial
 from dsgd.study.msf.summary import Cell, Summary, target_reached
 
-__all__ = [
-    "BRIEF",
-    "TIME",
-    "WORTH",
-    "data_table",
-    "results_table",
-    "target_table",
-]
+__all__ = ["BRIEF", "TIME", "WORTH", "data_table", "results_table", "target_table"]
 
 
 def data_table(summary: Summary) -> Table:

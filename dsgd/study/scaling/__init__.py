@@ -12,13 +12,7 @@ Nothing is trained. `published` has the points and what is assumed of them, `mod
 from dsgd.study.scaling.model import Curve, Predicted, curves, node_counts, predict_point, vary
 from dsgd.study.scaling.published import PUBLISHED, PublishedPoint
 from dsgd.study.scaling.report import Own, own_tables, scaling_page
-from dsgd.study.scaling.tables import (
-    assumptions_table,
-    points_table,
-    scaling_answer,
-    scaling_claims,
-    variations_table,
-)
+from dsgd.study.scaling.tables import assumptions_table, points_table, scaling_answer, scaling_claims, variations_table
 
 __all__ = [
     "PUBLISHED",

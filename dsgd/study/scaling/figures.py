@@ -8,15 +8,7 @@ from typing import Final
 from dsgd.report.figures import Axis, Bars, Figure, Level, Line, Mark, Panel, period_axis
 from dsgd.report.theme import BLUE, GREEN, MUTED, ORANGE, TEXT, VERMILION, Colour
 from dsgd.sim.network import Network
-from dsgd.sim.scaling import (
-    Layer,
-    Node,
-    Step,
-    flop_per_byte,
-    node_balance,
-    predict_step,
-    shared_bytes,
-)
+from dsgd.sim.scaling import Layer, Node, Step, flop_per_byte, node_balance, predict_step, shared_bytes
 from dsgd.study.scaling.model import Curve, Predicted, curves, node_counts
 from dsgd.study.scaling.published import PublishedPoint
 

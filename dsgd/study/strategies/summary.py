@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from dsgd.report import Claim, Table, byte_text, figure_text
+from dsgd.study.frame.report import gang_text
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, grouped, pareto
 from dsgd.study.strategies.grid import SEQUENTIAL
@@ -76,8 +77,7 @@ class StrategyGang:
     @property
     def name(self) -> str:
         """What it is called in tables and figures."""
-        kind = "worker processes" if self.network is None else f"simulated ranks, {self.network}"
-        return f"{self.dataset}, {self.ranks} {kind}"
+        return f"{self.dataset}, {gang_text(self.ranks, self.network)}"
 
     def target(self, excess: float) -> float:
         """Return the final training objective of the sequential run times (1 + `excess`)."""

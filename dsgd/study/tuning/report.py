@@ -7,16 +7,7 @@ from collections.abc import Sequence
 from typing import Final
 
 from dsgd.errors import DsgdError
-from dsgd.report import (
-    Axis,
-    Figure,
-    Level,
-    Line,
-    Page,
-    Panel,
-    period_axis,
-    series,
-)
+from dsgd.report import Axis, Figure, Level, Line, Page, Panel, period_axis, series
 from dsgd.study.frame.report import doubts, facts, joined
 from dsgd.study.frame.rows import Row
 from dsgd.study.tuning.grid import AUTO, TuningStudy
