@@ -4,9 +4,9 @@ Problem: what a strategy gains or costs shows on networks and on numbers of mach
 asynchronous methods never run twice in the same way.
 
 Method: every rank is a thread that runs the loop it would run anywhere, of which one at a time has its turn
-(`dsgd.sim.turns`), over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so models,
-losses and bytes are real, and synchronous strategies give bit for bit what they give on real gangs; only seconds are
-those of `Network` and `Compute`. The same seed gives the same seconds, whatever else the machine does.
+(`dsgd.sim.event_scheduler`), over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so
+models, losses and bytes are real, and synchronous strategies give bit for bit what they give on real gangs; only
+seconds are those of `Network` and `Compute`. The same seed gives the same seconds, whatever else the machine does.
 
 Cost: the work of all ranks on one core, and some ten microseconds a message.
 """
@@ -26,10 +26,10 @@ from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.rank import GangResult, Mail, RankProgram, Server
 from dsgd.runtime.threads import ThreadGang, peak_rss_bytes, run_threads
 from dsgd.sim.compute import AbstractStragglers, Compute, stragglers_for
+from dsgd.sim.event_scheduler import EventScheduler
 from dsgd.sim.mailbox import connect
 from dsgd.sim.network import Network, network_for
 from dsgd.sim.transport import Fabric, SimTransport
-from dsgd.sim.turns import Turns
 from dsgd.stages import stage
 from dsgd.validation import check_number
 
@@ -131,11 +131,11 @@ class SimulatedCluster:
         if len(data) != self.ranks:
             raise InvalidParameterError(f"run(data=...) must have one entry per rank ({self.ranks}). Got {len(data)}.")
         gang = ThreadGang(len(data), mail, on_event, given)
-        turns = Turns(gang.n_ends, gang.abort)
+        scheduler = EventScheduler(gang.n_ends, gang.abort)
         network = network_for(self.network)
-        fabric = Fabric(network, turns)
+        fabric = Fabric(network, scheduler)
         # To look at a virtual clock costs nothing, so every round is timed.
-        ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
+        ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(scheduler.clocks)]
         transports = self._transports(fabric, ledgers, gang)
         values: list[Any] = [None] * gang.size
 
@@ -143,7 +143,7 @@ class SimulatedCluster:
             transport = transports[number]
             try:
                 with gang.watching(number, transport, transport.mailbox):
-                    turns.begin(number)
+                    scheduler.begin(number)
                     if number < self.ranks:
                         values[number] = program(gang.rank(Group(transport, algorithm)), data[number], *args)
                         return
@@ -151,7 +151,7 @@ class SimulatedCluster:
                     gang.serve(Server(transport.mailbox, self.ranks, gang.abort, transport.worked), args)
             finally:
                 # Only now: to close its ends wakes peers, which only the rank whose turn it is may do.
-                turns.end(number)
+                scheduler.end(number)
 
         began = time.perf_counter()
         # A rank has one core of its own, whatever this machine has.

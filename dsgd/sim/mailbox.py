@@ -56,7 +56,7 @@ class SimMailbox(AbstractMailbox):
         abort: AbortFlag,
     ) -> None:
         self.rank, self.size, self.ledger, self.deadline_s = rank, len(boxes), ledger, DEADLINE_S
-        self._fabric, self._turns, self._clock = fabric, fabric.turns, fabric.turns.clocks[rank]
+        self._fabric, self._scheduler, self._clock = fabric, fabric.scheduler, fabric.scheduler.clocks[rank]
         self._boxes, self._box, self._gone, self._abort = boxes, boxes[rank], gone, abort
         self._last = -1
 
@@ -65,26 +65,26 @@ class SimMailbox(AbstractMailbox):
         self._check_peer(to)
         if self.rank in self._gone:
             raise AbortedError(f"rank {self.rank} has closed its mailbox and can post nothing.")
-        self._turns.take(self.rank)
+        self._scheduler.take(self.rank)
         box, begin = self._boxes[to][self.rank], self._clock.now
         while len(box) >= MAX_OUTSTANDING and to not in self._gone:
-            self._turns.wait(self.rank, "room", (to,))
+            self._scheduler.wait(self.rank, "room", (to,))
         if to in self._gone:
             raise AbortedError(f"rank {to} (simulated) went away while rank {self.rank} wrote to it.")
         self.ledger.charge(WAIT, self._clock.now - begin)
         _, message = self._fabric.send(self.rank, to, array, op, self._clock.now)
         box.append(message)
         self.ledger.count(HEADER_BYTES + array.nbytes)
-        self._turns.wake(to, "mail", self.rank, message.arrives)
+        self._scheduler.wake(to, "mail", self.rank, message.arrives)
 
     def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
         """Look, or wait; see `AbstractMailbox.ready`."""
-        self._turns.take(self.rank)
+        self._scheduler.take(self.rank)
         end = self._clock.now + limit_s if limit_s < DEADLINE_S else inf
         while (found := self._find(sources)) is None and self._clock.now < end:
             # Frames that are under way come at their time, and others may overtake them.
             arrivals = [self._box[source][0].arrives for source in sources if self._box[source]]
-            self._turns.wait(self.rank, "mail", sources, min([end, *arrivals]))
+            self._scheduler.wait(self.rank, "mail", sources, min([end, *arrivals]))
         if found is None:
             self._clock.now += LOOK_S
         else:
@@ -94,16 +94,16 @@ class SimMailbox(AbstractMailbox):
     def take(self, source: int, out: AnyArray, op: int = OP_SEND) -> None:
         """Take the oldest frame of a rank; see `AbstractMailbox.take`."""
         self._check_peer(source)
-        self._turns.take(self.rank)
+        self._scheduler.take(self.rank)
         begin, box = self._clock.now, self._box[source]
         while not box:
             if source in self._gone:
                 raise AbortedError(f"rank {source} (simulated) went away while rank {self.rank} waited.")
-            self._turns.wait(self.rank, "mail", (source,))
+            self._scheduler.wait(self.rank, "mail", (source,))
         message = box.popleft()
         self._clock.now = max(self._clock.now, message.arrives)
         if len(box) == MAX_OUTSTANDING - 1:
-            self._turns.wake(source, "room", self.rank, self._clock.now)
+            self._scheduler.wake(source, "room", self.rank, self._clock.now)
         message.fill(out, op, self.rank, source)
         wire_s = min(message.busy_s, self._clock.now - begin)
         self.ledger.charge(WIRE, wire_s)
@@ -115,8 +115,8 @@ class SimMailbox(AbstractMailbox):
             return
         self._gone.add(self.rank)
         for peer in range(self.size):
-            self._turns.wake(peer, "mail", self.rank, self._clock.now)
-            self._turns.wake(peer, "room", self.rank, self._clock.now)
+            self._scheduler.wake(peer, "mail", self.rank, self._clock.now)
+            self._scheduler.wake(peer, "room", self.rank, self._clock.now)
 
     def _find(self, sources: Sequence[int]) -> int | None:
         now = self._clock.now

@@ -6,7 +6,7 @@ network that is not there.
 Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
 latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
 it. A sender goes on when its port is free again: sends are eager, nobody waits for a receiver to be there. Ranks send
-in the order of their clocks (`dsgd.sim.turns`), so a crowded port serves whoever came first.
+in the order of their clocks (`dsgd.sim.event_scheduler`), so a crowded port serves whoever came first.
 
 Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
 """
@@ -26,9 +26,9 @@ from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatc
 from dsgd.errors import AbortedError, InvalidParameterError, ProtocolError
 from dsgd.ledger import WAIT, WIRE, RankLedger
 from dsgd.sim.compute import AbstractStragglers, Compute
+from dsgd.sim.event_scheduler import EventScheduler, VirtualClock
 from dsgd.sim.network import Network
 from dsgd.sim.ports import Ports
-from dsgd.sim.turns import Turns, VirtualClock
 from dsgd.types import AnyArray
 
 __all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
@@ -72,18 +72,18 @@ class Message(NamedTuple):
 
 
 class Fabric:
-    """What all ranks share: turns, ports and messages under way.
+    """What all ranks share: scheduler, ports and messages under way.
 
     Parameters
     ----------
     network : Network
         The links between ranks.
-    turns : Turns
+    scheduler : EventScheduler
         Their clocks.
     """
 
-    def __init__(self, network: Network, turns: Turns) -> None:
-        self.size, self.network, self.turns = len(turns.clocks), network, turns
+    def __init__(self, network: Network, scheduler: EventScheduler) -> None:
+        self.size, self.network, self.scheduler = len(scheduler.clocks), network, scheduler
         self._ports = Ports(network, self.size)
         self._queues: dict[tuple[int, int], deque[Message]] = {}
 
@@ -135,11 +135,11 @@ class SimTransport(AbstractTransport):
         abort: AbortFlag,
     ) -> None:
         self.rank, self.size, self.ledger = rank, size, ledger
-        self.clock = fabric.turns.clocks[rank]
+        self.clock = fabric.scheduler.clocks[rank]
         self.hosts = tuple(fabric.network.host_of(r) for r in range(size))
         self.wire = f"simulated {fabric.network.name}"
         self.deadline_s = DEADLINE_S
-        self._fabric, self._turns, self._abort = fabric, fabric.turns, abort
+        self._fabric, self._scheduler, self._abort = fabric, fabric.scheduler, abort
         self._compute, self._stragglers, self._seed = compute, stragglers, seed
         self._drawn = (-1, 1.0)  # the round for which a factor was drawn last, and the factor
         self._closed = False
@@ -153,7 +153,7 @@ class SimTransport(AbstractTransport):
         for peer in (to, source):
             if peer is not None and (peer == self.rank or not 0 <= peer < self.size):
                 raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {peer}.")
-        self._turns.take(self.rank)
+        self._scheduler.take(self.rank)
         begin = end = self.clock.now
         busy_s = 0.0
         if to is not None and outgoing is not None:
@@ -194,13 +194,13 @@ class SimTransport(AbstractTransport):
         sent, message = self._fabric.send(self.rank, to, outgoing, op, at)
         self._fabric.queue(self.rank, to).append(message)
         self.ledger.count(HEADER_BYTES + outgoing.nbytes)
-        self._turns.wake(to, "exchange", self.rank, message.arrives)
+        self._scheduler.wake(to, "exchange", self.rank, message.arrives)
         return sent, message.busy_s
 
     def _take(self, source: int, incoming: AnyArray, op: int) -> Message:
         queue = self._fabric.queue(source, self.rank)
         if not queue:
-            self._turns.wait(self.rank, "exchange", (source,))
+            self._scheduler.wait(self.rank, "exchange", (source,))
         message = queue.popleft()
         message.fill(incoming, op, self.rank, source)
         return message

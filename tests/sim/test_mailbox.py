@@ -14,9 +14,9 @@ from dsgd.errors import AbortedError, ProtocolError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.threads import root_cause, run_threads
 from dsgd.sim import Link, Network
+from dsgd.sim.event_scheduler import EventScheduler
 from dsgd.sim.mailbox import LOOK_S, connect
 from dsgd.sim.transport import Fabric
-from dsgd.sim.turns import Turns
 
 ALPHA, BETA = 1e-3, 1.03e-6
 FLAT = Network("flat", Link(BETA, ALPHA), Link(BETA, ALPHA))
@@ -26,26 +26,26 @@ FRAME_S = ALPHA + BETA * (HEADER_BYTES + 8)
 def play(program: Any, n: int, network: Network = FLAT) -> list[float]:
     """Run ``program(mailbox, clock)`` on n ranks; return what their clocks show in the end."""
     abort = AbortFlag()
-    turns = Turns(n, abort)
-    ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(turns.clocks)]
-    mailboxes = connect(Fabric(network, turns), ledgers, abort)
+    scheduler = EventScheduler(n, abort)
+    ledgers = [RankLedger(rank, clock, timing_cost_s=0.0) for rank, clock in enumerate(scheduler.clocks)]
+    mailboxes = connect(Fabric(network, scheduler), ledgers, abort)
     errors: list[tuple[int, BaseException]] = []
 
     def work(rank: int) -> None:
         try:
-            turns.begin(rank)
-            program(mailboxes[rank], turns.clocks[rank])
+            scheduler.begin(rank)
+            program(mailboxes[rank], scheduler.clocks[rank])
         except BaseException as error:
             errors.append((rank, error))
             abort.set("failed")
         finally:
             mailboxes[rank].close()
-            turns.end(rank)
+            scheduler.end(rank)
 
     run_threads(work, range(n), abort)
     if errors:
         raise root_cause(errors)
-    return [clock.now for clock in turns.clocks]
+    return [clock.now for clock in scheduler.clocks]
 
 
 def number(value: float) -> np.ndarray:

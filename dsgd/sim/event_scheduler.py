@@ -3,10 +3,10 @@
 Problem: ranks are threads that run the loop of every other gang, but what they do must happen in the order of their
 virtual clocks, whatever the machine does meanwhile, and the same every time.
 
-Method: each thread has a lock of its own, which it waits on unless it is its turn. Before a rank touches what others
-see (a port, a queue) it lets all go first whose clocks are earlier; of equal clocks the lower rank goes first. A rank
-that waits for a message has no place in the queue until the message comes. When a rank must wait and nobody is left who
-could go on, all wait for each other, which is an error that can be told at once.
+Method: discrete-event simulation. Each thread has a lock of its own, on which it waits unless it is its turn. Before a
+rank touches what others see (a port, a queue), all ranks with earlier clocks run first; of equal clocks the lower rank
+does. A rank that waits for a message has no place in the queue until the message comes. If a rank must wait and no
+other could run, all wait for each other, which is reported as an error at once.
 
 Cost: one release and one acquisition of a lock when the turn changes, nothing when it does not; 5 us on Linux, most of
 it the interpreter lock that changes hands.
@@ -23,7 +23,7 @@ from typing import Final, Literal, NamedTuple
 from dsgd.comm.abort import AbortFlag
 from dsgd.errors import ProtocolError
 
-__all__ = ["Channel", "Turns", "VirtualClock"]
+__all__ = ["Channel", "EventScheduler", "VirtualClock"]
 
 _DEAF_S: Final = 0.25
 
@@ -56,8 +56,8 @@ class _Wait(NamedTuple):
     sources: Collection[int]
 
 
-class Turns:
-    """The turns of the ranks of one gang; every method but `begin` is called by the rank whose turn it is.
+class EventScheduler:
+    """Lets the ranks of a gang run in the order of their clocks; the running rank calls all methods except `begin`.
 
     Parameters
     ----------
