@@ -102,7 +102,7 @@ def test_tcp_alone_says_that_it_cannot_be(client: Client) -> None:
         client.run(firewall.take_down)
 
 
-def test_a_message_without_the_fence_of_its_job_is_refused_and_counted(client: Client) -> None:
+def test_a_message_without_the_credentials_of_its_job_is_refused_and_counted(client: Client) -> None:
     """Messages of another job, another token or none reach no rank."""
     workers = sorted(client.scheduler_info(n_workers=-1)["workers"])
     sums(client, transport="rpc")

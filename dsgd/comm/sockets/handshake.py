@@ -30,7 +30,7 @@ from typing import Final
 from dsgd.comm.frames import job_code
 from dsgd.errors import InvalidParameterError, ProtocolError
 
-__all__ = ["RECORD_BYTES", "Credentials", "Record", "fence", "receive_exactly", "refusal_kind", "refusal_text"]
+__all__ = ["RECORD_BYTES", "Credentials", "Record", "check_job", "receive_exactly", "refusal_kind", "refusal_text"]
 
 _MAGIC: Final = b"dsgH"
 _VERSION: Final = 1
@@ -60,7 +60,7 @@ _REASONS: Final = {
 _KINDS: Final = {WRONG_JOB: "job", WRONG_EPOCH: "epoch", WRONG_TOKEN: "token"}
 
 
-def fence(hello: Record, job: int, epoch: int) -> int:
+def check_job(hello: Record, job: int, epoch: int) -> int:
     """Return why a peer that has proved nothing yet cannot belong to this job; zero if it may."""
     if hello.job != job:
         return WRONG_JOB

@@ -25,7 +25,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Final, Self, TypeAlias
 
-from dsgd.comm.sockets.handshake import OK, RECORD_BYTES, Record, fence
+from dsgd.comm.sockets.handshake import OK, RECORD_BYTES, Record, check_job
 from dsgd.errors import ClusterError, InvalidParameterError, ProtocolError
 
 __all__ = ["GUEST_S", "Guest", "Listener", "Wrap", "parse_ports", "split_address"]
@@ -237,7 +237,7 @@ class Listener:
             except OSError as error:
                 self.refuse(guest, "left", str(error))
                 continue
-            if guest.record is not None and (guest.hello or fence(guest.record, job, epoch) == OK):
+            if guest.record is not None and (guest.hello or check_job(guest.record, job, epoch) == OK):
                 continue
             if now > guest.until:
                 kind, reason = (

@@ -298,7 +298,7 @@ def _answer(
 
 
 def _welcome(guest: Guest, hello: Record, listener: Listener, credentials: Credentials) -> None:
-    status = handshake.fence(hello, credentials.job, credentials.epoch)
+    status = handshake.check_job(hello, credentials.job, credentials.epoch)
     welcome = credentials.sign(credentials.hello(hello.rank, status), b"accept", hello)
     guest.sock.sendall(welcome.pack())
     if status != handshake.OK:

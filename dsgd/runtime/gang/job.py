@@ -276,7 +276,7 @@ def _train(
     futures: list[Future] = []
     for number, member in enumerate(plan.members):
         task = MemberTask(
-            handle.fence(number),
+            handle.credentials(number),
             member.worker.address,
             member.worker.host,
             member.worker.nthreads,

@@ -14,7 +14,7 @@ from distributed.comm.core import CommClosedError
 
 from dsgd.errors import ClusterUnreachableError, GangError, GangTimeoutError, StragglerWarning
 from dsgd.progress.callback import StopTraining
-from dsgd.runtime.fence import Fence
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.plan import Plan
 from dsgd.runtime.progress import warn_user
 from dsgd.runtime.stragglers import straggler_text
@@ -80,9 +80,9 @@ class JobHandle:
         self._watch: asyncio.Task[Any] | None = None
         self._work: asyncio.Future[Any] | None = None
 
-    def fence(self, member: int) -> Fence:
+    def credentials(self, member: int) -> MemberCredentials:
         """Return what the messages of a member show."""
-        return Fence(self.job_id, self.epoch, self._token, member)
+        return MemberCredentials(self.job_id, self.epoch, self._token, member)
 
     @property
     def token(self) -> bytes:

@@ -234,7 +234,7 @@ class Registry:
         Parameters
         ----------
         job_id, epoch, token
-            The fence of the job; a member of an older epoch is not listened to.
+            The credentials of the job; a member of an older epoch is not listened to.
         member : int
             The member.
         failure : mapping or None

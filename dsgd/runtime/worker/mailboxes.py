@@ -29,7 +29,7 @@ from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.ledger import RankLedger
-from dsgd.runtime.fence import Fence
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.rank import Mail
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.rendezvous import CALL_S, CONNECT_S, data_wrap, on_loop
@@ -62,7 +62,7 @@ class MemberMailboxes:
         The worker that runs this member.
     job : JobState
         What it keeps of the job.
-    fence : Fence
+    credentials : MemberCredentials
         This member, and its job.
     options : WireOptions
         Where to listen.
@@ -78,13 +78,13 @@ class MemberMailboxes:
         self,
         worker: Worker,
         job: JobState,
-        fence: Fence,
+        credentials: MemberCredentials,
         options: WireOptions,
         between: AbstractTransport,
         ledgers: dict[int, RankLedger],
         timeout_s: float,
     ) -> None:
-        self._worker, self._job, self._fence, self._options = worker, job, fence, options
+        self._worker, self._job, self._credentials, self._options = worker, job, credentials, options
         self._ledgers, self._timeout_s, self._n_members = ledgers, timeout_s, between.size
         self._listeners: dict[int, Listener] = {}
         self._boxes: dict[int, AbstractMailbox] = {}
@@ -112,9 +112,9 @@ class MemberMailboxes:
             self._listeners[number],
             number,
             self._addresses,
-            job_id=f"{self._fence.job_id}/post",
-            epoch=self._fence.epoch,
-            token=self._fence.token,
+            job_id=f"{self._credentials.job_id}/post",
+            epoch=self._credentials.epoch,
+            token=self._credentials.token,
             ledger=self._ledgers[number],
             abort=self._job.abort,
             timeout_s=self._timeout_s,
@@ -135,7 +135,7 @@ class MemberMailboxes:
         return self._n_members + number
 
     def _way_round(self, number: int) -> Any:
-        as_rank = replace(self._fence, member=self._door(number))
+        as_rank = replace(self._credentials, member=self._door(number))
 
         def through_worker(peer: int) -> socket.socket:
             address = self._workers[peer]

@@ -25,7 +25,7 @@ from dsgd.comm.wires import nested
 from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
-from dsgd.runtime.fence import Fence
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
@@ -56,7 +56,7 @@ class MemberTask:
 
     Parameters
     ----------
-    fence : Fence
+    credentials : MemberCredentials
         Job, epoch, token and number of the member.
     worker : str
         The worker it is meant for.
@@ -88,7 +88,7 @@ class MemberTask:
         Pickled, what rank 0 alone is given; empty for members without it.
     """
 
-    fence: Fence
+    credentials: MemberCredentials
     worker: str
     host: str
     n_threads: int
@@ -107,13 +107,13 @@ class MemberTask:
     @property
     def servers(self) -> range:
         """Numbers of the servers it runs."""
-        return servers_of(self.mail, self.fence.member, self.ranks_of)
+        return servers_of(self.mail, self.credentials.member, self.ranks_of)
 
     @property
     def ranks(self) -> range:
         """Numbers of the ranks it runs."""
-        first = sum(self.ranks_of[: self.fence.member])
-        return range(first, first + self.ranks_of[self.fence.member])
+        first = sum(self.ranks_of[: self.credentials.member])
+        return range(first, first + self.ranks_of[self.credentials.member])
 
 
 @dataclass(frozen=True)
@@ -167,14 +167,14 @@ def run_member(task: MemberTask) -> MemberOutcome:
         With ``ok=False`` when a rank failed; the scheduler plugin then knows which, and why.
     """
     worker = get_worker()
-    fence = task.fence
-    job = store_of(worker).find(fence.job_id, fence.epoch, fence.token)
+    credentials = task.credentials
+    job = store_of(worker).find(credentials.job_id, credentials.epoch, credentials.token)
     if job is None or job.task_key is not None or worker.address != task.worker:
         # Dask ran a task of a gang that is over, or ran one twice: it has no place in the gang.
         return _NOTHING
     job.task_key = worker.get_current_task()
     secede()
-    link = SchedulerLink(worker, fence)
+    link = SchedulerLink(worker, credentials)
     link.started()
     failures = _Failures(link, job)
     with contextlib.ExitStack() as cleanup, recording():
@@ -300,13 +300,13 @@ class _Member:
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
         between, refused = join_gang(
-            worker, job, self._link, task.fence, task.wires, ledger=own[0], timeout_s=timeout_s
+            worker, job, self._link, task.credentials, task.wires, ledger=own[0], timeout_s=timeout_s
         )
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
         mailboxes: MemberMailboxes | None = None
         if wants_mailboxes(task.mail, task.ranks_of):
-            mailboxes = MemberMailboxes(worker, job, task.fence, task.wires, between, ledgers, timeout_s)
+            mailboxes = MemberMailboxes(worker, job, task.credentials, task.wires, between, ledgers, timeout_s)
             cleanup.callback(mailboxes.close)
         return _Ends(ledgers, between, transports, mailboxes, refused)
 
@@ -325,8 +325,8 @@ class _Member:
                 Group(transport, task.algorithm),
                 job.abort,
                 n_threads=self._n_threads,
-                job_id=task.fence.job_id,
-                formed=task.fence.epoch,
+                job_id=task.credentials.job_id,
+                formed=task.credentials.epoch,
                 enough=job.enough,
                 **extras,
             )

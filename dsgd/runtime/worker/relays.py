@@ -1,6 +1,6 @@
 """Connections between ranks over the RPC of Dask's workers, for `dsgd.comm.wires.rpc`.
 
-Every message carries the fence of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
+Every message carries the credentials of its job (id, epoch, token) and is turned away without it. Its bytes are a plain
 field of Dask's message, which is not pickled; on an encrypted cluster it travels encrypted.
 """
 
@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.comm.wires.rpc import CHUNK_BYTES, Post, Switchboard
 from dsgd.errors import DsgdError
-from dsgd.runtime.fence import Fence
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.worker.store import JobStore
 
 if TYPE_CHECKING:
@@ -58,9 +58,9 @@ class RelayHandlers:
             return self._refuse("job", f"the job of rank {rank} is not open on this worker")
         if not (_is_count(rank) and _is_count(peer) and isinstance(address, str)):
             return self._refuse("malformed", "a request to connect makes no sense")
-        fence = {"job_id": job_id, "epoch": epoch, "token": token}
+        credentials = {"job_id": job_id, "epoch": epoch, "token": token}
         try:
-            await board.admit(rank, peer, _post(self._worker, address, fence, rank=peer, peer=rank))
+            await board.admit(rank, peer, _post(self._worker, address, credentials, rank=peer, peer=rank))
         except (DsgdError, OSError) as error:
             return str(error)
         return ""
@@ -97,7 +97,9 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63
 
 
-async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int, address: str) -> socket.socket:
+async def open_relay(
+    worker: Worker, board: Switchboard, credentials: MemberCredentials, peer: int, address: str
+) -> socket.socket:
     """Return a socket that is connected with a peer through the ports of both workers.
 
     Parameters
@@ -106,7 +108,7 @@ async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int
         The worker of this rank; runs on its event loop.
     board : Switchboard
         The relays of the job on this worker.
-    fence : Fence
+    credentials : MemberCredentials
         This member, and its job.
     peer : int
         The peer, which listens.
@@ -118,14 +120,14 @@ async def open_relay(worker: Worker, board: Switchboard, fence: Fence, peer: int
     OSError
         It cannot be connected to this way either.
     """
-    job = {"job_id": fence.job_id, "epoch": fence.epoch, "token": fence.token}
+    job = {"job_id": credentials.job_id, "epoch": credentials.epoch, "token": credentials.token}
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
         # As much as the system allows: what lies ready is posted at once, and a post takes long.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
     try:
-        board.start(fence.member, peer, theirs, _post(worker, address, job, rank=peer, peer=fence.member))
-        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=fence.member, address=worker.address)
+        board.start(credentials.member, peer, theirs, _post(worker, address, job, rank=peer, peer=credentials.member))
+        call = worker.rpc(address).dsgd_connect(**job, rank=peer, peer=credentials.member, address=worker.address)
         refusal = await call
         if refusal:
             raise ConnectionRefusedError(f"worker {address} refuses: {refusal}")

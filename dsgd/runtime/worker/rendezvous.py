@@ -29,7 +29,7 @@ from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
-from dsgd.runtime.fence import Fence
+from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.messages import MEMBER_EVENT
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.store import JobState
@@ -52,9 +52,9 @@ CONNECT_S: Final = 30.0
 class SchedulerLink:
     """A member's line to the scheduler, used from the threads of its ranks."""
 
-    def __init__(self, worker: Worker, fence: Fence) -> None:
+    def __init__(self, worker: Worker, credentials: MemberCredentials) -> None:
         self._worker = worker
-        self._fence = fence
+        self._credentials = credentials
 
     def started(self) -> None:
         """Say that this member has begun; does not wait."""
@@ -75,11 +75,11 @@ class SchedulerLink:
         self._call("dsgd_finish", CALL_S, failure=None if failure is None else dict(failure))
 
     def _tell(self, event: dict[str, Any] | None) -> None:
-        message = {"op": MEMBER_EVENT, **self._fence.as_message(), "event": event}
+        message = {"op": MEMBER_EVENT, **self._credentials.as_message(), "event": event}
         self._worker.loop.add_callback(self._worker.batched_send, message)
 
     def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
-        call = getattr(self._worker.scheduler, op)(**self._fence.as_message(), **arguments)
+        call = getattr(self._worker.scheduler, op)(**self._credentials.as_message(), **arguments)
         return on_loop(self._worker, call, timeout_s, f"the scheduler did not answer {op}", idle)
 
 
@@ -144,7 +144,7 @@ def join_gang(
     worker: Worker,
     job: JobState,
     link: SchedulerLink,
-    fence: Fence,
+    credentials: MemberCredentials,
     options: WireOptions,
     *,
     ledger: RankLedger,
@@ -160,7 +160,7 @@ def join_gang(
         What it keeps of the job; its abort flag is read between slices of the wait.
     link : SchedulerLink
         This member's line to the scheduler.
-    fence : Fence
+    credentials : MemberCredentials
         Which job this is.
     options : WireOptions
         What to talk over and where to listen.
@@ -184,12 +184,12 @@ def join_gang(
         Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
     """
     with open_listener(worker, options) as listener:
-        arrival = _Arrival(worker, job, fence, options, listener, data_wrap(worker), timeout_s)
-        job.relays.open_door(fence.member, listener.address)
+        arrival = _Arrival(worker, job, credentials, options, listener, data_wrap(worker), timeout_s)
+        job.relays.open_door(credentials.member, listener.address)
         try:
             transport = arrival.connect(arrival.wait_for_all(link), ledger)
         finally:
-            job.relays.close_door(fence.member)
+            job.relays.close_door(credentials.member)
         return GangConnection(transport, dict(listener.refused + job.relays.refused))
 
 
@@ -199,7 +199,7 @@ class _Arrival:
 
     worker: Worker
     job: JobState
-    fence: Fence
+    credentials: MemberCredentials
     options: WireOptions
     listener: Listener
     wrap: Wrap | None
@@ -207,10 +207,10 @@ class _Arrival:
 
     def wait_for_all(self, link: SchedulerLink) -> dict[str, Any]:
         """Return what the scheduler answers when the last member has come."""
-        code = job_code(self.fence.job_id)
+        code = job_code(self.credentials.job_id)
 
         def send_strangers_away() -> None:
-            self.listener.look(self.wrap, code, self.fence.epoch)
+            self.listener.look(self.wrap, code, self.credentials.epoch)
 
         deadline = time.monotonic() + self.timeout_s
         while True:
@@ -222,7 +222,9 @@ class _Arrival:
             if state == "stopped":
                 raise AbortedError(answer["reason"])
             if state == "stale":
-                raise AbortedError(f"job {self.fence.job_id} no longer knows this task of member {self.fence.member}")
+                raise AbortedError(
+                    f"job {self.credentials.job_id} no longer knows this task of member {self.credentials.member}"
+                )
             if time.monotonic() >= deadline:
                 raise GangTimeoutError(
                     f"the worker waited {self.timeout_s:g} s for {', '.join(answer['missing'])} to start. "
@@ -233,11 +235,11 @@ class _Arrival:
         """Connect with all members over what the user has asked for."""
         workers: Sequence[str] = answer["workers"]
         addresses: Sequence[str] = answer["addresses"]
-        asked, member = self.options.transport, self.fence.member
+        asked, member = self.options.transport, self.credentials.member
         settings: dict[str, Any] = {
-            "job_id": self.fence.job_id,
-            "epoch": self.fence.epoch,
-            "token": self.fence.token,
+            "job_id": self.credentials.job_id,
+            "epoch": self.credentials.epoch,
+            "token": self.credentials.token,
             "ledger": ledger,
             "abort": self.job.abort,
             "timeout_s": self.timeout_s,
@@ -274,7 +276,7 @@ class _Arrival:
             return None
 
         def through_worker(peer: int) -> socket.socket:
-            call = open_relay(self.worker, self.job.relays, self.fence, peer, workers[peer])
+            call = open_relay(self.worker, self.job.relays, self.credentials, peer, workers[peer])
             problem = f"worker {workers[peer]} did not connect"
             sock: socket.socket = on_loop(self.worker, call, CALL_S, problem)
             return sock

@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Fence"]
+__all__ = ["MemberCredentials"]
 
 
 @dataclass(frozen=True)
-class Fence:
-    """What every message of a member shows, so that one of a job that is over is turned away.
+class MemberCredentials:
+    """The identity of a gang's member: every message carries it, and messages of finished jobs are refused.
 
     Parameters
     ----------
