@@ -9,7 +9,7 @@ from typing import Any
 
 from dsgd.errors import InvalidParameterError
 
-__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number"]
+__all__ = ["check_bool", "check_choice", "check_n_jobs", "check_number", "check_numbers"]
 
 
 def check_choice(where: str, value: Any, choices: Iterable[Any]) -> None:
@@ -91,3 +91,28 @@ def check_n_jobs(name: str, n_jobs: Any) -> None:
         check_number(f"{name}(n_jobs=...)", n_jobs, integer=True)
         if n_jobs == 0:
             raise InvalidParameterError(f"{name}(n_jobs=...) must not be 0. Use None, a count, or -1 for all.")
+
+
+def check_numbers(part: object, *names: str, optional: bool = False, **within: Any) -> None:
+    """Raise unless some parameters of a part are numbers in the same range.
+
+    Parameters
+    ----------
+    part : object
+        What has the parameters: an estimator, a strategy, ...
+    *names : str
+        Those to look at.
+    optional : bool, default False
+        Whether they may be None, too.
+    **within
+        The range; see `check_number`.
+
+    Raises
+    ------
+    InvalidParameterError
+        Names the first that is not.
+    """
+    for name in names:
+        value = getattr(part, name)
+        if value is not None or not optional:
+            check_number(f"{type(part).__name__}({name}=...)", value, **within)

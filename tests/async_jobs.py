@@ -44,5 +44,5 @@ def fit(strategy: Any, n_ranks: int, epochs: int = 2, n_rows: int = 96, **option
 def message_of(vector: np.ndarray, version: int, share: float = 1.0) -> ServerMessage:
     message = ServerMessage(vector.shape[0], vector.dtype)
     message.body[:] = vector
-    message.version, message.score = version, share
+    message.head["version"], message.head["score"] = version, share
     return message

@@ -87,7 +87,7 @@ PATHS: dict[str, list[Hop]] = {
     ],
     "exchange": [
         Hop("dsgd/runtime/train/rounds.py", "Rounds._exchange_models", "asks the strategy, where the period is over"),
-        Hop("dsgd/sync/local_sgd.py", "LocalSGD.sync", "strategy: what is exchanged, and what becomes of it"),
+        Hop("dsgd/sync/compression.py", "AbstractAveraging.sync", "strategy: what is exchanged, and what comes of it"),
         Hop("dsgd/sync/compression.py", "delta_mean", "compresses the change since the last exchange, if asked to"),
         Hop("dsgd/sync/averaging.py", "weighted_mean", "multiplies by the share of the rank"),
         Hop("dsgd/collectives/group.py", "Group.allreduce", "collective: chooses an algorithm by the length"),

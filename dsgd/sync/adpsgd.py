@@ -23,7 +23,7 @@ Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 import numpy as np
 
@@ -31,11 +31,9 @@ from dsgd.collectives.group import Group
 from dsgd.comm.frames import OP_POST
 from dsgd.kernels.rng import draw, mix64
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, AbstractUnderWay, Exchange, Talk
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["ADPSGD", "PairState"]
 
@@ -96,21 +94,14 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
     every: int = 64
     seed: int = 0
     patience: int = 8
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    talks: ClassVar[Talk] = "by mailbox"
-    ends_equal: ClassVar[bool] = False
+    weighs = "alike"
+    talks = "by mailbox"
+    ends_equal = False
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("ADPSGD(every=...)", self.every, low=1, integer=True)
-        check_number("ADPSGD(seed=...)", self.seed, low=0, integer=True)
-        check_number("ADPSGD(patience=...)", self.patience, low=1, integer=True)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", "patience", low=1, integer=True)
+        check_numbers(self, "seed", low=0, integer=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> PairState:
         """Return the record of a rank that has not exchanged yet."""

@@ -25,20 +25,16 @@ Draper and Nokleby 2019 (Anytime Minibatch). Theirs averages at a master; ours i
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dsgd.collectives.group import Group
-from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import AbstractAveraging
 from dsgd.sync.period import EveryEpoch
-from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AnytimeSGD"]
 
 
 @dataclass(frozen=True)
-class AnytimeSGD(AbstractStrategy[NoState]):
+class AnytimeSGD(AbstractAveraging):
     """Let ranks take steps for some seconds, then average their models, weighted by the rows visited.
 
     Parameters
@@ -53,24 +49,12 @@ class AnytimeSGD(AbstractStrategy[NoState]):
     """
 
     seconds: float = 0.05
-    exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
         """Refuse a time in which nothing can be done."""
-        check_number("AnytimeSGD(seconds=...)", self.seconds, low=0.0, open_low=True)
+        check_numbers(self, "seconds", low=0.0, open_low=True)
 
     @property
     def period(self) -> EveryEpoch:
         """All that can be planned: how many rounds there are is known when an epoch is over."""
         return EveryEpoch()
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
-
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
-        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
-        """Do nothing: the ranks have equal models."""

@@ -16,10 +16,11 @@ Source: Dean et al. 2012; Recht et al. 2011 for the analysis; Tsitsiklis, Bertse
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import final
 
-from dsgd.sync.push import AbstractPushStrategy, SteppingHandler
-from dsgd.sync.server import Model
-from dsgd.validation import check_number
+from dsgd.sync.push import AbstractPushStrategy
+from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
+from dsgd.validation import check_numbers
 
 __all__ = ["ASGD"]
 
@@ -47,9 +48,17 @@ class ASGD(AbstractPushStrategy):
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
-        check_number("ASGD(batch=...)", self.batch, low=1, integer=True)
-        check_number("ASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "batch", low=1, integer=True)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
 
-    def handler(self, model: Model) -> SteppingHandler:
+    def handler(self, model: Model) -> AbstractServerHandler:
         """Return what takes a step with each gradient."""
-        return SteppingHandler(model)
+        return _Desk(model)
+
+
+@final
+class _Desk(AbstractServerHandler):
+    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
+        self.model.step(message.body, 1.0)
+        self.model.version += 1
+        return (worker,)

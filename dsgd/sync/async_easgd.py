@@ -15,26 +15,22 @@ Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
-from dsgd.sync.base import Exchange
-from dsgd.sync.period import EveryRows
 from dsgd.sync.server import (
     AbstractServerHandler,
     AbstractServerStrategy,
     Model,
-    PushState,
     ServerMessage,
     await_epoch_model,
     push,
 )
-from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AsyncEASGD", "ElasticState"]
 
@@ -75,18 +71,12 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
 
     every: int = 64
     beta: float = 0.9
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
+    weighs = "alike"
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("AsyncEASGD(every=...)", self.every, low=1, integer=True)
-        check_number("AsyncEASGD(beta=...)", self.beta, low=0.0, high=1.0)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "beta", low=0.0, high=1.0)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ElasticState:
         """Return the model to start from as the centre."""
@@ -95,7 +85,7 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
     def sync(self, group: Group, vector: FloatVector, weight: float, state: ElasticState) -> None:
         """Pull and be pulled; see `AbstractStrategy.sync`."""
         moved = vector.copy()
-        push(group, moved, PushState(state.version))
+        push(group, moved, state.version)
         vector -= moved
 
     def settle(self, group: Group, params: FloatVector, state: ElasticState) -> None:
@@ -118,12 +108,12 @@ class AsyncEASGD(AbstractServerStrategy[ElasticState]):
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, beta: float) -> None:
-        self._model = model
+        super().__init__(model)
         self._share = model.params.dtype.type(beta / model.n_workers)
         self._moved = np.zeros_like(model.params)
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model = self._model
+        model = self.model
         np.subtract(message.body, model.params, out=self._moved)
         self._moved *= self._share
         model.params += self._moved
@@ -132,6 +122,3 @@ class _Desk(AbstractServerHandler):
 
     def answer(self, worker: int, out: FloatVector) -> None:
         out[:] = self._moved
-
-    def settle(self) -> None:
-        """Do nothing: nothing is left."""

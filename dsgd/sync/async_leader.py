@@ -20,17 +20,17 @@ models, and all workers meet when it is full.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractLocalTerm, Exchange, LocalSteps
-from dsgd.sync.period import EveryRows
-from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, PushState, ServerMessage, push
+from dsgd.sync.base import AbstractLocalTerm, LocalSteps
+from dsgd.sync.leader import take_score
+from dsgd.sync.server import AbstractServerHandler, AbstractServerStrategy, Model, ServerMessage, push
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AsyncLeaderSGD", "FollowerState"]
 
@@ -73,19 +73,12 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
     every: int = 256
     pull: float = 0.05
     stretch: int | None = None
-    exchanges: ClassVar[Exchange] = "model"
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("AsyncLeaderSGD(every=...)", self.every, low=1, integer=True)
-        check_number("AsyncLeaderSGD(pull=...)", self.pull, low=0.0, high=1.0)
-        if self.stretch is not None:
-            check_number("AsyncLeaderSGD(stretch=...)", self.stretch, low=1, integer=True)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "pull", low=0.0, high=1.0)
+        check_numbers(self, "stretch", low=1, integer=True, optional=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
         """Return the record of a worker that has heard of no leader."""
@@ -97,11 +90,9 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: FollowerState) -> None:
         """Send model and score, and follow a new leader; see `AbstractStrategy.sync`."""
-        loss_sum, n_rows = state.losses
-        score = float(loss_sum / n_rows) if n_rows else np.inf
-        state.losses[:] = 0.0
+        score = take_score(state.losses)
         leader, before = vector.copy(), int(state.version[0])
-        author = push(group, leader, PushState(state.version), score=score)
+        author = push(group, leader, state.version, score=score)
         if state.version[0] != before and author != group.rank:
             leader -= vector
             leader *= self.pull
@@ -126,16 +117,17 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model) -> None:
-        self._model = model
+        super().__init__(model)
         self._candidate = model.params.copy()
         self._author = -1
         self._lowest = np.inf
         self._n = 0
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model = self._model
-        if message.score < self._lowest:
-            self._lowest = message.score
+        model = self.model
+        score = float(message.head["score"])
+        if score < self._lowest:
+            self._lowest = score
             self._candidate[:] = message.body
             self._author = worker
         self._n += 1
@@ -147,9 +139,3 @@ class _Desk(AbstractServerHandler):
                 model.version += 1
             self._lowest, self._n = np.inf, 0
         return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._model.params
-
-    def settle(self) -> None:
-        """Do nothing: the leader is not what is returned."""

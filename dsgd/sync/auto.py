@@ -30,7 +30,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -39,13 +39,12 @@ from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.handover import ALIKE
 from dsgd.sync.adaptive import WHYS, AbstractRule, CommFloor, Measured, Why, comm_floor
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, Exchange, NoState, Plan, Seen
+from dsgd.sync.base import AbstractAdaptation, AbstractStrategy, NoState, Plan, Seen
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AutoState", "AutoSync"]
 
@@ -123,17 +122,16 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
     rule: AbstractRule = field(default_factory=CommFloor)
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
-    fuses: ClassVar[bool] = True
+    weighs = "rates"
+    fuses = True
 
     def __post_init__(self) -> None:
-        check_number("AutoSync(target=...)", self.target, low=0.0, high=1.0, open_low=True, open_high=True)
+        check_numbers(self, "target", low=0.0, high=1.0, open_low=True, open_high=True)
         if not isinstance(self.rule, AbstractRule):
             raise InvalidParameterError(
                 f"AutoSync(rule=...) must be a rule of dsgd.sync.adaptive, such as CommFloor(). Got {self.rule!r}."
             )
-        check_momentum("AutoSync(momentum=...)", self.momentum)
+        check_momentum(self)
         check_compressor(self)
 
     @property
@@ -173,9 +171,6 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         else:
             weighted_mean(group, state.told, weight)
             delta_mean(group, vector, weight, self.compressor, state.compression)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: AutoState) -> None:
-        """Do nothing: the ranks have equal models."""
 
     def plan(self, rows: Sequence[int], state: AutoState) -> Plan:
         """Return the first period, or the last one that was decided; see `AbstractAdaptation.plan`."""
@@ -231,22 +226,14 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         dispersion = max(0.0, seen.drift_sq - moved_sq)
         floor = comm_floor(seen.row_s, seen.wire_s + seen.wait_s, self.target)
         wire_floor = comm_floor(seen.row_s, seen.wire_s, self.target)
+        told = seen._asdict()
         return Measured(
+            rows_left=told.pop("epochs_left") * longest,
+            **told,
             every=float(every),
-            epochs=seen.epochs,
             age=seen.epochs - float(_periods(state)[-1, 0]) / max(1.0, longest),
-            seconds=seen.seconds,
-            row_s=seen.row_s,
-            wire_s=seen.wire_s,
-            wait_s=seen.wait_s,
-            loss=seen.loss,
-            rate=seen.rate,
-            drift_sq=seen.drift_sq,
             dispersion=dispersion,
             norm_sq=norm_sq,
-            curvature=seen.curvature,
-            slope=seen.slope,
-            rows_left=seen.epochs_left * longest,
             floor=min(floor, longest),
             wire_floor=min(wire_floor, longest),
             cap=_cap(longest, every, dispersion, norm_sq),

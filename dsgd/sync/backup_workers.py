@@ -27,8 +27,7 @@ import numpy as np
 
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
-from dsgd.types import FloatVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_numbers
 
 __all__ = ["BackupWorkers"]
 
@@ -64,9 +63,9 @@ class BackupWorkers(AbstractPushStrategy):
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("BackupWorkers(batch=...)", self.batch, low=1, integer=True)
-        check_number("BackupWorkers(backups=...)", self.backups, low=0, integer=True)
-        check_number("BackupWorkers(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "batch", low=1, integer=True)
+        check_numbers(self, "backups", low=0, integer=True)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
         check_choice("BackupWorkers(rates=...)", self.rates, ("own", "pooled"))
 
     def lag(self, n_ranks: int, power: float) -> float:
@@ -82,17 +81,17 @@ class BackupWorkers(AbstractPushStrategy):
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, backups: int) -> None:
-        self._model = model
+        super().__init__(model)
         self._wanted = max(1, len(model.working) - backups)
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
         self._sum = np.zeros_like(model.params)
 
     def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        model = self._model
+        model = self.model
         self._sent[worker] += 1
         answered = []
-        if message.version == model.version:
+        if message.head["version"] == model.version:
             self._sum += message.body
             self._waiting.append(worker)
         else:
@@ -102,24 +101,21 @@ class _Desk(AbstractServerHandler):
             self._step()
         return answered
 
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._model.params
-
     def settle(self) -> None:
         self._step()
-        self._model.settle()
+        self.model.settle()
 
     def _step(self) -> None:
         if self._waiting:
             self._sum /= len(self._waiting)
-            self._model.step(self._sum, 1.0)
+            self.model.step(self._sum, 1.0)
             # Rates fall with the gradients that have been used.
-            self._model.version += len(self._waiting)
+            self.model.version += len(self._waiting)
             self._sum.fill(0.0)
             self._waiting = []
 
     def _n_to_come(self) -> int:
         """Return how many workers will still send something before the epoch of the fastest ends."""
-        rounds = self._model.rounds
+        rounds = self.model.rounds
         end = -(-max(self._sent) // rounds) * rounds
-        return sum(self._sent[worker] < end for worker in self._model.working if worker not in self._waiting)
+        return sum(self._sent[worker] < end for worker in self.model.working if worker not in self._waiting)

@@ -18,7 +18,7 @@ from dsgd.collectives.group import Group
 from dsgd.compress import AbstractCompressor
 from dsgd.handover import Handover, handover_of
 from dsgd.sync.momentum import MomentumPolicy
-from dsgd.sync.period import AbstractPeriod
+from dsgd.sync.period import AbstractPeriod, EveryRows
 from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
 
@@ -51,6 +51,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
 
     Attributes
     ----------
+    every : int
+        Of strategies that have no `period` of their own.
     exchanges : {"model", "gradient"}
         ``"model"``: ranks step on their own and the strategy mixes their models.
         ``"gradient"``: ranks compute a gradient, the strategy mixes gradients and every rank takes the same step; or,
@@ -87,7 +89,8 @@ class AbstractStrategy(ABC, Generic[StateT]):
         Ranks without rows, at the end of the gang, that serve the others; see `dsgd.sync.server`.
     """
 
-    exchanges: ClassVar[Exchange]
+    every: int
+    exchanges: ClassVar[Exchange] = "model"
     ends_equal: ClassVar[bool] = True
     fuses: ClassVar[bool] = False
     talks: ClassVar[Talk] = "together"
@@ -100,9 +103,9 @@ class AbstractStrategy(ABC, Generic[StateT]):
     suffix: float = 0.0
 
     @property
-    @abstractmethod
     def period(self) -> AbstractPeriod:
-        """When ranks synchronise."""
+        """When ranks synchronise: after every `every` rows, and at the end of an epoch, unless a strategy says else."""
+        return EveryRows(self.every)
 
     def lag(self, n_ranks: int, power: float) -> float:
         """Return how many times less far an epoch gets than that of one rank, at rates c / t^power.
@@ -157,12 +160,11 @@ class AbstractStrategy(ABC, Generic[StateT]):
             What `init` returned; updated in place.
         """
 
-    @abstractmethod
     def collect(self, group: Group, params: FloatVector, weight: float, state: StateT) -> None:
         """Leave on every rank, bitwise equal, the model that training returns; called by all ranks at the end.
 
-        Not called where `ends_equal` says that the ranks have equal models anyway. Parameters are those of `sync`, but
-        that `weight` is the share of the rows.
+        Not called where `ends_equal` says that the ranks have equal models anyway; does nothing unless a strategy says
+        else. Parameters are those of `sync`, but that `weight` is the share of the rows.
         """
 
 

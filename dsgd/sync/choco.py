@@ -23,7 +23,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, ClassVar, Final
+from typing import Any, Final
 
 import numpy as np
 
@@ -37,12 +37,10 @@ from dsgd.comm.topology.mixing import weights
 from dsgd.compress import DGC, AbstractCompressor, AbstractMemory, ErrorFeedback, GTopK, MajorityVote, PowerSGD, TopK
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractRejoining, AbstractStrategy, Exchange, Talk
+from dsgd.sync.base import AbstractRejoining, AbstractStrategy
 from dsgd.sync.dpsgd import check_topology
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["ChocoSGD", "ChocoState"]
 
@@ -101,14 +99,13 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
     compressor: AbstractCompressor[Any] = field(default_factory=lambda: TopK(0.1))
     gamma: float = 0.3
     topology: AbstractTopology = field(default_factory=Ring)
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    ends_equal: ClassVar[bool] = False
-    talks: ClassVar[Talk] = "in pairs"
+    weighs = "alike"
+    ends_equal = False
+    talks = "in pairs"
 
     def __post_init__(self) -> None:
-        check_number("ChocoSGD(every=...)", self.every, low=1, integer=True)
-        check_number("ChocoSGD(gamma=...)", self.gamma, low=0, high=1)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "gamma", low=0, high=1)
         check_topology("ChocoSGD", self.topology, symmetric=True)
         compressor = self.compressor
         if (
@@ -120,11 +117,6 @@ class ChocoSGD(AbstractStrategy[ChocoState]):
                 f"ChocoSGD(compressor={compressor!r}) must be a compressor of dsgd.compress without a memory and with "
                 "payloads of one size, such as TopK(0.1) or QSGD(): the public copies already act as the memory."
             )
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ChocoState:
         """Return the model to start from, which everybody knows, as the public copy."""

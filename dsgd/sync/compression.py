@@ -29,7 +29,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, Final, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias, final
 
 import numpy as np
 
@@ -41,10 +41,11 @@ from dsgd.handover import ALIKE
 from dsgd.kernels.select import spread_nonzero
 from dsgd.ledger import ENCODE
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import NoState
+from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.types import FloatVector
 
 __all__ = [
+    "AbstractAveraging",
     "CompressionState",
     "Compressor",
     "acts_alone",
@@ -230,6 +231,20 @@ def delta_mean(
         reference += params
     reference += delta[:n]
     params[:] = reference
+
+
+class AbstractAveraging(AbstractStrategy[NoState | CompressionState]):
+    """Replaces all models by their weighted mean, ``x_p <- sum_q v_q x_q``; when, is the method."""
+
+    @final
+    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
+        """Return the model to start from and what the compressor remembers; without one, nothing."""
+        return start_compression(self, group, params, keeps_model=True)
+
+    @final
+    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
+        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
+        delta_mean(group, vector, weight, self.compressor, state)
 
 
 def common_factor(vector: FloatVector, reference: FloatVector) -> np.floating[Any]:

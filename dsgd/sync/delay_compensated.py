@@ -27,7 +27,7 @@ import numpy as np
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["DelayCompensatedASGD"]
 
@@ -67,12 +67,11 @@ class DelayCompensatedASGD(AbstractPushStrategy):
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("DelayCompensatedASGD(batch=...)", self.batch, low=1, integer=True)
-        check_number("DelayCompensatedASGD(compensation=...)", self.compensation, low=0.0)
-        if self.decay is not None:
-            check_number("DelayCompensatedASGD(decay=...)", self.decay, low=0.0, high=1.0, open_high=True)
-        check_number("DelayCompensatedASGD(limit=...)", self.limit, low=0.0, high=math.inf)
-        check_number("DelayCompensatedASGD(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "batch", low=1, integer=True)
+        check_numbers(self, "compensation", low=0.0)
+        check_numbers(self, "decay", low=0.0, high=1.0, open_high=True, optional=True)
+        check_numbers(self, "limit", low=0.0, high=math.inf)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what compensates delays."""
@@ -82,12 +81,14 @@ class DelayCompensatedASGD(AbstractPushStrategy):
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, compensation: float, decay: float | None, limit: float) -> None:
-        self._model, self._compensation, self._decay, self._limit = model, compensation, decay, limit
+        super().__init__(model)
+        self._compensation, self._decay, self._limit = compensation, decay, limit
         self._given = np.repeat(model.params[None], model.n_workers, axis=0)
         self._mean_square = np.zeros_like(model.params)
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        model, vector, strength, share = self._model, message.body, self._compensation, message.score
+        model, vector, strength = self.model, message.body, self._compensation
+        share = float(message.head["score"])
         if strength and share:
             # What has come is the share of the worker times its gradient; for one without rows it is nothing.
             if share != 1.0:
@@ -106,9 +107,9 @@ class _Desk(AbstractServerHandler):
         return (worker,)
 
     def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._given[worker] = self._model.params
+        out[:] = self._given[worker] = self.model.params
 
     def settle(self) -> None:
         """Leave the mean of the last models, and take note that all workers get it."""
-        self._model.settle()
-        self._given[:] = self._model.params
+        self.model.settle()
+        self._given[:] = self.model.params

@@ -19,22 +19,18 @@ are large, rounds are few, and 7 overshoots.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dsgd.collectives.group import Group
-from dsgd.sync.base import AbstractStrategy, Exchange
 from dsgd.sync.compression import Compressor, check_compressor
-from dsgd.sync.outer import OuterState, outer_step
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.outer import AbstractOuter, OuterState, outer_step
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["DiLoCo"]
 
 
 @dataclass(frozen=True)
-class DiLoCo(AbstractStrategy[OuterState]):
+class DiLoCo(AbstractOuter):
     """Take a Nesterov step along the mean change of the models every `every` rows.
 
     Parameters
@@ -60,28 +56,14 @@ class DiLoCo(AbstractStrategy[OuterState]):
     outer_rate: float = 0.7
     outer_momentum: float = 0.3
     compressor: Compressor = None
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
-        check_number("DiLoCo(every=...)", self.every, low=1, integer=True)
-        check_number("DiLoCo(outer_rate=...)", self.outer_rate, low=0, open_low=True)
-        check_number("DiLoCo(outer_momentum=...)", self.outer_momentum, low=0, high=1, open_high=True)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "outer_rate", low=0, open_low=True)
+        check_numbers(self, "outer_momentum", low=0, high=1, open_high=True)
         check_compressor(self)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:
-        """Return the model to start from, no momentum yet, and what the compressor remembers."""
-        return OuterState.at(self, group, params)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a Nesterov outer step; see `AbstractStrategy.sync`."""
         rate, beta = self.outer_rate, self.outer_momentum
         outer_step(group, vector, weight, state, self.compressor, rate=rate, beta=beta, nesterov=True)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
-        """Do nothing: the ranks have equal models."""

@@ -24,26 +24,23 @@ Source: Dean et al. 2012 (algorithm 7.1, with n_push and n_fetch; they have Adag
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal, final
+from typing import Literal, final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
-from dsgd.sync.base import Exchange
-from dsgd.sync.period import EveryRows
 from dsgd.sync.server import (
+    QUESTION,
     AbstractServerHandler,
     AbstractServerStrategy,
     Model,
-    PushState,
     ServerMessage,
     await_epoch_model,
     push,
 )
-from dsgd.sync.weighing import Weighing
 from dsgd.types import AnyArray, FloatVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_numbers
 
 __all__ = ["Downpour", "DownpourState", "steady_share"]
 
@@ -91,21 +88,13 @@ class Downpour(AbstractServerStrategy[DownpourState]):
     fetch_every: int = 1
     share: float | None = None
     rates: Literal["own", "pooled"] = "own"
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
+    weighs = "alike"
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not positive."""
-        check_number("Downpour(every=...)", self.every, low=1, integer=True)
-        check_number("Downpour(fetch_every=...)", self.fetch_every, low=1, integer=True)
-        if self.share is not None:
-            check_number("Downpour(share=...)", self.share, low=0.0, high=1.0, open_low=True)
+        check_numbers(self, "every", "fetch_every", low=1, integer=True)
+        check_numbers(self, "share", low=0.0, high=1.0, open_low=True, optional=True)
         check_choice("Downpour(rates=...)", self.rates, ("own", "pooled"))
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> DownpourState:
         """Return the model to start from as the base of all changes."""
@@ -116,7 +105,7 @@ class Downpour(AbstractServerStrategy[DownpourState]):
         state.pushes += 1
         fetches = bool(state.pushes[0] % self.fetch_every == 0)
         change = vector - state.base
-        push(group, change, PushState(np.zeros(1, dtype=np.int64)), wants_answer=fetches)
+        push(group, change, np.zeros(1, dtype=np.int64), wants_answer=fetches)
         if fetches:
             vector[:] = change
         state.base[:] = vector
@@ -160,17 +149,11 @@ def steady_share(n_workers: int) -> float:
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, share: float) -> None:
-        self._model = model
+        super().__init__(model)
         self._share = model.params.dtype.type(share)
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
         message.body *= self._share
-        self._model.params += message.body
-        self._model.version += 1
-        return (worker,) if message.wants_answer else ()
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._model.params
-
-    def settle(self) -> None:
-        """Do nothing: nothing is left."""
+        self.model.params += message.body
+        self.model.version += 1
+        return (worker,) if message.head["kind"] == QUESTION else ()

@@ -19,7 +19,6 @@ Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are take
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -28,11 +27,9 @@ from dsgd.collectives.group import Group
 from dsgd.comm.topology import AbstractTopology, Ring
 from dsgd.errors import IncompatiblePartsError
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, Talk
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.base import AbstractStrategy
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["DPSGD", "RoundState", "check_topology"]
 
@@ -91,19 +88,13 @@ class DPSGD(AbstractStrategy[RoundState]):
 
     every: int = 256
     topology: AbstractTopology = field(default_factory=Ring)
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    talks: ClassVar[Talk] = "in pairs"
-    ends_equal: ClassVar[bool] = False
+    weighs = "alike"
+    talks = "in pairs"
+    ends_equal = False
 
     def __post_init__(self) -> None:
-        check_number("DPSGD(every=...)", self.every, low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True)
         check_topology("DPSGD", self.topology, symmetric=True)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> RoundState:
         """Return a count of zero exchanges."""

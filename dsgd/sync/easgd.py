@@ -21,18 +21,15 @@ Springs are alike; of ranks with unequal shards the steps are scaled (`dsgd.sync
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.base import AbstractStrategy
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["EASGD", "CentreState"]
 
@@ -73,18 +70,12 @@ class EASGD(AbstractStrategy[CentreState]):
 
     every: int = 256
     beta: float = 0.9
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    ends_equal: ClassVar[bool] = False
+    weighs = "alike"
+    ends_equal = False
 
     def __post_init__(self) -> None:
-        check_number("EASGD(every=...)", self.every, low=1, integer=True)
-        check_number("EASGD(beta=...)", self.beta, low=0, high=1)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "beta", low=0, high=1)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> CentreState:
         """Return the model to start from as the centre."""

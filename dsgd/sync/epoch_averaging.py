@@ -12,21 +12,16 @@ Source: McDonald, Hall and Mann 2010 (iterative parameter mixing).
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dsgd.collectives.group import Group
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
+from dsgd.sync.compression import AbstractAveraging, Compressor, check_compressor
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryEpoch
-from dsgd.sync.weighing import Weighing
-from dsgd.types import FloatVector
 
 __all__ = ["EpochAveraging"]
 
 
 @dataclass(frozen=True)
-class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
+class EpochAveraging(AbstractAveraging):
     """Average the models at the end of every epoch.
 
     Parameters
@@ -47,25 +42,13 @@ class EpochAveraging(AbstractStrategy[NoState | CompressionState]):
 
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
+    weighs = "rates"
 
     def __post_init__(self) -> None:
-        check_momentum("EpochAveraging(momentum=...)", self.momentum)
+        check_momentum(self)
         check_compressor(self)
 
     @property
     def period(self) -> EveryEpoch:
         """At the end of every epoch."""
         return EveryEpoch()
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
-        """Return the model to start from and what the compressor remembers; without one, nothing."""
-        return start_compression(self, group, params, keeps_model=True)
-
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
-        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        delta_mean(group, vector, weight, self.compressor, state)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
-        """Do nothing: the ranks have equal models."""

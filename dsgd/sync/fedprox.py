@@ -17,17 +17,14 @@ Source: Li, Sahu, Zaheer et al. 2020, algorithm 2, with all ranks in every round
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
+from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AnchorState", "FedProx"]
 
@@ -70,19 +67,12 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
     mu: float = 0.001
     stretch: int = 64
     momentum: MomentumPolicy = "keep"
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
+    weighs = "rates"
 
     def __post_init__(self) -> None:
-        for name in ("every", "stretch"):
-            check_number(f"FedProx({name}=...)", getattr(self, name), low=1, integer=True)
-        check_number("FedProx(mu=...)", self.mu, low=0)
-        check_momentum("FedProx(momentum=...)", self.momentum)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", "stretch", low=1, integer=True)
+        check_numbers(self, "mu", low=0)
+        check_momentum(self)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> AnchorState:
         """Return the model to start from as the anchor."""
@@ -99,6 +89,3 @@ class FedProx(AbstractStrategy[AnchorState], AbstractLocalTerm[AnchorState]):
         if group.size > 1:
             weighted_mean(group, vector, weight)
             state.anchor[:] = vector
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: AnchorState) -> None:
-        """Do nothing: the ranks have equal models."""

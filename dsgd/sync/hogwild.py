@@ -25,13 +25,12 @@ Source: Recht, Re, Wright and Niu 2011 (algorithm 1, with replacement by shuffle
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dsgd.collectives.group import Group
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.period import EveryEpoch
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["Hogwild"]
 
@@ -53,12 +52,11 @@ class Hogwild(AbstractStrategy[NoState]):
     """
 
     suffix: float = 0.5
-    exchanges: ClassVar[Exchange] = "model"
-    ends_equal: ClassVar[bool] = False
+    ends_equal = False
 
     def __post_init__(self) -> None:
         """Refuse a share that cannot be."""
-        check_number("Hogwild(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     @property
     def period(self) -> EveryEpoch:
@@ -71,6 +69,3 @@ class Hogwild(AbstractStrategy[NoState]):
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
         """Do nothing: there is one model."""
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
-        """Do nothing: there is one model, and all threads have passed the end of the last epoch."""

@@ -32,7 +32,7 @@ everybody's steps decides when an exchange is due; here it is the period, so tha
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
@@ -40,12 +40,11 @@ from dsgd.collectives.group import Group
 from dsgd.comm.topology import Groups
 from dsgd.handover import ALIKE, OWN
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, Exchange, LocalSteps
-from dsgd.sync.period import EveryRows
+from dsgd.sync.base import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.types import FloatVector
-from dsgd.validation import check_choice, check_number
+from dsgd.validation import check_choice, check_numbers
 
-__all__ = ["LeaderSGD", "LeaderState"]
+__all__ = ["LeaderSGD", "LeaderState", "take_score"]
 
 
 @dataclass
@@ -119,22 +118,13 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     global_proximal: float = 0.0
     stretch: int | None = None
     returns: Literal["mean", "leader"] = "mean"
-    exchanges: ClassVar[Exchange] = "model"
-    ends_equal: ClassVar[bool] = False
+    ends_equal = False
 
     def __post_init__(self) -> None:
-        for name in ("every", "n_groups", "global_every"):
-            check_number(f"LeaderSGD({name}=...)", getattr(self, name), low=1, integer=True)
-        if self.stretch is not None:
-            check_number("LeaderSGD(stretch=...)", self.stretch, low=1, integer=True)
-        for name in ("pull", "global_pull", "proximal", "global_proximal"):
-            check_number(f"LeaderSGD({name}=...)", getattr(self, name), low=0, high=1)
+        check_numbers(self, "every", "n_groups", "global_every", low=1, integer=True)
+        check_numbers(self, "stretch", low=1, integer=True, optional=True)
+        check_numbers(self, "pull", "global_pull", "proximal", "global_proximal", low=0, high=1)
         check_choice("LeaderSGD(returns=...)", self.returns, ("mean", "leader"))
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> LeaderState:
         """Return the model to start from as that of all leaders."""
@@ -192,12 +182,16 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
             weighted_mean(group, params, weight)
 
 
+def take_score(losses: FloatVector) -> float:
+    """Return the mean of losses, given their sum and number, and begin anew; who has seen no rows does not lead."""
+    loss_sum, n_rows = losses.tolist()
+    losses[:] = 0.0
+    return loss_sum / n_rows if n_rows else np.inf
+
+
 def _scores(group: Group, state: LeaderState) -> FloatVector:
-    """Return the mean loss of every rank since the last exchange; a rank that has seen no rows does not lead."""
-    loss_sum, n_rows = state.losses
-    score = loss_sum / n_rows if n_rows else np.inf
-    state.losses[:] = 0.0
-    scores = group.allgather(np.array([score])).ravel()
+    """Return the mean loss of every rank since the last exchange."""
+    scores = group.allgather(np.array([take_score(state.losses)])).ravel()
     # A loss that is no number leads nobody either.
     return np.where(np.isnan(scores), np.inf, scores)
 

@@ -17,25 +17,20 @@ Source: Mangasarian 1995; Zinkevich et al. 2010; Stich 2019; Abeykoon, Fox and K
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
-from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
-from dsgd.sync.compression import CompressionState, Compressor, check_compressor, delta_mean, start_compression
+from dsgd.sync.compression import AbstractAveraging, Compressor, check_compressor
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
-from dsgd.types import FloatVector
-from dsgd.validation import check_choice
+from dsgd.validation import check_bool, check_choice
 
 __all__ = ["LocalSGD"]
 
 
 @dataclass(frozen=True)
-class LocalSGD(AbstractStrategy[NoState | CompressionState]):
+class LocalSGD(AbstractAveraging):
     """Average the models every `every` samples.
 
     Parameters
@@ -71,9 +66,8 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
     rates: Literal["own", "pooled"] = "own"
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
-    fuses: ClassVar[bool] = True
+    weighs = "rates"
+    fuses = True
 
     def __post_init__(self) -> None:
         """Refuse a period that is not a positive number of samples."""
@@ -81,28 +75,11 @@ class LocalSGD(AbstractStrategy[NoState | CompressionState]):
             raise InvalidParameterError(
                 f"LocalSGD(every=...) must be a positive number of samples. Got {self.every!r}."
             )
-        if not isinstance(self.overlap, (bool, np.bool_)):
-            raise InvalidParameterError(f"LocalSGD(overlap=...) must be True or False. Got {self.overlap!r}.")
-        check_momentum("LocalSGD(momentum=...)", self.momentum)
+        check_bool("LocalSGD(overlap=...)", self.overlap)
+        check_momentum(self)
         if self.overlap and self.momentum != "keep":
             raise InvalidParameterError(
                 f"LocalSGD(overlap=True) needs momentum='keep', because averages arrive late. Got {self.momentum!r}."
             )
         check_choice("LocalSGD(rates=...)", self.rates, ("own", "pooled"))
         check_compressor(self)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState | CompressionState:
-        """Return the model to start from and what the compressor remembers; without one, nothing."""
-        return start_compression(self, group, params, keeps_model=True)
-
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
-        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        delta_mean(group, vector, weight, self.compressor, state)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
-        """Do nothing: the ranks have equal models."""

@@ -25,17 +25,17 @@ Source: Dekel, Gilad-Bachrach, Shamir and Xiao 2012; scaling and warm-up: Goyal 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, check_compressor, gradient_mean, start_compression
 from dsgd.sync.period import EveryBatch
 from dsgd.types import FloatVector
-from dsgd.validation import check_bool, check_choice, check_number
+from dsgd.validation import check_bool, check_choice, check_numbers
 
 __all__ = ["MinibatchSGD"]
 
@@ -87,7 +87,7 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     overlap: bool = False
     suffix: float = 0.5
     rates: Literal["own", "pooled"] = "own"
-    exchanges: ClassVar[Exchange] = "gradient"
+    exchanges = "gradient"
 
     def __post_init__(self) -> None:
         """Refuse a batch that is not a positive number of rows."""
@@ -95,22 +95,21 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
             raise InvalidParameterError(
                 f"MinibatchSGD(batch=...) must be a positive number of rows. Got {self.batch!r}."
             )
-        if self.base_batch is not None:
-            check_number("MinibatchSGD(base_batch=...)", self.base_batch, low=1, integer=True)
-        check_number("MinibatchSGD(warmup=...)", self.warmup, low=0)
+        check_numbers(self, "base_batch", low=1, integer=True, optional=True)
+        check_numbers(self, "warmup", low=0)
         if self.warmup > 0 and self.base_batch is None:
             raise InvalidParameterError(
                 f"MinibatchSGD(warmup=...) needs a factor to grow to: pass base_batch too. Got {self.warmup!r}."
             )
         if self.bucket_bytes is not None:
-            check_number("MinibatchSGD(bucket_bytes=...)", self.bucket_bytes, low=1, integer=True)
+            check_numbers(self, "bucket_bytes", low=1, integer=True)
             if self.compressor is not None and not getattr(self.compressor, "entrywise", False):
                 raise IncompatiblePartsError(
                     f"MinibatchSGD(bucket_bytes=...) cannot be combined with compressor={self.compressor!r}, which "
                     "selects among all entries of a gradient. Leave out one of them, or use Half()."
                 )
         check_bool("MinibatchSGD(overlap=...)", self.overlap)
-        check_number("MinibatchSGD(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
         if self.overlap and self.bucket_bytes is None:
             raise InvalidParameterError(
                 "MinibatchSGD(overlap=True) sums buckets during the backward pass: pass bucket_bytes too, such as "
@@ -145,6 +144,3 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState | CompressionState) -> None:
         """Replace the gradient by the weighted mean of all gradients; see `AbstractStrategy.sync`."""
         gradient_mean(group, vector, weight, self.compressor, state)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState | CompressionState) -> None:
-        """Do nothing: the ranks have equal models."""

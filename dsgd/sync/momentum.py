@@ -13,7 +13,7 @@ Cost: nothing, or for ``"average"`` one more all-reduce for each vector that the
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 from dsgd.collectives.group import Group
 from dsgd.sync.averaging import weighted_mean
@@ -25,9 +25,9 @@ __all__ = ["MomentumPolicy", "carry_over", "check_momentum"]
 MomentumPolicy = Literal["keep", "zero", "average"]
 
 
-def check_momentum(where: str, policy: str) -> None:
-    """Raise `InvalidParameterError` unless `policy` is one; `where` is the parameter as the user wrote it."""
-    check_choice(where, policy, get_args(MomentumPolicy))
+def check_momentum(strategy: Any) -> None:
+    """Raise `InvalidParameterError` unless what a strategy says of momentum is a policy."""
+    check_choice(f"{type(strategy).__name__}(momentum=...)", strategy.momentum, get_args(MomentumPolicy))
 
 
 def carry_over(policy: MomentumPolicy, group: Group, memory: Iterable[FloatVector], weight: float) -> None:

@@ -18,35 +18,18 @@ Source: Zinkevich, Weimer, Smola and Li 2010, algorithm 3.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dsgd.collectives.group import Group
-from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import AbstractAveraging
 from dsgd.sync.period import Once
-from dsgd.types import FloatVector
 
 __all__ = ["OneShotAveraging"]
 
 
 @dataclass(frozen=True)
-class OneShotAveraging(AbstractStrategy[NoState]):
+class OneShotAveraging(AbstractAveraging):
     """Average the models once, after the last epoch."""
-
-    exchanges: ClassVar[Exchange] = "model"
 
     @property
     def period(self) -> Once:
         """At the end of training."""
         return Once()
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
-
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
-        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
-        """Do nothing: the ranks have equal models."""

@@ -24,17 +24,17 @@ Sarfi et al. 2025 (SparseLoCo).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
-from dsgd.sync.base import NoState
+from dsgd.sync.base import AbstractStrategy, NoState
 from dsgd.sync.compression import CompressionState, Compressor, delta_mean, start_compression
 from dsgd.types import FloatVector
 
-__all__ = ["OuterState", "outer_step"]
+__all__ = ["AbstractOuter", "OuterState", "outer_step"]
 
 
 @dataclass
@@ -55,11 +55,17 @@ class OuterState:
     velocity: FloatVector = field(metadata=ALIKE)
     compression: CompressionState | NoState
 
-    @classmethod
-    def at(cls, strategy: Any, group: Group, params: FloatVector) -> OuterState:
-        """Return the state of a rank that starts from a model; the strategy may have a compressor."""
-        compression = start_compression(strategy, group, params, keeps_model=True)
-        return cls(params.copy(), np.zeros_like(params), compression)
+
+class AbstractOuter(AbstractStrategy[OuterState]):
+    """Takes a step with momentum along what all ranks have changed on average."""
+
+    weighs = "rates"
+
+    @final
+    def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:
+        """Return the model to start from, no momentum yet, and what the compressor remembers."""
+        compression = start_compression(self, group, params, keeps_model=True)
+        return OuterState(params.copy(), np.zeros_like(params), compression)
 
 
 def outer_step(

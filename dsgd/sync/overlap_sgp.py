@@ -28,7 +28,6 @@ so that one share is under way, and a message that comes early is added early.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -38,13 +37,11 @@ from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.comm.topology.mixing import shares
 from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay, Exchange, Talk
+from dsgd.sync.base import AbstractRejoining, AbstractStrategy, AbstractUnderWay
 from dsgd.sync.dpsgd import check_topology
-from dsgd.sync.period import EveryRows
 from dsgd.sync.sgp import load_mass
-from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["InFlightState", "OverlapSGP"]
 
@@ -116,21 +113,15 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
     every: int = 256
     delay: int = 1
     topology: AbstractTopology = field(default_factory=Exponential)
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    ends_equal: ClassVar[bool] = False
-    talks: ClassVar[Talk] = "by mailbox"
+    weighs = "alike"
+    ends_equal = False
+    talks = "by mailbox"
 
     def __post_init__(self) -> None:
-        check_number("OverlapSGP(every=...)", self.every, low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True)
         # One more round than that may be under way, and a mailbox holds eight frames from one rank to another.
-        check_number("OverlapSGP(delay=...)", self.delay, low=1, high=7, integer=True)
+        check_numbers(self, "delay", low=1, high=7, integer=True)
         check_topology("OverlapSGP", self.topology, symmetric=False)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> InFlightState:
         """Return the weight of a rank of whose mass shares are under way."""

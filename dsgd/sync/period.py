@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AbstractPeriod", "Cut", "EveryBatch", "EveryEpoch", "EveryRows", "OftenThenRarely", "Once", "RoundClock"]
 
@@ -103,9 +103,9 @@ class AbstractPeriod(ABC):
             Rows of each rank.
         """
 
-    @abstractmethod
     def is_due(self, clock: RoundClock) -> bool:
-        """Return whether the ranks synchronise at the end of this round; the same on every rank."""
+        """Return whether the ranks synchronise at the end of this round, as they do of all; the same on every rank."""
+        return True
 
 
 @dataclass(frozen=True)
@@ -126,15 +126,11 @@ class EveryRows(AbstractPeriod):
     n: int = 1024
 
     def __post_init__(self) -> None:
-        check_number("EveryRows(n=...)", self.n, low=1, integer=True)
+        check_numbers(self, "n", low=1, integer=True)
 
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(max(rows) / n)``, at least one."""
         return max(1, -(-max(rows) // int(self.n)))
-
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -155,15 +151,11 @@ class EveryBatch(AbstractPeriod):
     n: int = 32
 
     def __post_init__(self) -> None:
-        check_number("EveryBatch(n=...)", self.n, low=1, integer=True)
+        check_numbers(self, "n", low=1, integer=True)
 
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return ``ceil(sum(rows) / n)``, at least one."""
         return max(1, -(-sum(rows) // int(self.n)))
-
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true."""
-        return True
 
 
 @dataclass(frozen=True)
@@ -173,10 +165,6 @@ class EveryEpoch(AbstractPeriod):
     def rounds_per_epoch(self, rows: list[int]) -> int:
         """Return one."""
         return 1
-
-    def is_due(self, clock: RoundClock) -> bool:
-        """Return true."""
-        return True
 
 
 @dataclass(frozen=True)

@@ -16,23 +16,18 @@ of epochs.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
-from dsgd.collectives.group import Group
 from dsgd.errors import InvalidParameterError
-from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, NoState
+from dsgd.sync.compression import AbstractAveraging
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
 from dsgd.sync.period import EveryRows, OftenThenRarely
-from dsgd.sync.weighing import Weighing
-from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["PostLocalSGD"]
 
 
 @dataclass(frozen=True)
-class PostLocalSGD(AbstractStrategy[NoState]):
+class PostLocalSGD(AbstractAveraging):
     """Average the models every `first` rows for some epochs, then every `every` rows.
 
     Parameters
@@ -56,31 +51,18 @@ class PostLocalSGD(AbstractStrategy[NoState]):
     first: int = 128
     epochs: int = 1
     momentum: MomentumPolicy = "keep"
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
+    weighs = "rates"
 
     def __post_init__(self) -> None:
-        for name in ("every", "first", "epochs"):
-            check_number(f"PostLocalSGD({name}=...)", getattr(self, name), low=1, integer=True)
+        check_numbers(self, "every", "first", "epochs", low=1, integer=True)
         if self.first > self.every:
             raise InvalidParameterError(
                 f"PostLocalSGD(first=...) must be at most every={self.every}: often at first, then rarely. "
                 f"Got {self.first}."
             )
-        check_momentum("PostLocalSGD(momentum=...)", self.momentum)
+        check_momentum(self)
 
     @property
     def period(self) -> OftenThenRarely:
         """Every `first` rows for some epochs, then about every `every` rows."""
         return OftenThenRarely(EveryRows(self.first), self.every // self.first, self.epochs)
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> NoState:
-        """Return an empty record."""
-        return NoState()
-
-    def sync(self, group: Group, vector: FloatVector, weight: float, state: NoState) -> None:
-        """Replace the model by the weighted mean of all models; see `AbstractStrategy.sync`."""
-        weighted_mean(group, vector, weight)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: NoState) -> None:
-        """Do nothing: the ranks have equal models."""

@@ -12,25 +12,38 @@ default, the model at the end of an epoch is therefore the mean over its last ha
 
 from __future__ import annotations
 
-from typing import ClassVar, final
+from dataclasses import dataclass
+from typing import final
 
 import numpy as np
 
 from dsgd.collectives.group import Group
-from dsgd.sync.base import Exchange
 from dsgd.sync.period import EveryRows
-from dsgd.sync.server import (
-    AbstractServerHandler,
-    AbstractServerStrategy,
-    Model,
-    PushState,
-    ServerMessage,
-    await_epoch_model,
-    push,
-)
-from dsgd.types import FloatVector
+from dsgd.sync.server import AbstractServerStrategy, await_epoch_model, push
+from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["AbstractPushStrategy", "SteppingHandler"]
+__all__ = ["AbstractPushStrategy", "PushState"]
+
+
+@dataclass
+class PushState:
+    """The state of a worker towards its server.
+
+    Parameters
+    ----------
+    version : array of int64, shape (1,)
+        Version of the model that it has.
+
+    Attributes
+    ----------
+    n_with_rows : float
+        How many workers of this gang have rows.
+    """
+
+    version: AnyArray
+
+    def __post_init__(self) -> None:
+        self.n_with_rows = 1.0
 
 
 class AbstractPushStrategy(AbstractServerStrategy[PushState]):
@@ -46,7 +59,7 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
 
     batch: int
     suffix: float
-    exchanges: ClassVar[Exchange] = "gradient"
+    exchanges = "gradient"
 
     @final
     @property
@@ -68,7 +81,7 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
         """Send the gradient and replace it by the model of the server; see `AbstractStrategy.sync`."""
         if (share := weight * state.n_with_rows) != 1.0:
             vector *= share
-        push(group, vector, state, score=share)
+        push(group, vector, state.version, score=share)
 
     @final
     def settle(self, group: Group, params: FloatVector, state: PushState) -> None:
@@ -76,38 +89,6 @@ class AbstractPushStrategy(AbstractServerStrategy[PushState]):
         state.version[0] = await_epoch_model(group, params)
 
     @final
-    def collect(self, group: Group, params: FloatVector, weight: float, state: PushState) -> None:
-        """Do nothing: since the epoch has ended all ranks have the model of the server."""
-
-    @final
     def served(self, params: FloatVector, state: PushState) -> tuple[FloatVector, int]:
         """Return the model that the server gave last; see `AbstractServerStrategy.served`."""
         return params, int(state.version[0])
-
-
-@final
-class SteppingHandler(AbstractServerHandler):
-    """Takes a step with each gradient and answers at once.
-
-    Parameters
-    ----------
-    model : Model
-        What it steps on.
-    """
-
-    def __init__(self, model: Model) -> None:
-        self._model = model
-
-    def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        """Take a step; see `AbstractServerHandler.accept`."""
-        self._model.step(message.body, 1.0)
-        self._model.version += 1
-        return (worker,)
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        """Give the model."""
-        out[:] = self._model.params
-
-    def settle(self) -> None:
-        """Leave the mean of the last models."""
-        self._model.settle()

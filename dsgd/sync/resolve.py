@@ -9,8 +9,7 @@ A package of its own makes its strategies known by names of their own, with entr
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import fields, is_dataclass
+from dataclasses import replace
 from functools import cache
 from importlib import import_module
 from importlib.metadata import EntryPoint, entry_points
@@ -122,7 +121,9 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
     if isinstance(sync, (int, np.integer)) and not isinstance(sync, bool):
         return LocalSGD(every=int(sync))
     if isinstance(sync, str) and sync in STRATEGIES:
-        return _with_safe_rates(STRATEGIES[sync])
+        made: Any = STRATEGIES[sync]()
+        pooled: AbstractStrategy[Any] = replace(made, rates="pooled") if "rates" in vars(made) else made
+        return pooled
     if isinstance(sync, str) and (sync in _entry_points() or ":" in sync):
         return _imported(sync)
     names = ", ".join(repr(name) for name in [*STRATEGIES, *_entry_points()])
@@ -131,13 +132,6 @@ def resolve(sync: AbstractStrategy[Any] | int | str | None) -> AbstractStrategy[
         f"sync must be a positive number of samples, None, one of {names}, 'package.module:Name' of a strategy of your "
         f"own, or a strategy of dsgd.sync ({classes}). Got {sync!r}."
     )
-
-
-def _with_safe_rates(strategy: Callable[..., AbstractStrategy[Any]]) -> AbstractStrategy[Any]:
-    made: Any = strategy()
-    pools = is_dataclass(made) and any(part.name == "rates" for part in fields(made))
-    chosen: AbstractStrategy[Any] = strategy(rates="pooled") if pools else made
-    return chosen
 
 
 @cache

@@ -26,18 +26,15 @@ here.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
 from dsgd.collectives.group import Group
 from dsgd.handover import ALIKE
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, Exchange, LocalSteps
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.base import AbstractLocalTerm, AbstractRejoining, AbstractStrategy, LocalSteps
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["SCAFFOLD", "ControlState"]
 
@@ -95,18 +92,11 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
     every: int = 1024
     rate: float = 1.0
     stretch: int = 64
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
+    weighs = "rates"
 
     def __post_init__(self) -> None:
-        for name in ("every", "stretch"):
-            check_number(f"SCAFFOLD({name}=...)", getattr(self, name), low=1, integer=True)
-        check_number("SCAFFOLD(rate=...)", self.rate, low=0, open_low=True)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
+        check_numbers(self, "every", "stretch", low=1, integer=True)
+        check_numbers(self, "rate", low=0, open_low=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> ControlState:
         """Return the model to start from, and controls of zero."""
@@ -145,6 +135,3 @@ class SCAFFOLD(AbstractStrategy[ControlState], AbstractLocalTerm[ControlState]):
             mean_model += anchor
         anchor[:] = vector[:] = mean_model
         state.rate_sum[0] = 0.0
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: ControlState) -> None:
-        """Do nothing: the ranks have equal models."""

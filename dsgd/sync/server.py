@@ -36,10 +36,13 @@ from dsgd.sync.base import AbstractStrategy, AbstractUnderWay
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = [
+    "DONE",
+    "EPOCH_END",
+    "NEWS",
+    "QUESTION",
     "AbstractServerHandler",
     "AbstractServerStrategy",
     "Model",
-    "PushState",
     "ServerMessage",
     "await_epoch_model",
     "finish",
@@ -50,11 +53,10 @@ __all__ = [
 
 StateT = TypeVar("StateT")
 
-_HEAD_BYTES: Final = 24
-_QUESTION: Final = 0
-_NEWS: Final = 1
-_DONE: Final = 2
-_EPOCH_END: Final = 3
+# What a message is: a vector, which its sender wants answered or not; the word that it is done; or, without a vector,
+# that it is at the end of an epoch, where all wait for the model.
+QUESTION, NEWS, DONE, EPOCH_END = range(4)
+_HEAD: Final = np.dtype([("kind", np.int64), ("version", np.int64), ("score", np.float64)])
 
 
 @final
@@ -67,85 +69,32 @@ class ServerMessage:
         Length of the vector.
     dtype : dtype
         Of the vector.
+    kind : int, default ``QUESTION``
+        What it is.
 
     Attributes
     ----------
     frame : array of uint8
         All of it, as it travels.
+    head : record
+        Its kind; the number of updates that the model had received (``version``); and what its sender has to say in one
+        number (``score``), which in an answer is `Model.author`.
     body : array, shape (n,)
         The vector; a view.
     """
 
-    __slots__ = ("_head", "_score", "body", "frame")
+    __slots__ = ("body", "frame", "head")
 
-    def __init__(self, n: int, dtype: np.dtype[Any] | type[Any]) -> None:
-        self.frame: AnyArray = np.zeros(_HEAD_BYTES + n * np.dtype(dtype).itemsize, dtype=np.uint8)
-        self._head = self.frame[:_HEAD_BYTES].view(np.int64)
-        self._score = self.frame[_HEAD_BYTES - 8 : _HEAD_BYTES].view(np.float64)
-        self.body: FloatVector = self.frame[_HEAD_BYTES:].view(dtype)
-
-    @property
-    def is_last(self) -> bool:
-        """Whether its sender is done."""
-        return bool(self._head[0] == _DONE)
-
-    @property
-    def is_epoch_end(self) -> bool:
-        """Whether its sender is at the end of an epoch, where all wait for the model; there is no vector."""
-        return bool(self._head[0] == _EPOCH_END)
-
-    @property
-    def wants_answer(self) -> bool:
-        """Whether its sender waits for an answer, as it does unless it says otherwise."""
-        return bool(self._head[0] == _QUESTION)
-
-    @property
-    def score(self) -> float:
-        """What its sender has to say in one number; in an answer, `Model.author`."""
-        return float(self._score[0])
-
-    @score.setter
-    def score(self, value: float) -> None:
-        self._score[0] = value
-
-    def say(self, *, last: bool = False, ends_epoch: bool = False, wants_answer: bool = True) -> None:
-        """Say whether the sender is done, or at the end of an epoch, and whether it waits for an answer."""
-        self._head[0] = _DONE if last else _EPOCH_END if ends_epoch else _QUESTION if wants_answer else _NEWS
-
-    @property
-    def version(self) -> int:
-        """Number of updates that the model had received."""
-        return int(self._head[1])
-
-    @version.setter
-    def version(self, value: int) -> None:
-        self._head[1] = value
+    def __init__(self, n: int, dtype: np.dtype[Any] | type[Any], kind: int = QUESTION) -> None:
+        self.frame: AnyArray = np.zeros(_HEAD.itemsize + n * np.dtype(dtype).itemsize, dtype=np.uint8)
+        self.head: Any = self.frame[: _HEAD.itemsize].view(_HEAD)[0]
+        self.head["kind"] = kind
+        self.body: FloatVector = self.frame[_HEAD.itemsize :].view(dtype)
 
 
 def message_bytes(n: int, itemsize: int) -> int:
     """Return the bytes that a message with a vector of n elements takes on the wire, header included."""
-    return HEADER_BYTES + _HEAD_BYTES + n * itemsize
-
-
-@dataclass
-class PushState:
-    """The state of a worker towards its server.
-
-    Parameters
-    ----------
-    version : array of int64, shape (1,)
-        Version of the model that it has.
-
-    Attributes
-    ----------
-    n_with_rows : float
-        How many workers of this gang have rows.
-    """
-
-    version: AnyArray
-
-    def __post_init__(self) -> None:
-        self.n_with_rows = 1.0
+    return HEADER_BYTES + _HEAD.itemsize + n * itemsize
 
 
 def _nothing() -> None:
@@ -198,7 +147,16 @@ class Model:
 
 
 class AbstractServerHandler(ABC):
-    """What a server does with a message."""
+    """What a server does with a message.
+
+    Parameters
+    ----------
+    model : Model
+        What it works on.
+    """
+
+    def __init__(self, model: Model) -> None:
+        self.model = model
 
     @abstractmethod
     def accept(self, worker: int, message: ServerMessage) -> Iterable[int]:
@@ -217,13 +175,13 @@ class AbstractServerHandler(ABC):
             The workers that are answered now; each has sent a message and had no answer yet. Who wants none gets none.
         """
 
-    @abstractmethod
     def answer(self, worker: int, out: FloatVector) -> None:
-        """Write into `out`, shape (n_params,), what a worker gets."""
+        """Write into `out`, shape (n_params,), what a worker gets: the model, unless a method says else."""
+        out[:] = self.model.params
 
-    @abstractmethod
     def settle(self) -> None:
-        """Take in what is left, when every worker is at the end of an epoch; one that steps ends `Model.settle`."""
+        """Take in what is left, when every worker is at the end of an epoch, and end with `Model.settle`."""
+        self.model.settle()
 
 
 class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT], Generic[StateT]):
@@ -255,7 +213,7 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
         """
 
 
-def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 0.0, wants_answer: bool = True) -> int:
+def push(group: Group, vector: FloatVector, version: AnyArray, *, score: float = 0.0, wants_answer: bool = True) -> int:
     """Send a vector to the server and replace it by the answer, in place, which is waited for.
 
     Parameters
@@ -264,8 +222,8 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
         The workers.
     vector : array, shape (n_params,)
         What the handler of the server takes; afterwards what it gives.
-    state : PushState
-        The version of the model; updated.
+    version : array of int64, shape (1,)
+        That of the model; updated.
     score : float, default 0
         What else there is to say.
     wants_answer : bool, default True
@@ -276,17 +234,16 @@ def push(group: Group, vector: FloatVector, state: PushState, *, score: float = 
     int
         `Model.author`, by the answer.
     """
-    message = ServerMessage(vector.shape[0], vector.dtype)
+    message = ServerMessage(vector.shape[0], vector.dtype, QUESTION if wants_answer else NEWS)
     message.body[:] = vector
-    message.version, message.score = int(state.version[0]), score
-    message.say(wants_answer=wants_answer)
+    message.head["version"], message.head["score"] = version[0], score
     group.mailbox.post(group.size, message.frame, OP_POST)
     if not wants_answer:
         return -1
     group.mailbox.take(group.size, message.frame, OP_POST)
     vector[:] = message.body
-    state.version[0] = message.version
-    return int(message.score)
+    version[0] = message.head["version"]
+    return int(message.head["score"])
 
 
 def await_epoch_model(group: Group, params: FloatVector) -> int:
@@ -299,22 +256,19 @@ def await_epoch_model(group: Group, params: FloatVector) -> int:
     params : array, shape (n_params,)
         Overwritten by the model.
     """
-    message = ServerMessage(params.shape[0], params.dtype)
-    message.say(ends_epoch=True)
+    message = ServerMessage(params.shape[0], params.dtype, EPOCH_END)
     group.mailbox.post(group.size, message.frame, OP_POST)
     group.mailbox.take(group.size, message.frame, OP_POST)
     params[:] = message.body
-    return message.version
+    return int(message.head["version"])
 
 
 def finish(group: Group, params: FloatVector) -> None:
     """Tell the server that this worker is done; there is no answer."""
-    message = ServerMessage(params.shape[0], params.dtype)
-    message.say(last=True)
-    group.mailbox.post(group.size, message.frame, OP_POST)
+    group.mailbox.post(group.size, ServerMessage(params.shape[0], params.dtype, DONE).frame, OP_POST)
 
 
-def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model) -> None:
+def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler) -> None:
     """Answer messages until every worker is done; the loop of a server.
 
     Parameters
@@ -322,9 +276,7 @@ def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model
     mailbox : AbstractMailbox
         Joins the server with its workers, whose numbers are 0 .. n_workers - 1.
     handler : AbstractServerHandler
-        What is done with a message.
-    model : Model
-        What the handler works on.
+        What is done with a message, and its model.
 
     Raises
     ------
@@ -332,21 +284,28 @@ def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model
         See `AbstractMailbox`. The limit of a wait is that of the whole gang, and it is for *any* worker: those that
         compute for long may do so as long as others talk.
     """
-    ledger = mailbox.ledger
+    ledger, model = mailbox.ledger, handler.model
     message = ServerMessage(model.params.shape[0], model.params.dtype)
     working, n_there = list(range(model.n_workers)), 0
+
+    def reply(worker: int) -> None:
+        message.head["version"], message.head["score"] = model.version, model.author
+        mailbox.post(worker, message.frame, OP_POST)
+
     while working:
         ledger.begin_round("serve")
         worker = mailbox.wait_any(working)
         mailbox.take(worker, message.frame, OP_POST)
-        if message.is_last:
+        if message.head["kind"] == DONE:
             working.remove(worker)
-        elif message.is_epoch_end:
+        elif message.head["kind"] == EPOCH_END:
             n_there += 1
             if n_there == len(working):
-                handler.settle()
-                _hand_out(mailbox, model, message)
                 n_there = 0
+                handler.settle()
+                message.body[:] = model.params
+                for other in range(model.n_workers):
+                    reply(other)
         else:
             begin = ledger.clock() if ledger.timing else 0.0
             answered: Iterable[int] = (worker,)
@@ -358,14 +317,5 @@ def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler, model: Model
                 ledger.charge(COMPUTE, ledger.clock() - begin)
             for other in answered:
                 handler.answer(other, message.body)
-                message.version, message.score = model.version, model.author
-                mailbox.post(other, message.frame, OP_POST)
+                reply(other)
         ledger.end_round()
-
-
-def _hand_out(mailbox: AbstractMailbox, model: Model, message: ServerMessage) -> None:
-    """Give every worker the model."""
-    message.body[:] = model.params
-    message.version, message.score = model.version, model.author
-    for worker in range(model.n_workers):
-        mailbox.post(worker, message.frame, OP_POST)

@@ -28,7 +28,6 @@ Exponential graph with one peer, as there.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 import numpy as np
 
@@ -37,12 +36,10 @@ from dsgd.collectives.group import Group
 from dsgd.comm.topology import AbstractTopology, Exponential
 from dsgd.handover import OWN
 from dsgd.sync.averaging import weighted_mean
-from dsgd.sync.base import AbstractStrategy, Exchange, Talk
+from dsgd.sync.base import AbstractStrategy
 from dsgd.sync.dpsgd import check_topology
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
 from dsgd.types import FloatMatrix, FloatVector, IntVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["SGP", "PushSumState", "load_mass"]
 
@@ -120,19 +117,13 @@ class SGP(AbstractStrategy[PushSumState]):
 
     every: int = 256
     topology: AbstractTopology = field(default_factory=Exponential)
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "alike"
-    talks: ClassVar[Talk] = "in pairs"
-    ends_equal: ClassVar[bool] = False
+    weighs = "alike"
+    talks = "in pairs"
+    ends_equal = False
 
     def __post_init__(self) -> None:
-        check_number("SGP(every=...)", self.every, low=1, integer=True)
+        check_numbers(self, "every", low=1, integer=True)
         check_topology("SGP", self.topology, symmetric=False)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> PushSumState:
         """Return a weight of one, and the model to start from."""

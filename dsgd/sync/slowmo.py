@@ -18,17 +18,13 @@ BMUF (Chen and Huo 2016) is a special case.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dsgd.collectives.group import Group
-from dsgd.sync.base import AbstractStrategy, Exchange
 from dsgd.sync.compression import Compressor, check_compressor
 from dsgd.sync.momentum import MomentumPolicy, check_momentum
-from dsgd.sync.outer import OuterState, outer_step
-from dsgd.sync.period import EveryRows
-from dsgd.sync.weighing import Weighing
+from dsgd.sync.outer import AbstractOuter, OuterState, outer_step
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["SlowMo", "slow_momentum_for"]
 
@@ -39,7 +35,7 @@ def slow_momentum_for(size: int) -> float:
 
 
 @dataclass(frozen=True)
-class SlowMo(AbstractStrategy[OuterState]):
+class SlowMo(AbstractOuter):
     """Average the models every `every` rows, with momentum on the averages.
 
     Parameters
@@ -68,31 +64,16 @@ class SlowMo(AbstractStrategy[OuterState]):
     slow_rate: float = 1.0
     momentum: MomentumPolicy = "keep"
     compressor: Compressor = None
-    exchanges: ClassVar[Exchange] = "model"
-    weighs: ClassVar[Weighing] = "rates"
 
     def __post_init__(self) -> None:
-        check_number("SlowMo(every=...)", self.every, low=1, integer=True)
-        if self.slow_momentum is not None:
-            check_number("SlowMo(slow_momentum=...)", self.slow_momentum, low=0, high=1, open_high=True)
-        check_number("SlowMo(slow_rate=...)", self.slow_rate, low=0, open_low=True)
-        check_momentum("SlowMo(momentum=...)", self.momentum)
+        check_numbers(self, "every", low=1, integer=True)
+        check_numbers(self, "slow_momentum", low=0, high=1, open_high=True, optional=True)
+        check_numbers(self, "slow_rate", low=0, open_low=True)
+        check_momentum(self)
         check_compressor(self)
-
-    @property
-    def period(self) -> EveryRows:
-        """After every `every` rows, and at the end of an epoch."""
-        return EveryRows(self.every)
-
-    def init(self, group: Group, params: FloatVector, weight: float) -> OuterState:
-        """Return the model to start from, no momentum yet, and what the compressor remembers."""
-        return OuterState.at(self, group, params)
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: OuterState) -> None:
         """Take a heavy-ball outer step; see `AbstractStrategy.sync`."""
         beta = slow_momentum_for(group.size) if self.slow_momentum is None else self.slow_momentum
         rate, compressor = self.slow_rate, self.compressor
         outer_step(group, vector, weight, state, compressor, rate=rate, beta=beta, nesterov=False)
-
-    def collect(self, group: Group, params: FloatVector, weight: float, state: OuterState) -> None:
-        """Do nothing: the ranks have equal models."""

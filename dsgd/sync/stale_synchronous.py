@@ -20,8 +20,7 @@ from typing import final
 
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
-from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["StaleSynchronous"]
 
@@ -52,9 +51,9 @@ class StaleSynchronous(AbstractPushStrategy):
 
     def __post_init__(self) -> None:
         """Refuse numbers that cannot be."""
-        check_number("StaleSynchronous(batch=...)", self.batch, low=1, integer=True)
-        check_number("StaleSynchronous(slack=...)", self.slack, low=0, integer=True)
-        check_number("StaleSynchronous(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "batch", low=1, integer=True)
+        check_numbers(self, "slack", low=0, integer=True)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what holds workers back."""
@@ -64,23 +63,17 @@ class StaleSynchronous(AbstractPushStrategy):
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, slack: int) -> None:
-        self._model, self._slack = model, slack
+        super().__init__(model)
+        self._slack = slack
         self._sent = [0] * model.n_workers
         self._waiting: list[int] = []
 
     def accept(self, worker: int, message: ServerMessage) -> list[int]:
-        self._model.step(message.body, 1.0)
-        self._model.version += 1
+        self.model.step(message.body, 1.0)
+        self.model.version += 1
         self._sent[worker] += 1
         self._waiting.append(worker)
-        limit = min(self._sent[other] for other in self._model.working) + self._slack
+        limit = min(self._sent[other] for other in self.model.working) + self._slack
         answered = [other for other in self._waiting if self._sent[other] <= limit]
         self._waiting = [other for other in self._waiting if self._sent[other] > limit]
         return answered
-
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._model.params
-
-    def settle(self) -> None:
-        """Leave the mean of the last models."""
-        self._model.settle()

@@ -34,8 +34,7 @@ import numpy as np
 
 from dsgd.sync.push import AbstractPushStrategy
 from dsgd.sync.server import AbstractServerHandler, Model, ServerMessage
-from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["StalenessAware"]
 
@@ -69,11 +68,9 @@ class StalenessAware(AbstractPushStrategy):
 
     def __post_init__(self) -> None:
         """Refuse numbers that are not positive."""
-        check_number("StalenessAware(batch=...)", self.batch, low=1, integer=True)
-        check_number("StalenessAware(arrivals=...)", self.arrivals, low=1, integer=True)
-        if self.usual is not None:
-            check_number("StalenessAware(usual=...)", self.usual, low=1.0)
-        check_number("StalenessAware(suffix=...)", self.suffix, low=0.0, high=1.0)
+        check_numbers(self, "batch", "arrivals", low=1, integer=True)
+        check_numbers(self, "usual", low=1.0, optional=True)
+        check_numbers(self, "suffix", low=0.0, high=1.0)
 
     def handler(self, model: Model) -> AbstractServerHandler:
         """Return what divides gradients by their staleness."""
@@ -84,13 +81,14 @@ class StalenessAware(AbstractPushStrategy):
 @final
 class _Desk(AbstractServerHandler):
     def __init__(self, model: Model, arrivals: int, usual: float) -> None:
-        self._model, self._arrivals, self._usual = model, arrivals, usual
+        super().__init__(model)
+        self._arrivals, self._usual = arrivals, usual
         self._sum = np.zeros_like(model.params)
         self._n = 0
         self._shares = 0.0
 
     def accept(self, worker: int, message: ServerMessage) -> tuple[int, ...]:
-        share = min(1.0, self._usual / max(1, self._model.version - message.version))
+        share = min(1.0, self._usual / max(1, self.model.version - int(message.head["version"])))
         if share != 1.0:
             message.body *= message.body.dtype.type(share)
         self._sum += message.body
@@ -100,18 +98,15 @@ class _Desk(AbstractServerHandler):
             self._step()
         return (worker,)
 
-    def answer(self, worker: int, out: FloatVector) -> None:
-        out[:] = self._model.params
-
     def settle(self) -> None:
         self._step()
-        self._model.settle()
+        self.model.settle()
 
     def _step(self) -> None:
         if self._n:
             # The step multiplies by the mean share, for the sake of the penalty; the gradients have theirs already.
             self._sum /= self._shares
-            self._model.step(self._sum, self._shares / self._n)
-            self._model.version += 1
+            self.model.step(self._sum, self._shares / self._n)
+            self.model.version += 1
             self._sum.fill(0.0)
             self._n, self._shares = 0, 0.0

@@ -141,7 +141,7 @@ def test_a_leader_is_not_held_back_by_itself() -> None:
 
     def serve_leaders(server: Any) -> None:
         model = Model(np.zeros(3), lambda g, factor: None, lambda: None, server.n_workers, rounds=10**6)
-        serve(server.mailbox, strategy.handler(model), model)
+        serve(server.mailbox, strategy.handler(model))
 
     def program(rank: Any, step: np.ndarray) -> np.ndarray:
         params = np.zeros(3)

@@ -25,7 +25,7 @@ from dsgd.sync import (
     StalenessAware,
     StaleSynchronous,
 )
-from dsgd.sync.server import AbstractServerHandler, Model
+from dsgd.sync.server import NEWS, QUESTION, AbstractServerHandler, Model
 from reference import asynchronous as reference
 
 
@@ -256,7 +256,7 @@ def test_a_server_adds_what_is_poured() -> None:
     handler = Downpour(share=0.5).handler(model)
     for worker, change in enumerate(([1.0, 2.0], [-3.0, 0.5], [4.0, 4.0])):
         message = message_of(np.array(change), 0)
-        message.say(wants_answer=worker != 1)
+        message.head["kind"] = NEWS if worker == 1 else QUESTION
         assert list(handler.accept(worker, message)) == ([] if worker == 1 else [worker])
     np.testing.assert_array_equal(model.params, [1.0, 3.25])
 
@@ -268,7 +268,7 @@ def test_the_lowest_score_among_as_many_messages_as_workers_leads() -> None:
     leaders = []
     for worker, score in enumerate([3.0, 5.0, 0.5, 0.7, np.nan, np.inf]):
         message = message_of(np.array([worker + 1.0]), 0)
-        message.score = score
+        message.head["score"] = score
         handler.accept(worker % 2, message)
         leaders.append((float(model.params[0]), model.version))
     assert leaders == [(0.0, 0), (1.0, 1), (1.0, 1), (3.0, 2), (3.0, 2), (3.0, 2)]

@@ -134,7 +134,7 @@ def serve_training(server: Server, job: TrainJob) -> None:
         model.idle = frozenset(np.flatnonzero(rows == 0).tolist())
     model.version, model.n_messages = version, epoch * rounds * len(model.working)
     mailbox.ledger.end_round()
-    serve(mailbox, strategy.handler(model), model)
+    serve(mailbox, strategy.handler(model))
 
 
 def _model(

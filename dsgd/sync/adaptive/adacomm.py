@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AdaComm"]
 
@@ -43,9 +43,8 @@ class AdaComm(AbstractRule):
     interval: float = 1.0
 
     def __post_init__(self) -> None:
-        if self.first is not None:
-            check_number("AdaComm(first=...)", self.first, low=1, integer=True)
-        check_number("AdaComm(interval=...)", self.interval, low=0.0, open_low=True)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
+        check_numbers(self, "interval", low=0.0, open_low=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return tau_l; at first tau_0."""

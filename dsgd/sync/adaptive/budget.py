@@ -29,10 +29,10 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import ClassVar, Final
+from typing import Final
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["BudgetedPeriod", "drift_bound"]
 
@@ -63,15 +63,13 @@ class BudgetedPeriod(AbstractRule):
     budget_s: float | None = None
     phi: float = 0.025
     first: int | None = None
-    asks_slopes: ClassVar[bool] = True
-    follows_clocks: ClassVar[bool] = True
+    asks_slopes = True
+    follows_clocks = True
 
     def __post_init__(self) -> None:
-        if self.budget_s is not None:
-            check_number("BudgetedPeriod(budget_s=...)", self.budget_s, low=0.0, open_low=True)
-        check_number("BudgetedPeriod(phi=...)", self.phi, low=0.0, open_low=True)
-        if self.first is not None:
-            check_number("BudgetedPeriod(first=...)", self.first, low=1, integer=True)
+        check_numbers(self, "budget_s", low=0.0, open_low=True, optional=True)
+        check_numbers(self, "phi", low=0.0, open_low=True)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the best of some periods between one row and ten times the last period."""

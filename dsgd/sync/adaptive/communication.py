@@ -28,10 +28,9 @@ close is Kamp et al. 2014; halving and doubling are ours.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["CommFloor"]
 
@@ -61,12 +60,11 @@ class CommFloor(AbstractRule):
 
     apart: float = 0.5
     first: int | None = None
-    follows_clocks: ClassVar[bool] = True
+    follows_clocks = True
 
     def __post_init__(self) -> None:
-        check_number("CommFloor(apart=...)", self.apart, low=0.0, open_low=True)
-        if self.first is not None:
-            check_number("CommFloor(first=...)", self.first, low=1, integer=True)
+        check_numbers(self, "apart", low=0.0, open_low=True)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return half the period, the floor, or the period or twice the floor while replicas are close."""

@@ -20,7 +20,7 @@ import math
 from dataclasses import dataclass
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["DynamicAveraging"]
 
@@ -48,9 +48,8 @@ class DynamicAveraging(AbstractRule):
     first: int | None = None
 
     def __post_init__(self) -> None:
-        check_number("DynamicAveraging(delta=...)", self.delta, low=0.0, open_low=True)
-        if self.first is not None:
-            check_number("DynamicAveraging(first=...)", self.first, low=1, integer=True)
+        check_numbers(self, "delta", low=0.0, open_low=True)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period in which models move by `delta`."""

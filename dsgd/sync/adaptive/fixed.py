@@ -12,10 +12,9 @@ frequency.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["FixedPeriod"]
 
@@ -36,10 +35,10 @@ class FixedPeriod(AbstractRule):
     """
 
     first: int = 1024
-    decides: ClassVar[bool] = False
+    decides = False
 
     def __post_init__(self) -> None:
-        check_number("FixedPeriod(first=...)", self.first, low=1, integer=True)
+        check_numbers(self, "first", low=1, integer=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return `first`."""

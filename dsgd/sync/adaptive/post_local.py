@@ -14,7 +14,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["PostLocal"]
 
@@ -40,8 +40,8 @@ class PostLocal(AbstractRule):
     drop: float = 0.5
 
     def __post_init__(self) -> None:
-        check_number("PostLocal(first=...)", self.first, low=1, integer=True)
-        check_number("PostLocal(drop=...)", self.drop, low=0.0, high=1.0)
+        check_numbers(self, "first", low=1, integer=True)
+        check_numbers(self, "drop", low=0.0, high=1.0)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return `first`, or the floor once the rate has dropped."""

@@ -17,7 +17,7 @@ import math
 from dataclasses import dataclass
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["QSR"]
 
@@ -43,10 +43,8 @@ class QSR(AbstractRule):
     a: float | None = None
 
     def __post_init__(self) -> None:
-        if self.first is not None:
-            check_number("QSR(first=...)", self.first, low=1, integer=True)
-        if self.a is not None:
-            check_number("QSR(a=...)", self.a, low=0.0, open_low=True)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
+        check_numbers(self, "a", low=0.0, open_low=True, optional=True)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period for the present rate."""

@@ -17,7 +17,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from dsgd.sync.adaptive.base import AbstractRule, Choice, Measured
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["VarianceBand"]
 
@@ -47,11 +47,10 @@ class VarianceBand(AbstractRule):
     high: float = 1.3
 
     def __post_init__(self) -> None:
-        if self.first is not None:
-            check_number("VarianceBand(first=...)", self.first, low=1, integer=True)
-        check_number("VarianceBand(step=...)", self.step, low=1, integer=True)
-        check_number("VarianceBand(low=...)", self.low, low=0.0)
-        check_number("VarianceBand(high=...)", self.high, low=self.low)
+        check_numbers(self, "first", low=1, integer=True, optional=True)
+        check_numbers(self, "step", low=1, integer=True)
+        check_numbers(self, "low", low=0.0)
+        check_numbers(self, "high", low=self.low)
 
     def next(self, now: Measured, start: Measured) -> Choice:
         """Return the period one step longer or shorter, or the same."""
