@@ -112,32 +112,6 @@ class RankLedger:
         The last synchronisations that were timed: seconds of compute, encode, wire and wait, and of the whole round.
     """
 
-    __slots__ = (
-        "_begin",
-        "_bytes",
-        "_keep_every",
-        "_last_seconds",
-        "_messages",
-        "_n_records",
-        "_n_timed",
-        "_next_timed",
-        "_op",
-        "_records",
-        "_round_number",
-        "_seconds",
-        "_shares",
-        "_stride",
-        "_timing_cost_s",
-        "_total_bytes",
-        "_total_messages",
-        "_total_seconds",
-        "clock",
-        "rank",
-        "recent",
-        "rounds",
-        "timing",
-    )
-
     def __init__(
         self, rank: int, clock: Callable[[], float] = time.perf_counter, timing_cost_s: float = _TIMING_COST_S
     ) -> None:

@@ -51,6 +51,7 @@ FAMILY: list[tuple[Compressor, int | None]] = [
     (DGC(0.01, nesterov=True, masking=False, clip=1.0, warm_up=(0.1,), warm_up_rounds=2), None),
     (GTopK(0.01), 64 + 10 * 32 + 64 + 64),
     (ErrorFeedback(TopK(0.01)), 64 + 10 * 32 + 64 + 64),
+    (ErrorFeedback(Sign()), 64 + 1024),
     (ErrorFeedback(OneBit(), decay=0.9), 4 * 32 + 1024),
     (Layerwise({"*": ErrorFeedback(TopK(0.01))}), 64 + 10 * 32 + 64 + 64),
     (Layerwise({"*": NonZero()}), None),

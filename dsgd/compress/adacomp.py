@@ -18,7 +18,7 @@ Source: Chen, Choi, Brand, Agrawal, Zhang and Gopalakrishnan 2018.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -28,7 +28,7 @@ from dsgd.handover import SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.quantize import select_adaptive
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["AdaComp", "ResidualMemory"]
 
@@ -62,12 +62,12 @@ class AdaComp(AbstractCompressor[ResidualMemory]):
     """
 
     bucket: int = 500
-    sparse: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    sparse = True
+    remembers = True
 
     def __post_init__(self) -> None:
         """Refuse empty bins."""
-        check_number("AdaComp(bucket=...)", self.bucket, low=1, integer=True)
+        check_numbers(self, "bucket", low=1, integer=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> ResidualMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""

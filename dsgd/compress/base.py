@@ -14,14 +14,24 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar, final
 
 import numpy as np
 
 from dsgd.errors import ProtocolError
 from dsgd.types import AnyArray, ByteVector, FloatVector, WordVector
 
-__all__ = ["WORD_BYTES", "AbstractCompressor", "AbstractMemory", "NoMemory", "Scratch", "as_words", "words_for"]
+__all__ = [
+    "WORD_BYTES",
+    "AbstractCompressor",
+    "AbstractMemory",
+    "AbstractMemoryless",
+    "MemoryT",
+    "NoMemory",
+    "Scratch",
+    "as_words",
+    "words_for",
+]
 
 #: Payloads are a multiple of so many bytes.
 WORD_BYTES = 8
@@ -153,6 +163,15 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
     @abstractmethod
     def payload_bytes(self, n: int, itemsize: int) -> int | None:
         """Return the bytes of a payload for n elements of `itemsize` bytes; None where they depend on the vector."""
+
+
+class AbstractMemoryless(AbstractCompressor[NoMemory]):
+    """Remembers nothing."""
+
+    @final
+    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
+        """Return an empty record; see `AbstractCompressor.init`."""
+        return NoMemory()
 
 
 def words_for(n_bits: int) -> int:

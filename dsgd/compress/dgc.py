@@ -21,16 +21,16 @@ here the k largest are found exactly.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from dsgd.compress.base import AbstractCompressor, AbstractMemory
-from dsgd.compress.sparse import check_density, decode_sparse, encode_sparse, largest, n_entries, sparse_bytes
+from dsgd.compress.base import AbstractMemory
+from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes
 from dsgd.handover import ALIKE, OWN, SUMMED
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector, IntVector
-from dsgd.validation import check_bool, check_number
+from dsgd.validation import check_bool, check_numbers
 
 __all__ = ["DGC", "DGCMemory"]
 
@@ -58,7 +58,7 @@ class DGCMemory(AbstractMemory):
 
 
 @dataclass(frozen=True)
-class DGC(AbstractCompressor[DGCMemory]):
+class DGC(AbstractSparse[DGCMemory]):
     """Accumulate vectors with momentum and send the largest entries of what has gathered.
 
     Parameters
@@ -91,19 +91,17 @@ class DGC(AbstractCompressor[DGCMemory]):
     clip: float | None = None
     warm_up: tuple[float, ...] = ()
     warm_up_rounds: int = 1000
-    sparse: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    remembers = True
 
     def __post_init__(self) -> None:
         """Refuse what is out of range."""
         for density in (self.density, *self.warm_up):
             check_density("DGC(density=...), DGC(warm_up=...)", density)
-        check_number("DGC(momentum=...)", self.momentum, low=0.0, high=1.0, open_high=True)
+        check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)
         check_bool("DGC(nesterov=...)", self.nesterov)
         check_bool("DGC(masking=...)", self.masking)
-        if self.clip is not None:
-            check_number("DGC(clip=...)", self.clip, low=0.0, open_low=True)
-        check_number("DGC(warm_up_rounds=...)", self.warm_up_rounds, low=1, integer=True)
+        check_numbers(self, "clip", low=0.0, open_low=True, optional=True)
+        check_numbers(self, "warm_up_rounds", low=1, integer=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> DGCMemory:
         """Return a velocity and a memory of zeros; see `AbstractCompressor.init`."""
@@ -137,17 +135,11 @@ class DGC(AbstractCompressor[DGCMemory]):
         k = n_entries(n, self.density_at(int(memory.n_seen[0])))
         memory.n_seen += 1
         places = largest(residual, k, k, 0, scratch)
-        values = scratch.take("values", k, vector.dtype)
-        kernels.take_at(residual, places, values)
+        payload = encode_at(residual, places, scratch)
         kernels.put_at(residual, places, 0.0)
         if self.masking:
             kernels.put_at(velocity, places, 0.0)
-        return encode_sparse(places, values, n, scratch)
-
-    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
-        """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
-        places, values = decode_sparse(payload, out.shape[0], out.dtype)
-        kernels.add_at(out, places, values, factor)
+        return payload
 
     def payload_bytes(self, n: int, itemsize: int) -> int | None:
         """Return the bytes of k entries, None with a warm-up; see `AbstractCompressor.payload_bytes`."""

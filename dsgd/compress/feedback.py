@@ -18,7 +18,7 @@ al. 2025 (SparseLoCo: a decay in the place of outer momentum).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -26,7 +26,7 @@ from dsgd.compress.base import AbstractCompressor, AbstractMemory
 from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.handover import SUMMED
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["ErrorFeedback", "FeedbackMemory"]
 
@@ -69,7 +69,7 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
 
     compressor: AbstractCompressor[Any]
     decay: float = 1.0
-    remembers: ClassVar[bool] = True
+    remembers = True
 
     def __post_init__(self) -> None:
         """Refuse what cannot be wrapped."""
@@ -81,7 +81,7 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
         ):
             if excluded:
                 raise IncompatiblePartsError(f"ErrorFeedback cannot wrap {self.compressor!r}: {why}. Use it as it is.")
-        check_number("ErrorFeedback(decay=...)", self.decay, low=0.0, high=1.0, open_low=True)
+        check_numbers(self, "decay", low=0.0, high=1.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> FeedbackMemory:
         """Return a memory of zeros; see `AbstractCompressor.init`."""

@@ -21,13 +21,12 @@ formula.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
 from dsgd.compress.adacomp import ResidualMemory
-from dsgd.compress.base import AbstractCompressor
-from dsgd.compress.sparse import check_density, decode_sparse, encode_sparse, largest, n_entries, sparse_bytes
+from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_choice
@@ -36,7 +35,7 @@ __all__ = ["GTopK"]
 
 
 @dataclass(frozen=True)
-class GTopK(AbstractCompressor[ResidualMemory]):
+class GTopK(AbstractSparse[ResidualMemory]):
     """Sum only the k entries that are largest over all ranks.
 
     Parameters
@@ -57,8 +56,7 @@ class GTopK(AbstractCompressor[ResidualMemory]):
     density: float = 0.001
     dropped: Literal["conserving", "put-back"] = "conserving"
     route: Literal["butterfly", "tree"] = "butterfly"
-    sparse: ClassVar[bool] = True
-    remembers: ClassVar[bool] = True
+    remembers = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""
@@ -72,19 +70,12 @@ class GTopK(AbstractCompressor[ResidualMemory]):
 
     def encode(self, vector: FloatVector, memory: ResidualMemory) -> ByteVector:
         """Return the payload of the largest entries, and keep the rest; see `AbstractCompressor.encode`."""
-        n = vector.shape[0]
         memory.residual += vector
-        k = n_entries(n, self.density)
+        k = n_entries(vector.shape[0], self.density)
         places = largest(memory.residual, k, k, 0, memory.scratch)
-        values = memory.scratch.take("values", k, vector.dtype)
-        kernels.take_at(memory.residual, places, values)
+        payload = encode_at(memory.residual, places, memory.scratch)
         kernels.put_at(memory.residual, places, 0.0)
-        return encode_sparse(places, values, n, memory.scratch)
-
-    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
-        """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
-        places, values = decode_sparse(payload, out.shape[0], out.dtype)
-        kernels.add_at(out, places, values, factor)
+        return payload
 
     def payload_bytes(self, n: int, itemsize: int) -> int:
         """Return the bytes of k entries; see `AbstractCompressor.payload_bytes`."""

@@ -17,11 +17,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cache
-from typing import Any, ClassVar, Literal
+from typing import Literal
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, AbstractCompressor, NoMemory, Scratch, as_words, words_for
+from dsgd.compress.base import WORD_BYTES, AbstractMemoryless, NoMemory, Scratch, as_words, words_for
 from dsgd.kernels import quantize as kernels
 from dsgd.types import AnyArray, ByteVector, FloatVector
 from dsgd.validation import check_choice
@@ -30,7 +30,7 @@ __all__ = ["Half"]
 
 
 @dataclass(frozen=True)
-class Half(AbstractCompressor[NoMemory]):
+class Half(AbstractMemoryless):
     """Round floats to 16 bits.
 
     Parameters
@@ -45,15 +45,11 @@ class Half(AbstractCompressor[NoMemory]):
     """
 
     format: Literal["float16", "bfloat16"] = "float16"
-    entrywise: ClassVar[bool] = True
+    entrywise = True
 
     def __post_init__(self) -> None:
         """Refuse other formats."""
         check_choice("Half(format=...)", self.format, ("float16", "bfloat16"))
-
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the halves; see `AbstractCompressor.encode`."""

@@ -8,28 +8,23 @@ Cost: n s bytes for n elements of s bytes.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, AbstractCompressor, NoMemory, as_words, words_for
+from dsgd.compress.base import WORD_BYTES, AbstractMemoryless, NoMemory, as_words, words_for
 from dsgd.types import ByteVector, FloatVector
 
 __all__ = ["Identity"]
 
 
 @dataclass(frozen=True)
-class Identity(AbstractCompressor[NoMemory]):
+class Identity(AbstractMemoryless):
     """Send vectors as they are."""
 
-    unbiased: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
-    entrywise: ClassVar[bool] = True
-    lossless: ClassVar[bool] = True
-
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
+    unbiased = True
+    linear = True
+    entrywise = True
+    lossless = True
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the bytes of a vector; see `AbstractCompressor.encode`."""

@@ -22,7 +22,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import Any, ClassVar, Self
+from typing import Any, Self
 
 import numpy as np
 
@@ -96,7 +96,7 @@ class Layerwise(AbstractCompressor[LayerwiseMemory]):
 
     rules: Any
     tensors: tuple[tuple[str, tuple[int, ...]], ...] = field(default=(), repr=False)
-    remembers: ClassVar[bool] = True
+    remembers = True
 
     def __post_init__(self) -> None:
         """Refuse rules that cannot be."""

@@ -15,12 +15,11 @@ smaller; the places here are coded.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.compress.base import AbstractCompressor, NoMemory
-from dsgd.compress.sparse import decode_sparse, encode_sparse
+from dsgd.compress.base import AbstractMemoryless, NoMemory
+from dsgd.compress.sparse import AbstractSparse, encode_sparse
 from dsgd.kernels import bits as kernels
 from dsgd.types import ByteVector, FloatVector
 
@@ -28,16 +27,11 @@ __all__ = ["NonZero"]
 
 
 @dataclass(frozen=True)
-class NonZero(AbstractCompressor[NoMemory]):
+class NonZero(AbstractSparse[NoMemory], AbstractMemoryless):
     """Send the entries that are not zero; nothing is lost."""
 
-    sparse: ClassVar[bool] = True
-    unbiased: ClassVar[bool] = True
-    lossless: ClassVar[bool] = True
-
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
+    unbiased = True
+    lossless = True
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the payload of all entries that are not zero; see `AbstractCompressor.encode`."""
@@ -45,11 +39,6 @@ class NonZero(AbstractCompressor[NoMemory]):
         values = memory.scratch.take("values", vector.shape[0], vector.dtype)
         k = kernels.take_nonzero(vector, places, values)
         return encode_sparse(places[:k], values[:k], vector.shape[0], memory.scratch)
-
-    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
-        """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
-        places, values = decode_sparse(payload, out.shape[0], out.dtype)
-        kernels.add_at(out, places, values, factor)
 
     def payload_bytes(self, n: int, itemsize: int) -> None:
         """Return None: it depends on the vector."""

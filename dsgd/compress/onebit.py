@@ -13,22 +13,21 @@ Source: Seide, Fu, Droppo, Li and Yu 2014; a bucket is their column of a matrix.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, AbstractCompressor, NoMemory, as_words, words_for
+from dsgd.compress.base import WORD_BYTES, AbstractMemoryless, NoMemory, as_words, words_for
 from dsgd.compress.sparse import as_bits
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels.bits import pack_signs
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["OneBit"]
 
 
 @dataclass(frozen=True)
-class OneBit(AbstractCompressor[NoMemory]):
+class OneBit(AbstractMemoryless):
     """Replace entries by one of two means of their bucket.
 
     Parameters
@@ -43,15 +42,11 @@ class OneBit(AbstractCompressor[NoMemory]):
     """
 
     bucket: int = 512
-    needs_feedback: ClassVar[bool] = True
+    needs_feedback = True
 
     def __post_init__(self) -> None:
         """Refuse empty buckets."""
-        check_number("OneBit(bucket=...)", self.bucket, low=1, integer=True)
-
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
+        check_numbers(self, "bucket", low=1, integer=True)
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return means and bits; see `AbstractCompressor.encode`."""

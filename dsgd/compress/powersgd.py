@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,7 @@ from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, a
 from dsgd.handover import ALIKE
 from dsgd.kernels import quantize as kernels
 from dsgd.types import ByteVector, FloatMatrix, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["PowerMemory", "PowerSGD", "times_rows"]
 
@@ -64,13 +64,12 @@ class PowerSGD(AbstractCompressor[PowerMemory]):
 
     rank: int = 2
     n_rows: int | None = None
-    needs_feedback: ClassVar[bool] = True
+    needs_feedback = True
 
     def __post_init__(self) -> None:
         """Refuse what is no matrix."""
-        check_number("PowerSGD(rank=...)", self.rank, low=1, integer=True)
-        if self.n_rows is not None:
-            check_number("PowerSGD(n_rows=...)", self.n_rows, low=1, integer=True)
+        check_numbers(self, "rank", low=1, integer=True)
+        check_numbers(self, "n_rows", low=1, integer=True, optional=True)
 
     def shape(self, n: int) -> tuple[int, int]:
         """Return rows and columns of the matrix for a vector of length n; what it lacks is zeros."""

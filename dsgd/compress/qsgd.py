@@ -14,7 +14,7 @@ at one level only.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -23,7 +23,7 @@ from dsgd.compress.randomk import StreamMemory, stream_of
 from dsgd.kernels import quantize as kernels
 from dsgd.kernels.bits import pack_codes, unpack_codes
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["QSGD"]
 
@@ -47,12 +47,12 @@ class QSGD(AbstractCompressor[StreamMemory]):
 
     levels: int = 7
     bucket: int = 512
-    unbiased: ClassVar[bool] = True
+    unbiased = True
 
     def __post_init__(self) -> None:
         """Refuse levels that do not fit a byte, and empty buckets."""
-        check_number("QSGD(levels=...)", self.levels, low=1, high=127, integer=True)
-        check_number("QSGD(bucket=...)", self.bucket, low=1, integer=True)
+        check_numbers(self, "levels", low=1, high=127, integer=True)
+        check_numbers(self, "bucket", low=1, integer=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""

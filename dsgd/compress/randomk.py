@@ -15,7 +15,7 @@ place is as likely to be drawn, up to rounding of n / k.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -76,9 +76,9 @@ class RandomK(AbstractCompressor[StreamMemory]):
     """
 
     density: float = 0.01
-    sparse: ClassVar[bool] = True
-    linear: ClassVar[bool] = True
-    needs_feedback: ClassVar[bool] = True
+    sparse = True
+    linear = True
+    needs_feedback = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""

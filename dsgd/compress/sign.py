@@ -17,29 +17,33 @@ Stich and Jaggi 2019 (EF-SGD and the counterexamples).
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, AbstractCompressor, AbstractMemory, NoMemory, as_words, words_for
+from dsgd.compress.base import (
+    WORD_BYTES,
+    AbstractCompressor,
+    AbstractMemory,
+    AbstractMemoryless,
+    NoMemory,
+    as_words,
+    words_for,
+)
 from dsgd.compress.sparse import as_bits
 from dsgd.handover import SUMMED
 from dsgd.kernels.bits import add_signs, pack_signs
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["MajorityVote", "Sign", "VoteMemory"]
 
 
 @dataclass(frozen=True)
-class Sign(AbstractCompressor[NoMemory]):
+class Sign(AbstractMemoryless):
     """Replace entries by their mean magnitude with their sign."""
 
-    needs_feedback: ClassVar[bool] = True
-
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
+    needs_feedback = True
 
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the mean magnitude and the signs; see `AbstractCompressor.encode`."""
@@ -97,8 +101,8 @@ class MajorityVote(AbstractCompressor[VoteMemory]):
 
     def __post_init__(self) -> None:
         """Refuse what is no share and no magnitude."""
-        check_number("MajorityVote(momentum=...)", self.momentum, low=0.0, high=1.0, open_high=True)
-        check_number("MajorityVote(magnitude=...)", self.magnitude, low=0.0, open_low=True)
+        check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)
+        check_numbers(self, "magnitude", low=0.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> VoteMemory:
         """Return a momentum of zeros; see `AbstractCompressor.init`."""

@@ -8,11 +8,11 @@ numbers below n, of which each keeps ``l = floor(log2(n / k))`` low bits and the
 
 from __future__ import annotations
 
-from typing import Any, Final
+from typing import Any, Final, final
 
 import numpy as np
 
-from dsgd.compress.base import WORD_BYTES, Scratch, as_words, words_for
+from dsgd.compress.base import WORD_BYTES, AbstractCompressor, MemoryT, Scratch, as_words, words_for
 from dsgd.errors import InvalidParameterError, ProtocolError
 from dsgd.kernels import bits as kernels
 from dsgd.kernels.select import DIGIT_BITS, MAX_SAMPLE, largest_magnitudes, places_length
@@ -20,10 +20,12 @@ from dsgd.types import AnyArray, ByteVector, FloatVector, IndexVector, WordVecto
 from dsgd.validation import check_number
 
 __all__ = [
+    "AbstractSparse",
     "as_bits",
     "check_density",
     "check_places",
     "decode_sparse",
+    "encode_at",
     "encode_sparse",
     "largest",
     "n_entries",
@@ -112,6 +114,13 @@ def encode_sparse(places: IndexVector, values: FloatVector, n: int, scratch: Scr
     return words.view(np.uint8)
 
 
+def encode_at(vector: FloatVector, places: IndexVector, scratch: Scratch) -> ByteVector:
+    """Return the payload of the entries of a vector at ascending `places`."""
+    values = scratch.take("values", places.shape[0], vector.dtype)
+    kernels.take_at(vector, places, values)
+    return encode_sparse(places, values, vector.shape[0], scratch)
+
+
 def decode_sparse(payload: ByteVector, n: int, dtype: Any) -> tuple[IndexVector, FloatVector]:
     """Return the places and values of a payload, shapes (k,).
 
@@ -126,6 +135,18 @@ def decode_sparse(payload: ByteVector, n: int, dtype: Any) -> tuple[IndexVector,
     n_values = words_for(8 * k * itemsize)
     values: FloatVector = words[1 : 1 + n_values].view(dtype)[:k]
     return unpack_places(words[1 + n_values :], k, n), values
+
+
+class AbstractSparse(AbstractCompressor[MemoryT]):
+    """Sends some entries and their places."""
+
+    sparse = True
+
+    @final
+    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
+        """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
+        places, values = decode_sparse(payload, out.shape[0], out.dtype)
+        kernels.add_at(out, places, values, factor)
 
 
 def check_places(words: WordVector, n: int, n_others: int) -> int:

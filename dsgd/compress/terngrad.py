@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +25,7 @@ from dsgd.compress.base import WORD_BYTES, AbstractCompressor, as_words
 from dsgd.compress.randomk import StreamMemory, stream_of
 from dsgd.kernels import quantize as kernels
 from dsgd.types import ByteVector, FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["TERNARY_PER_WORD", "TernGrad"]
 
@@ -50,12 +50,11 @@ class TernGrad(AbstractCompressor[StreamMemory]):
     """
 
     clip: float | None = None
-    unbiased: ClassVar[bool] = True
+    unbiased = True
 
     def __post_init__(self) -> None:
         """Refuse to clip everything."""
-        if self.clip is not None:
-            check_number("TernGrad(clip=...)", self.clip, low=0.0, open_low=True)
+        check_numbers(self, "clip", low=0.0, open_low=True, optional=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> StreamMemory:
         """Return the start of this rank's random numbers; see `AbstractCompressor.init`."""

@@ -15,11 +15,9 @@ Source: Aji and Heafield 2017; Stich, Cordonnier and Jaggi 2018 (with memory); t
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar
 
-from dsgd.compress.base import AbstractCompressor, NoMemory
-from dsgd.compress.sparse import check_density, decode_sparse, encode_sparse, largest, n_entries, sparse_bytes
-from dsgd.kernels import bits as kernels
+from dsgd.compress.base import AbstractMemoryless, NoMemory
+from dsgd.compress.sparse import AbstractSparse, check_density, encode_at, largest, n_entries, sparse_bytes
 from dsgd.types import ByteVector, FloatVector
 from dsgd.validation import check_bool
 
@@ -30,7 +28,7 @@ _SLACK = 1.3
 
 
 @dataclass(frozen=True)
-class TopK(AbstractCompressor[NoMemory]):
+class TopK(AbstractSparse[NoMemory], AbstractMemoryless):
     """Send the entries of largest magnitude.
 
     Parameters
@@ -49,30 +47,18 @@ class TopK(AbstractCompressor[NoMemory]):
 
     density: float = 0.01
     exact: bool = True
-    sparse: ClassVar[bool] = True
-    needs_feedback: ClassVar[bool] = True
+    needs_feedback = True
 
     def __post_init__(self) -> None:
         """Refuse a density that is no share."""
         check_density("TopK(density=...)", self.density)
         check_bool("TopK(exact=...)", self.exact)
 
-    def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> NoMemory:
-        """Return an empty record; see `AbstractCompressor.init`."""
-        return NoMemory()
-
     def encode(self, vector: FloatVector, memory: NoMemory) -> ByteVector:
         """Return the payload of the largest entries; see `AbstractCompressor.encode`."""
         k = n_entries(vector.shape[0], self.density)
         places = largest(vector, k, k if self.exact else int(_SLACK * k), 0, memory.scratch)
-        values = memory.scratch.take("values", places.shape[0], vector.dtype)
-        kernels.take_at(vector, places, values)
-        return encode_sparse(places, values, vector.shape[0], memory.scratch)
-
-    def decode(self, payload: ByteVector, out: FloatVector, factor: float) -> None:
-        """Add `factor` times the entries of a payload to `out`; see `AbstractCompressor.decode`."""
-        places, values = decode_sparse(payload, out.shape[0], out.dtype)
-        kernels.add_at(out, places, values, factor)
+        return encode_at(vector, places, memory.scratch)
 
     def payload_bytes(self, n: int, itemsize: int) -> int | None:
         """Return the bytes of k entries; see `AbstractCompressor.payload_bytes`."""

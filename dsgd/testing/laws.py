@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pickle
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Iterator
+from dataclasses import fields, is_dataclass
 from typing import Any
 
-__all__ = ["Check", "check_is_value", "require", "run_checks"]
+__all__ = ["Check", "check_is_value", "fields_of", "require", "run_checks"]
 
 #: A law: takes the part, raises `AssertionError`.
 Check = Callable[[Any], None]
@@ -38,3 +38,14 @@ def run_checks(part: Any, kind: type, checks_of: Callable[[Any], list[Check]]) -
             check(part)
         except AssertionError as error:
             raise AssertionError(f"{check.__name__}: {part!r}: {error}") from error
+
+
+def fields_of(record: Any) -> Iterator[tuple[str, Any]]:
+    """Yield what a record holds, and the records within it, by name."""
+    for field in fields(record):
+        value = getattr(record, field.name)
+        for part in value if isinstance(value, tuple) else (value,):
+            if is_dataclass(part):
+                yield from ((f"{field.name}.{name}", inner) for name, inner in fields_of(part))
+            else:
+                yield field.name, part

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import fields, is_dataclass
+from collections.abc import Sequence
+from dataclasses import is_dataclass
 from itertools import pairwise
 from typing import Any, Final, get_args
 
@@ -21,7 +21,7 @@ from dsgd.sync import AbstractAdaptation, AbstractStrategy, AnytimeSGD, Hogwild
 from dsgd.sync.base import Exchange, Talk
 from dsgd.sync.period import Once
 from dsgd.sync.weighing import Weighing
-from dsgd.testing.laws import Check, check_is_value, require, run_checks
+from dsgd.testing.laws import Check, check_is_value, fields_of, require, run_checks
 from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["check_strategy", "strategy_checks"]
@@ -86,7 +86,7 @@ def check_state_is_arrays(strategy: AbstractStrategy[Any]) -> None:
     job = _job(strategy, 1)
     record = run_on_threads(program, [None, None], (job,), mail=mail_for(job)).value
     require(is_dataclass(record), f"`init` must return a dataclass, got a {type(record).__name__}")
-    for name, value in _fields(record):
+    for name, value in fields_of(record):
         is_kept = isinstance(value, np.ndarray) and value.ndim >= 1 and value.dtype != object
         require(is_kept, f"{name} must be an array of numbers with at least one dimension: it goes into checkpoints")
 
@@ -157,17 +157,6 @@ def check_partial_fit_goes_on(strategy: AbstractStrategy[Any]) -> None:
     for _ in range(3):
         calls.partial_fit(X, y, classes=[0, 1])
     require(_model(calls) == _model(whole), "calls of partial_fit end in another model than one fit of as many epochs")
-
-
-def _fields(record: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a record holds, and the records within it, by name."""
-    for field in fields(record):
-        value = getattr(record, field.name)
-        for part in value if isinstance(value, tuple) else (value,):
-            if is_dataclass(part):
-                yield from ((f"{field.name}.{name}", inner) for name, inner in _fields(part))
-            else:
-                yield field.name, part
 
 
 def _is_by_clock(strategy: AbstractStrategy[Any]) -> bool:
