@@ -278,6 +278,17 @@ def run_training(group: Group, abort: AbortFlag, every: int, n_epochs: int) -> A
     return train(Rank(group, abort), TrainData(shard), job)
 
 
+def run_job(transports: Sequence[Any], rows: Sequence[Any], job: Any, aborts: Sequence[AbortFlag] = ()) -> list[Any]:
+    """Run a job on ranks over these transports, each on rows of its own; return what each returned or raised."""
+    from dsgd.runtime.rank import Rank
+    from dsgd.runtime.train import TrainData, train
+
+    flags = aborts or [AbortFlag() for _ in transports]
+    ranks = [Rank(Group(transport), flag) for transport, flag in zip(transports, flags, strict=True)]
+    pairs = zip(ranks, map(TrainData, rows), strict=True)
+    return run_ranks([lambda rank=rank, data=data: train(rank, data, job) for rank, data in pairs])
+
+
 @contextlib.contextmanager
 def process_gang(
     size: int, what: str, timeout_s: float = 20.0, kind: str = "tcp"

@@ -31,7 +31,7 @@ from dsgd.kernels.atomics import barrier, copy_bytes, load, pointer_like, ring_i
 from dsgd.kernels.dual import to_dual, to_primal
 from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.sgd import run_rows
-from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
+from dsgd.types import FloatMatrix, FloatVector, IntVector
 
 __all__ = [
     "ABORTED",
@@ -82,6 +82,8 @@ STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
+# Places in what `run_rows` takes.
+_TARGETS, _PARAMS, _RECEIVED, _COUNTERS = 3, 6, 8, 10
 _POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
 
@@ -205,20 +207,7 @@ def _add_up(boxes_in: IntVector, number: int, params: FloatVector, parts: FloatM
 
 @kernel
 def run_rounds(
-    values: FloatVector,
-    indices: IndexVector | None,
-    indptr: PointerVector | None,
-    targets: FloatVector,
-    row_weights: FloatVector,
-    class_weights: FloatMatrix,
-    params: FloatVector,
-    auxiliary: FloatVector,
-    received: FloatVector,
-    factors: FloatVector,
-    counters: FloatVector,
-    constants: FloatVector,
-    codes: IntVector,
-    order: IntMatrix,
+    steps: tuple[Any, ...],
     vector: FloatVector,
     n_rounds: int,
     weight: float,
@@ -235,9 +224,8 @@ def run_rounds(
 
     Parameters
     ----------
-    values, indices, indptr, targets, row_weights, class_weights, params, auxiliary, received, factors, counters, \
-constants, codes, order
-        As in `dsgd.kernels.sgd.run_rows`.
+    steps : tuple
+        What `dsgd.kernels.sgd.run_rows` takes before the rows.
     vector : array, shape (n_params,) or (n_params + 1,)
         What is averaged: the model itself; or, with an L1 penalty, the memory of the model and one entry more, where
         its dual is made (`dsgd.kernels.dual`).
@@ -269,6 +257,7 @@ constants, codes, order
         `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`, `FULL`,
         `ABORTED`, `BROKEN`.
     """
+    targets, params, received, counters = steps[_TARGETS], steps[_PARAMS], steps[_RECEIVED], steps[_COUNTERS]
     begin = places[BEGIN]
     n_rows = targets.shape[0] - begin
     has_dual = vector.shape[0] > params.shape[0]
@@ -287,24 +276,7 @@ constants, codes, order
                 if load(abort.ctypes.data) != 0:
                     return ABORTED
                 first, row = row, min(stop, row + places[STRETCH])
-                run_rows(
-                    values,
-                    indices,
-                    indptr,
-                    targets,
-                    row_weights,
-                    class_weights,
-                    params,
-                    auxiliary,
-                    received,
-                    factors,
-                    counters,
-                    constants,
-                    codes,
-                    order,
-                    first,
-                    row,
-                )
+                run_rows(*steps, first, row)
             if timed:
                 stamps[1] = _now(stamps)
             if has_dual:

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
+import gangs
 from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.comm.wires import inproc, inproc_mailbox
 from dsgd.local import SGD, AbstractRows, AbstractRule, Objective, Shard, make_shard, n_params
-from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import AbstractLocalTerm, AbstractStrategy, LocalSteps
 from dsgd.sync.base import AbstractUnderWay
 from gangs import connect_shm, connect_tcp, raise_first, run_ranks
@@ -129,8 +129,6 @@ def run_job(kind: str, rows: Sequence[AbstractRows], job: TrainJob) -> list[Trai
         "shm": lambda: raise_first(connect_shm(n)),
     }[kind]()
     try:
-        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, rows, strict=True)
-        return raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
+        return raise_first(gangs.run_job(transports, rows, job))
     finally:
         close(transports)

@@ -15,11 +15,10 @@ from dsgd.collectives import Group
 from dsgd.comm import AbortFlag
 from dsgd.errors import AbortedError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard
-from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, train
+from dsgd.runtime.train import TrainJob, TrainResult
 from dsgd.sync import LocalSGD
 from dsgd.sync.delayed import DelayedMean
-from gangs import TRANSPORTS, gang, raise_first, run_gang, run_ranks
+from gangs import TRANSPORTS, gang, raise_first, run_gang, run_job
 from reference.sgd import delayed_local_sgd, rate, slope
 
 N_FEATURES = 5
@@ -43,10 +42,9 @@ def train_ranks(kind: str, rows: Sequence[tuple[np.ndarray, np.ndarray]], strate
         max_iter=2, tol=None, n_iter_no_change=5,
     )  # fmt: skip
     with gang(kind, len(rows), **options) as transports:
-        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, [make_shard(X, y, shuffle=False) for X, y in rows], strict=True)
-        calls = [lambda rank=rank, shard=shard: train(rank, TrainData(shard), job) for rank, shard in pairs]
-        results: list[TrainResult] = raise_first(run_ranks(calls))
+        results: list[TrainResult] = raise_first(
+            run_job(transports, [make_shard(X, y, shuffle=False) for X, y in rows], job)
+        )
         return results, [transport.ledger.records().totals for transport in transports]
 
 
@@ -119,11 +117,9 @@ def test_a_failed_exchange_ends_training_and_its_thread() -> None:
     )  # fmt: skip
     aborts = [AbortFlag(), AbortFlag()]
     with gang("tcp", 2, aborts=aborts) as transports:
-        ranks = [Rank(Group(transport), abort) for transport, abort in zip(transports, aborts, strict=True)]
-        pairs = zip(ranks, [make_shard(X, y) for X, y in rows], strict=True)
         timer = threading.Timer(0.2, aborts[1].set, ("enough",))
         timer.start()
-        results = run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs])
+        results = run_job(transports, [make_shard(X, y) for X, y in rows], job, aborts)
         timer.join()
     assert all(isinstance(result, AbortedError) for result in results)
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dsgd-mean")]

@@ -25,11 +25,11 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainData, TrainJob, TrainResult, fused, rounds, train, walk
+from dsgd.runtime.train import TrainJob, TrainResult, fused, rounds, walk
 from dsgd.runtime.train.fused import FusedRounds
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
-from gangs import SHARED, connect_shm, connect_tcp, process_gang, raise_first, run_ranks, run_training
+from gangs import SHARED, connect_shm, connect_tcp, process_gang, raise_first, run_job, run_ranks, run_training
 
 N_FEATURES = 7
 
@@ -72,10 +72,7 @@ def train_on(
     initial = np.linspace(-1.0, 1.0, n_params(N_FEATURES, outputs))
     job = TrainJob(SGD(objective, average=average), strategy, initial, max_iter=3, tol=None, n_iter_no_change=5)
     with gang(kind, len(shards)) as transports:
-        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, shards, strict=True)
-        calls = [lambda rank=rank, shard=shard: train(rank, TrainData(shard), job) for rank, shard in pairs]
-        results = raise_first(run_ranks(calls))
+        results = raise_first(run_job(transports, shards, job))
         totals = [transport.ledger.records().totals for transport in transports]
     return results, [{name: t[name] for name in ("bytes_sent", "messages", "rounds")} for t in totals]
 
@@ -179,9 +176,7 @@ def test_a_model_beyond_a_slot_is_not_fused(calls: dict[int, list[int]]) -> None
     shards = [make_shard(np.ones((4, n - 1)), np.array([1.0, -1.0, 1.0, -1.0])) for _ in range(2)]
     job = TrainJob(SGD(Objective("hinge")), LocalSGD(every=1), np.zeros(n), max_iter=1, tol=None, n_iter_no_change=5)
     with gang("threads", 2) as transports:
-        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, shards, strict=True)
-        raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
+        raise_first(run_job(transports, shards, job))
     assert not calls
 
 
@@ -343,9 +338,7 @@ def test_a_round_allocates_nothing_of_the_size_of_the_model(
     shard = make_shard(X, np.resize([1.0, -1.0], 2 * n_rows))
     job = TrainJob(SGD(Objective("hinge")), strategy, np.zeros(n + 1), max_iter=2, tol=None, n_iter_no_change=5)
     with gang(kind, 2) as transports, watched_peaks(monkeypatch) as peaks:
-        ranks = [Rank(Group(transport), AbortFlag()) for transport in transports]
-        pairs = zip(ranks, [shard.rows(0, n_rows), shard.rows(n_rows, 2 * n_rows)], strict=True)
-        raise_first(run_ranks([lambda r=r, s=s: train(r, TrainData(s), job) for r, s in pairs]))
+        raise_first(run_job(transports, [shard.rows(0, n_rows), shard.rows(n_rows, 2 * n_rows)], job))
     assert len(peaks) > n_rows
     assert max(peaks) < 0.01 * 8 * n
 

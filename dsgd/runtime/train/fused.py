@@ -92,7 +92,7 @@ class FusedRounds:
         self._places[kernels.STRETCH] = rows_per_call
         self._samples = np.zeros((_N_SAMPLES, 4))
         core = 1 << (rank.size.bit_length() - 1)
-        self._steps = (*optimizer.arguments(params, shard, state), vector)
+        self._steps = optimizer.arguments(params, shard, state), vector
         self._sums = (
             window.outgoing,
             window.incoming,
