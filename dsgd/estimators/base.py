@@ -12,7 +12,7 @@ import time
 import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar, Final
 
 import numpy as np
@@ -27,12 +27,12 @@ from dsgd.estimators.parameters import check_any_weight, check_parameters, check
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
-from dsgd.inputs.blocks import check_summaries, nbytes_of, summarise
+from dsgd.inputs.blocks import Block, check_summaries, nbytes_of, summarise
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.partition import pack_for_threads, read_rows
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, describe
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
@@ -57,8 +57,13 @@ _BESIDE: Final = ("_standard_coef", "_standard_intercept", "_average_coef", "_av
 
 @dataclass(frozen=True)
 class _Start:
-    """Where training begins: a model, and what earlier calls of ``partial_fit`` have left."""
+    """Where training begins: a model, and what earlier calls of ``partial_fit`` have left.
 
+    `is_first` says whether there is no earlier call, `is_part` whether this is one: then there is one epoch.
+    """
+
+    is_first: bool = True
+    is_part: bool = False
     coef: AnyArray | None = None
     intercept: AnyArray | None = None
     t: float = 1.0
@@ -67,6 +72,7 @@ class _Start:
     left: SavedState | None = None
 
 
+@dataclass(eq=False, repr=False)
 class AbstractSGD(AbstractLinearEstimator):
     """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use.
 
@@ -164,35 +170,37 @@ class AbstractSGD(AbstractLinearEstimator):
         Of the class: the row of each loss, and the default of its threshold if it has one.
     """
 
-    # Set by the final classes' __init__; declared here so that the shared code type-checks.
+    # The parameters, which `__init__` only stores; where there is no default, the final classes say it.
     loss: str
-    penalty: str | None
-    alpha: float
-    l1_ratio: float
-    fit_intercept: bool
-    max_iter: int
-    tol: float | None
-    shuffle: bool
-    verbose: int
-    epsilon: float
-    n_jobs: int | None
-    random_state: Any
+    _: KW_ONLY
+    penalty: str | None = "l2"
+    alpha: float = 0.0001
+    l1_ratio: float = 0.15
+    fit_intercept: bool = True
+    max_iter: int = 1000
+    tol: float | None = 1e-3
+    shuffle: bool = True
+    verbose: int = 0
+    epsilon: float = 0.1
+    n_jobs: int | None = None
+    random_state: Any = None
     learning_rate: str
-    eta0: float
+    eta0: float = 0.01
     power_t: float
-    early_stopping: bool
-    validation_fraction: float
-    n_iter_no_change: int
-    warm_start: bool
-    average: bool | int
-    sync: Any
-    optimizer: AbstractRule | None
-    transport: TransportName
-    on_failure: FailurePolicy
-    checkpoint: Checkpoint | str | os.PathLike[str] | None
-    resume_from: str | os.PathLike[str] | None
-    elastic: bool
-    out_of_core: bool
+    early_stopping: bool = False
+    validation_fraction: float = 0.1
+    n_iter_no_change: int = 5
+    warm_start: bool = False
+    average: bool | int = False
+    sync: Any = None
+    optimizer: AbstractRule | None = None
+    client: Any = None
+    transport: TransportName = "auto"
+    on_failure: FailurePolicy = "raise"
+    checkpoint: Checkpoint | str | os.PathLike[str] | None = None
+    resume_from: str | os.PathLike[str] | None = None
+    elastic: bool = False
+    out_of_core: bool = False
 
     #: The losses there are, by name.
     loss_functions: ClassVar[Mapping[str, tuple[Any, ...]]]
@@ -214,54 +222,40 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return the classes, sorted; None for regression."""
 
     @abstractmethod
-    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Take in the targets that the blocks hold; on a later ``partial_fit`` only check them."""
 
     # -- training ------------------------------------------------------------------------------------------------
 
-    def _train(
-        self,
-        X: Any,
-        y: Any,
-        sample_weight: Any,
-        *,
-        start: _Start,
-        first: bool = True,
-        max_iter: int | None = None,
-    ) -> None:
+    def _train(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> None:
         """Train on whatever X is, and set the fitted attributes."""
         check_parameters(self)
         begin = time.perf_counter()
-        if self._uses_cluster(X):
-            trained = self._train_on_cluster(X, y, sample_weight, start, first=first, max_iter=max_iter)
-        else:
-            trained = self._train_in_process(X, y, sample_weight, start, first=first, max_iter=max_iter)
-        gang, sparse = trained
+        train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
+        gang, sparse = train_there(X, y, sample_weight, start)
         self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
-    def _train_in_process(
-        self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
-    ) -> tuple[GangResult, bool]:
+    def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
         # The pass that hashes rows shows whether they are finite; those of tables have columns to be named.
         is_read = self.shuffle and not self.out_of_core and (isinstance(X, np.ndarray) or issparse(X))
         with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, first=first, finite=not is_read)
+            block = self._check_rows(X, y, sample_weight, start, finite=not is_read)
             it.nbytes = 0 if is_read else nbytes_of(block[0])
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # Who says how ranks are to talk gets them all.
         least_rows = _LEAST_ROWS if self.sync is None else 1
-        n_ranks = count_threads(self.n_jobs, None if max_iter else block[0].shape[0], least_rows)
+        n_ranks = count_threads(self.n_jobs, None if start.is_part else block[0].shape[0], least_rows)
         known = read_rows(block[0], n_ranks) if is_read else None
         if is_read and (known is None or not known.are_finite):
             assert_all_finite(block[0], estimator_name=type(self).__name__, input_name="X")
         held_out = None
-        if self.early_stopping and not max_iter and n_ranks == 1:
+        if self.early_stopping and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
         with stage("encode", nbytes_of(block[1])):
             check_any_weight(block[2])
             summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
         seed = self._draw_seed()
-        packer, job = self._plan(summaries, start, seed, first=first, max_iter=max_iter)
+        packer, job = self._plan(summaries, start, seed)
         packer = replace(packer, held_out=held_out)
         shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None, known=known)
         gang = run_on_threads(
@@ -269,15 +263,13 @@ class AbstractSGD(AbstractLinearEstimator):
         )
         return gang, packer.sparse
 
-    def _train_on_cluster(
-        self, X: Any, y: Any, sample_weight: Any, start: _Start, *, first: bool, max_iter: int | None
-    ) -> tuple[GangResult, bool]:
+    def _train_on_cluster(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
         seed = self._draw_seed()
         with self._open_blocks(
             X,
             y,
             sample_weight,
-            check=lambda: self._check_all(X, y, sample_weight, first=first),
+            check=lambda: self._check_all(X, y, sample_weight, start),
             expected=Expected(self._is_classification),
             spread=Spread(
                 n_ranks=ranks_asked(self.n_jobs),
@@ -285,9 +277,9 @@ class AbstractSGD(AbstractLinearEstimator):
                 on_disk=self.out_of_core,
                 seed=seed if self.shuffle else None,
             ),
-            first=first,
+            first=start.is_first,
         ) as blocks:
-            packer, job = self._plan(blocks.summaries, start, seed, first=first, max_iter=max_iter)
+            packer, job = self._plan(blocks.summaries, start, seed)
             work = Work(
                 train,
                 packer,
@@ -304,17 +296,15 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return the seed of this training."""
         return int(check_random_state(self.random_state).randint(np.iinfo(np.int32).max))
 
-    def _plan(
-        self, summaries: Sequence[BlockSummary], start: _Start, seed: int, *, first: bool, max_iter: int | None
-    ) -> tuple[Packer, TrainJob]:
+    def _plan(self, summaries: Sequence[BlockSummary], start: _Start, seed: int) -> tuple[Packer, TrainJob]:
         """Return what packs the rows and what trains on them."""
         check_summaries(summaries)
         with stage("encode"):
-            self._learn_targets(summaries, first=first)
+            self._learn_targets(summaries)
         objective = self._objective(summaries)
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)
         dtype = "float32" if all(s.dtype == "float32" for s in summaries if s.rows) else "float64"
-        early = self.early_stopping and max_iter is None
+        early = self.early_stopping and not start.is_part
         packer = Packer(
             classes=self._classes(),
             n_features=d,
@@ -344,8 +334,8 @@ class AbstractSGD(AbstractLinearEstimator):
             optimizer=optimizer,
             strategy=resolve(self.sync),
             initial=flat(coef, intercept),
-            max_iter=max_iter or self.max_iter,
-            tol=None if max_iter else self.tol,
+            max_iter=1 if start.is_part else self.max_iter,
+            tol=None if start.is_part else self.tol,
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=early,
             scoring="accuracy" if self._is_classification else "r2",
@@ -355,19 +345,13 @@ class AbstractSGD(AbstractLinearEstimator):
             seed=seed,
             source={"rows": packer},
         )
-        if max_iter is None:
-            return packer, replace(job, checkpoint=self._checkpoint(), resume_from=self._resume_path())
+        if not start.is_part:
+            resume_from = None if self.resume_from is None else os.fspath(self.resume_from)
+            return packer, replace(job, checkpoint=as_checkpoint(self.checkpoint), resume_from=resume_from)
         # Under other ones what is remembered would mean something else.
         configuration = describe({"sync": job.strategy, "optimizer": self.optimizer, "sparse": sparse})
         epochs_before = start.left.position[0] if start.left and goes_on(start.left, configuration) else 0
         return packer, replace(job, leaves=configuration, epochs_before=epochs_before)
-
-    def _checkpoint(self) -> Checkpoint | None:
-        given = self.checkpoint
-        return Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given
-
-    def _resume_path(self) -> str | None:
-        return None if self.resume_from is None else os.fspath(self.resume_from)
 
     def _take_in(self, gang: GangResult, *, sparse: bool, elapsed_s: float) -> None:
         """Set the fitted attributes from what the gang brought home."""
@@ -419,6 +403,8 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return where a later ``partial_fit`` goes on."""
         n_averaged = getattr(self, "_n_averaged", 0)
         return _Start(
+            is_first=not hasattr(self, "coef_"),
+            is_part=True,
             # Where steps are averaged, coef_ is the mean, and the steps go on from their last.
             coef=getattr(self, "_standard_coef", getattr(self, "coef_", None)),
             intercept=getattr(self, "_standard_intercept", getattr(self, "intercept_", None)),
@@ -438,9 +424,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     # -- checks --------------------------------------------------------------------------------------------------
 
-    def _check_rows(
-        self, X: Any, y: Any, sample_weight: Any, *, first: bool, finite: bool = True
-    ) -> tuple[Any, Any, Any]:
+    def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, finite: bool = True) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
         X, y = validated(
             self,
@@ -451,14 +435,14 @@ class AbstractSGD(AbstractLinearEstimator):
             order="C",
             y_numeric=not self._is_classification,
             ensure_all_finite=finite,
-            reset=first,
+            reset=start.is_first,
         )
         return X, y, check_sample_weight(in_memory(sample_weight), X)
 
-    def _check_all(self, X: Any, y: Any, sample_weight: Any, *, first: bool) -> tuple[Any, Any, Any]:
+    def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:
         """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
         with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, first=first)
+            block = self._check_rows(X, y, sample_weight, start)
             check_any_weight(block[2])
             it.nbytes = nbytes_of(block[0])
         return block

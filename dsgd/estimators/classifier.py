@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -13,17 +13,14 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterClassifier
-from dsgd.local import AbstractRule, Objective
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.inputs.predictors import AbstractLinearClassifier
+from dsgd.local import Objective
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
@@ -37,7 +34,8 @@ def _has_probabilities(model: SGDClassifier) -> bool:
 
 
 @inherit_docs
-class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
+@dataclass(eq=False, repr=False)
+class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     """Linear classifier (SVM, logistic regression, ...) trained by parallel SGD.
 
     Minimises over w and b::
@@ -93,70 +91,11 @@ class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
 
     loss_functions = losses_for(classification=True)
 
-    def __init__(
-        self,
-        loss: str = "hinge",
-        *,
-        penalty: str | None = "l2",
-        alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float | None = 1e-3,
-        shuffle: bool = True,
-        verbose: int = 0,
-        epsilon: float = 0.1,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        learning_rate: str = "optimal",
-        eta0: float = 0.01,
-        power_t: float = 0.5,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
-        class_weight: Any = None,
-        warm_start: bool = False,
-        average: bool | int = False,
-        sync: Any = None,
-        optimizer: AbstractRule | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-        on_failure: FailurePolicy = "raise",
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        resume_from: str | os.PathLike[str] | None = None,
-        elastic: bool = False,
-        out_of_core: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.penalty = penalty
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.shuffle = shuffle
-        self.verbose = verbose
-        self.epsilon = epsilon
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.learning_rate = learning_rate
-        self.eta0 = eta0
-        self.power_t = power_t
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.class_weight = class_weight
-        self.warm_start = warm_start
-        self.average = average
-        self.sync = sync
-        self.optimizer = optimizer
-        self.client = client
-        self.transport = transport
-        self.on_failure = on_failure
-        self.checkpoint = checkpoint
-        self.resume_from = resume_from
-        self.elastic = elastic
-        self.out_of_core = out_of_core
+    loss: str = "hinge"
+    _: KW_ONLY
+    learning_rate: str = "optimal"
+    power_t: float = 0.5
+    class_weight: Any = None
 
     @notifies_callbacks
     def fit(
@@ -188,7 +127,7 @@ class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
         GangError
             A rank failed; names rank, worker and host.
         """
-        self._train(X, y, sample_weight, start=self._restart(coef_init, intercept_init))
+        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()
         return self
 
@@ -237,8 +176,7 @@ class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
             )
         self._given_classes = True
         try:
-            start = self._resume()
-            self._train(X, y, sample_weight, start=start, first=not hasattr(self, "coef_"), max_iter=1)
+            self._train(X, y, sample_weight, self._resume())
         except BaseException:
             if first:
                 del self.classes_
@@ -246,46 +184,6 @@ class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
         finally:
             del self._given_classes
         return self
-
-    def decision_function(self, X: Any) -> Any:
-        """Return the signed distances to the hyperplanes, up to scale.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,) or (n, n_classes)
-            One column per class when there are more than two.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            k = len(self.classes_)
-            return self._apply("decision_function", X, None if k == 2 else k, self.coef_.dtype)
-        scores = self._scores(X)
-        return scores.ravel() if scores.shape[1] == 1 else scores
-
-    def predict(self, X: Any) -> Any:
-        """Return the labels.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted labels.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.classes_.dtype)
-        scores = self.decision_function(X)
-        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[codes]
 
     @available_if(_has_probabilities)
     def predict_proba(self, X: Any) -> Any:
@@ -350,7 +248,7 @@ class SGDClassifier(AbstractClusterClassifier, AbstractSGD):
     def _classes(self) -> AnyArray:
         return np.asarray(self.classes_)
 
-    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         found = [s.classes for s in summaries if s.classes is not None and len(s.classes)]
         labels = np.unique(np.concatenate(found))
         # Of labels alone, each of which comes once, it would say that there are too many for so few rows.

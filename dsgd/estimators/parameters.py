@@ -18,7 +18,7 @@ from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.sync import check_combination, resolve
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number
+from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
 
 __all__ = ["check_any_weight", "check_parameters", "check_sample_weight", "check_whole_fit", "losses_for"]
 
@@ -63,25 +63,22 @@ def check_parameters(estimator: Any) -> None:
     check_choice(f"{name}(loss=...)", estimator.loss, estimator.loss_functions)
     check_choice(f"{name}(penalty=...)", estimator.penalty, [p for p in PENALTIES if p != "none"])
     check_choice(f"{name}(learning_rate=...)", estimator.learning_rate, SCHEDULES)
-    check_number(f"{name}(alpha=...)", estimator.alpha, low=0)
+    check_numbers(estimator, "alpha", "epsilon", low=0)
     if estimator.penalty == "elasticnet" and estimator.l1_ratio is None:
         raise InvalidParameterError(
             f"{name}: l1_ratio must be set when penalty is 'elasticnet', to a number in the range [0, 1]. Got None."
         )
-    if estimator.l1_ratio is not None:
-        check_number(f"{name}(l1_ratio=...)", estimator.l1_ratio, low=0, high=1)
+    check_numbers(estimator, "l1_ratio", low=0, high=1, optional=True)
     check_choice(f"{name}(transport=...)", estimator.transport, get_args(TransportName))
     as_policy(f"{name}(on_failure=...)", estimator.on_failure)
     _check_place(f"{name}(checkpoint=...)", estimator.checkpoint, (str, os.PathLike, Checkpoint, type(None)))
     _check_place(f"{name}(resume_from=...)", estimator.resume_from, (str, os.PathLike, type(None)))
     for flag in ("fit_intercept", "shuffle", "early_stopping", "warm_start", "elastic", "out_of_core"):
         check_bool(f"{name}({flag}=...)", getattr(estimator, flag))
-    check_number(f"{name}(max_iter=...)", estimator.max_iter, low=1, integer=True)
-    if estimator.tol is not None:
-        check_number(f"{name}(tol=...)", estimator.tol)
-    check_number(f"{name}(epsilon=...)", estimator.epsilon, low=0)
-    check_number(f"{name}(eta0=...)", estimator.eta0, low=0, open_low=True)
-    check_number(f"{name}(power_t=...)", estimator.power_t)
+    check_numbers(estimator, "max_iter", "n_iter_no_change", low=1, integer=True)
+    check_numbers(estimator, "tol", optional=True)
+    check_numbers(estimator, "eta0", low=0, open_low=True)
+    check_numbers(estimator, "power_t")
     if estimator.power_t < 0:
         warnings.warn(
             "Negative values for `power_t` are deprecated, as in scikit-learn 1.8, and become an error when they do "
@@ -89,12 +86,9 @@ def check_parameters(estimator: Any) -> None:
             FutureWarning,
             stacklevel=5,
         )
-    check_number(f"{name}(n_iter_no_change=...)", estimator.n_iter_no_change, low=1, integer=True)
-    check_number(
-        f"{name}(validation_fraction=...)", estimator.validation_fraction, low=0, high=1, open_low=True, open_high=True
-    )
+    check_numbers(estimator, "validation_fraction", low=0, high=1, open_low=True, open_high=True)
     if not isinstance(estimator.average, (bool, np.bool_)):
-        check_number(f"{name}(average=...)", estimator.average, low=0, integer=True)
+        check_numbers(estimator, "average", low=0, integer=True)
     check_n_jobs(name, estimator.n_jobs)
     if SCHEDULES[estimator.learning_rate].needs_alpha and estimator.alpha == 0:
         raise InvalidParameterError(

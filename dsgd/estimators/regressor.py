@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self
 
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.comm.base import TransportName
 from dsgd.estimators.base import AbstractSGD
 from dsgd.estimators.parameters import check_whole_fit, losses_for
 from dsgd.estimators.plain import to_plain
 from dsgd.inputs import BlockSummary, notifies_callbacks
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterRegressor
-from dsgd.local import AbstractRule, Objective
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
-from dsgd.runtime.gang.policy import FailurePolicy
+from dsgd.inputs.predictors import AbstractLinearRegressor
+from dsgd.local import Objective
 from dsgd.types import AnyArray
 
 __all__ = ["SGDRegressor"]
 
 
 @inherit_docs
-class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
+@dataclass(eq=False, repr=False)
+class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     """Linear regression (least squares, Huber, support vector regression) trained by parallel SGD.
 
     Minimises over w and b::
@@ -74,68 +72,10 @@ class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
 
     loss_functions = losses_for(classification=False)
 
-    def __init__(
-        self,
-        loss: str = "squared_error",
-        *,
-        penalty: str | None = "l2",
-        alpha: float = 0.0001,
-        l1_ratio: float = 0.15,
-        fit_intercept: bool = True,
-        max_iter: int = 1000,
-        tol: float | None = 1e-3,
-        shuffle: bool = True,
-        verbose: int = 0,
-        epsilon: float = 0.1,
-        n_jobs: int | None = None,
-        random_state: Any = None,
-        learning_rate: str = "invscaling",
-        eta0: float = 0.01,
-        power_t: float = 0.25,
-        early_stopping: bool = False,
-        validation_fraction: float = 0.1,
-        n_iter_no_change: int = 5,
-        warm_start: bool = False,
-        average: bool | int = False,
-        sync: Any = None,
-        optimizer: AbstractRule | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-        on_failure: FailurePolicy = "raise",
-        checkpoint: Checkpoint | str | os.PathLike[str] | None = None,
-        resume_from: str | os.PathLike[str] | None = None,
-        elastic: bool = False,
-        out_of_core: bool = False,
-    ) -> None:
-        self.loss = loss
-        self.penalty = penalty
-        self.alpha = alpha
-        self.l1_ratio = l1_ratio
-        self.fit_intercept = fit_intercept
-        self.max_iter = max_iter
-        self.tol = tol
-        self.shuffle = shuffle
-        self.verbose = verbose
-        self.epsilon = epsilon
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.learning_rate = learning_rate
-        self.eta0 = eta0
-        self.power_t = power_t
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.warm_start = warm_start
-        self.average = average
-        self.sync = sync
-        self.optimizer = optimizer
-        self.client = client
-        self.transport = transport
-        self.on_failure = on_failure
-        self.checkpoint = checkpoint
-        self.resume_from = resume_from
-        self.elastic = elastic
-        self.out_of_core = out_of_core
+    loss: str = "squared_error"
+    _: KW_ONLY
+    learning_rate: str = "invscaling"
+    power_t: float = 0.25
 
     @notifies_callbacks
     def fit(
@@ -167,7 +107,7 @@ class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
         GangError
             A rank failed; names rank, worker and host.
         """
-        self._train(X, y, sample_weight, start=self._restart(coef_init, intercept_init))
+        self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()
         return self
 
@@ -190,26 +130,8 @@ class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
         self
         """
         check_whole_fit(self)
-        self._train(X, y, sample_weight, start=self._resume(), first=not hasattr(self, "coef_"), max_iter=1)
+        self._train(X, y, sample_weight, self._resume())
         return self
-
-    def predict(self, X: Any) -> Any:
-        """Return the predicted values.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predictions.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.coef_.dtype)
-        return self._scores(X).ravel()
 
     def to_sklearn(self) -> Any:
         """Return the plain scikit-learn estimator with the same coefficients.
@@ -233,7 +155,7 @@ class SGDRegressor(AbstractClusterRegressor, AbstractSGD):
     def _classes(self) -> None:
         return None
 
-    def _learn_targets(self, summaries: Sequence[BlockSummary], *, first: bool) -> None:
+    def _learn_targets(self, summaries: Sequence[BlockSummary]) -> None:
         """Regression targets are taken as they are."""
 
     def _objective(self, summaries: Sequence[BlockSummary]) -> Objective:

@@ -137,6 +137,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
     True
     """
 
+    classes: Sequence[Any] | None
+
     def __init__(
         self,
         module: Any,
@@ -169,34 +171,7 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         resume_from: str | os.PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        self.module = module
-        self.criterion = criterion
-        self.optimizer = optimizer
-        self.lr = lr
-        self.batch_size = batch_size
-        self.max_epochs = max_epochs
-        self.sync = sync
-        self.compressor = compressor
-        self.batch_norm = batch_norm
-        self.dataset = dataset
-        self.classes = classes
-        self.passes = passes
-        self.device = device
-        self.n_jobs = n_jobs
-        self.random_state = random_state
-        self.shuffle = shuffle
-        self.tol = tol
-        self.early_stopping = early_stopping
-        self.validation_fraction = validation_fraction
-        self.n_iter_no_change = n_iter_no_change
-        self.callbacks = callbacks
-        self.verbose = verbose
-        self.client = client
-        self.transport = transport
-        self.on_failure = on_failure
-        self.checkpoint = checkpoint
-        self.resume_from = resume_from
-        self._store(options)
+        self._store(locals())
 
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities: what the criterion takes scores for.

@@ -24,7 +24,7 @@ from dsgd.inputs.blocks import check_summaries, summarise
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import validated
 from dsgd.inputs.partition import pack_for_threads
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint
+from dsgd.runtime.checkpoints.checkpoint import Checkpoint, as_checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
 from dsgd.runtime.rank import GangResult
 from dsgd.runtime.threads import run_on_threads
@@ -44,7 +44,7 @@ from dsgd.torch.rows import TensorRows, as_tensor
 from dsgd.torch.statistics import BatchNormPolicy, ModuleStatistics
 from dsgd.torch.strategies import bound_to, strategy_for
 from dsgd.types import AnyArray
-from dsgd.validation import check_bool, check_choice, check_number
+from dsgd.validation import check_bool, check_choice, check_numbers
 
 __all__ = ["PREFIXES", "AbstractTorchEstimator", "History"]
 
@@ -205,7 +205,6 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             is_classification=self._is_classification,
             passes=self.passes or Passes(),
         )
-        given = self.checkpoint
         job = TrainJob(
             optimizer=optimizer,
             strategy=strategy,
@@ -215,7 +214,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
             n_iter_no_change=self.n_iter_no_change,
             early_stopping=self.early_stopping,
             scoring="accuracy" if self._is_classification else "r2",
-            checkpoint=Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given,
+            checkpoint=as_checkpoint(self.checkpoint),
             resume_from=None if self.resume_from is None else os.fspath(self.resume_from),
             seed=seed,
             source={"rows": packer},
@@ -237,7 +236,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         result: TrainResult = gang.value
         flat = FlatModule(template)
         flat.params[:] = result.params
-        ModuleStatistics(template, flat.device).load(dict(result.statistics))
+        ModuleStatistics(template).load(dict(result.statistics))
         #: The trained module, plain: its tensors are its own.
         self.module_ = build_module(self.module, self._options("module__"))
         self.module_.load_state_dict(flat.state_dict())
@@ -278,12 +277,10 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     def _check_parameters(self) -> None:
         name = type(self).__name__
-        check_number(f"{name}(lr=...)", self.lr, low=0, open_low=True)
-        check_number(f"{name}(max_epochs=...)", self.max_epochs, low=1, integer=True)
-        check_number(f"{name}(n_iter_no_change=...)", self.n_iter_no_change, low=1, integer=True)
-        check_number(f"{name}(validation_fraction=...)", self.validation_fraction, low=0, high=1, open_high=True)
-        if self.batch_size is not None:
-            check_number(f"{name}(batch_size=...)", self.batch_size, low=1, integer=True)
+        check_numbers(self, "lr", low=0, open_low=True)
+        check_numbers(self, "max_epochs", "n_iter_no_change", low=1, integer=True)
+        check_numbers(self, "validation_fraction", low=0, high=1, open_high=True)
+        check_numbers(self, "batch_size", low=1, integer=True, optional=True)
         for flag in ("shuffle", "early_stopping"):
             check_bool(f"{name}({flag}=...)", getattr(self, flag))
         check_choice(f"{name}(batch_norm=...)", self.batch_norm, ("average", "local", "recompute"))
@@ -355,9 +352,12 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     def _prefixed(self) -> dict[str, Any]:
         return {name: value for name, value in vars(self).items() if name.startswith(PREFIXES)}
 
-    def _store(self, options: Mapping[str, Any]) -> None:
-        """Keep options with a prefix; called by ``__init__``."""
-        for name, value in options.items():
+    def _store(self, given: Mapping[str, Any]) -> None:
+        """Keep the arguments of ``__init__`` as they are; of its options, those with a prefix."""
+        for name, value in given.items():
+            if name not in ("self", "options"):
+                setattr(self, name, value)
+        for name, value in given["options"].items():
             if not name.startswith(PREFIXES):
                 raise TypeError(
                     f"{type(self).__name__}() got an unexpected argument {name!r}; options of a part begin with "
@@ -371,8 +371,9 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     def set_params(self, **params: Any) -> Self:
         """Set parameters, options with a prefix among them; see scikit-learn."""
-        self._store({name: value for name, value in params.items() if name.startswith(PREFIXES)})
-        super().set_params(**{name: value for name, value in params.items() if not name.startswith(PREFIXES)})
+        options = {name: value for name, value in params.items() if name.startswith(PREFIXES)}
+        self.__dict__.update(options)
+        super().set_params(**{name: value for name, value in params.items() if name not in options})
         return self
 
 

@@ -25,7 +25,7 @@ from torch import nn
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.types import AnyArray, FloatVector
 
-__all__ = ["FlatModule", "FlatTensors"]
+__all__ = ["FlatModule", "FlatTensors", "NamedTensors"]
 
 
 class FlatTensors:
@@ -34,15 +34,12 @@ class FlatTensors:
     Parameters
     ----------
     tensors : sequence of Tensor
-        On one device; each becomes a view, with the values that it has.
-    dtype : torch.dtype
-        Of all of them.
-    device : torch.device
-        Where they are.
+        Of one dtype, on one device; each becomes a view, with the values that it has.
     """
 
-    def __init__(self, tensors: Sequence[torch.Tensor], dtype: torch.dtype, device: torch.device) -> None:
+    def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
         self.tensors = list(tensors)
+        dtype, device = self.tensors[0].dtype, self.tensors[0].device
         n = sum(tensor.numel() for tensor in self.tensors)
         self._on_device = torch.empty(n, dtype=dtype, device=device)
         self.is_shared = device.type == "cpu"
@@ -92,6 +89,36 @@ class FlatTensors:
                 self.host[:] = staging
 
 
+class NamedTensors:
+    """Tensors by name, those of each name in one vector; the host looks at them now and then.
+
+    Parameters
+    ----------
+    tensors : mapping
+        As for `FlatTensors`, by name.
+    """
+
+    def __init__(self, tensors: Mapping[str, Sequence[torch.Tensor]]) -> None:
+        self._flat = {name: FlatTensors(found) for name, found in tensors.items()}
+        self._may_differ = False
+
+    def vectors(self) -> dict[str, AnyArray]:
+        """Return the vectors by name, to be read or written in place by the host."""
+        self._may_differ = True
+        for flat in self._flat.values():
+            flat.to_host()
+        return {name: flat.host for name, flat in self._flat.items()}
+
+    def to_device(self) -> bool:
+        """Give the tensors what the host may have written; return whether it may have."""
+        if not self._may_differ:
+            return False
+        self._may_differ = False
+        for flat in self._flat.values():
+            flat.to_device()
+        return True
+
+
 class FlatModule:
     """A module whose trainable parameters, and their gradients, lie in one vector each.
 
@@ -123,13 +150,13 @@ class FlatModule:
         named = [(name, p) for name, p in module.named_parameters() if p.requires_grad]
         self.names = tuple(name for name, _ in named)
         self.parameters = [p for _, p in named]
-        self._dtype = _dtype_of(module, named)
+        _check_dtypes(module, named)
         ends = np.cumsum([0, *(p.numel() for p in self.parameters)]).tolist()
         self.shapes = MappingProxyType({name: tuple(p.shape) for name, p in named})
         self.slices = MappingProxyType(
             {name: slice(ends[k], ends[k + 1]) for k, name in enumerate(self.names)},
         )
-        self._params = FlatTensors(self.parameters, self._dtype, self.device)
+        self._params = FlatTensors(self.parameters)
         self._gradient: FlatTensors | None = None
 
     @property
@@ -201,8 +228,7 @@ class FlatModule:
 
     def _hold_gradient(self, gradient: FloatVector) -> FlatTensors:
         if self._gradient is None:
-            grads = [torch.empty_like(p) for p in self.parameters]
-            self._gradient = FlatTensors(grads, self._dtype, self.device)
+            self._gradient = FlatTensors([torch.empty_like(p) for p in self.parameters])
         if gradient is not self._gradient.host:
             self._check(gradient)
             self._gradient.share(gradient)
@@ -231,7 +257,7 @@ class FlatModule:
             )
 
 
-def _dtype_of(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> torch.dtype:
+def _check_dtypes(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> None:
     name, dtypes = type(module).__name__, {p.dtype for _, p in named}
     if not dtypes:
         raise InvalidParameterError(f"{name} has no parameter that requires a gradient: there is nothing to train.")
@@ -240,5 +266,3 @@ def _dtype_of(module: nn.Module, named: Iterable[tuple[str, torch.Tensor]]) -> t
             f"the parameters of {name} must all be float32, or all float64; they are "
             f"{', '.join(sorted(map(str, dtypes)))}. Convert the module with .float()."
         )
-    [dtype] = dtypes
-    return dtype

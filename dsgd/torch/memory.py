@@ -14,13 +14,12 @@ import torch
 from torch import nn
 
 from dsgd.errors import InvalidParameterError
-from dsgd.torch.flat import FlatTensors
-from dsgd.types import FloatVector
+from dsgd.torch.flat import NamedTensors
 
 __all__ = ["OptimizerMemory"]
 
 
-class OptimizerMemory:
+class OptimizerMemory(NamedTensors):
     """The memory of an optimiser that has not taken a step yet.
 
     Parameters
@@ -62,29 +61,14 @@ class OptimizerMemory:
                     value = optimizer.state[mine].get(key, torch.zeros_like(value))
                     name = f"{key}.{str(value.dtype).removeprefix('torch.')}.{value.device.type}"
                     found.setdefault(name, []).append((mine, key, value))
+        super().__init__({name: [value for *_, value in entries] for name, entries in found.items()})
         self._places = {name: [(owner, key) for owner, key, _ in entries] for name, entries in found.items()}
-        self._flat = {
-            name: FlatTensors([v for *_, v in entries], entries[0][2].dtype, entries[0][2].device)
-            for name, entries in found.items()
-        }
         self._is_bound = False
-        self._may_differ = False
-
-    def vectors(self) -> dict[str, FloatVector]:
-        """Return what is remembered, by name, to be read or written in place by the host."""
-        self._may_differ = True
-        for flat in self._flat.values():
-            flat.to_host()
-        return {name: flat.host for name, flat in self._flat.items()}
 
     def before_step(self) -> None:
         """Take up what the host may have written; before the first step, only if there is something."""
-        if self._may_differ:
-            self._may_differ = False
-            for flat in self._flat.values():
-                flat.to_device()
-            if not self._is_bound and any(flat.host.any() for flat in self._flat.values()):
-                self._bind()
+        if self.to_device() and not self._is_bound and any(flat.host.any() for flat in self._flat.values()):
+            self._bind()
 
     def after_step(self) -> None:
         """Move what the first step has made into the vectors."""

@@ -137,7 +137,7 @@ class ModuleOptimizer(AbstractLocalOptimizer[TensorRows, ModuleState]):
             build_criterion(self.criterion, self.criterion_options).to(flat.device),
             optimizer,
             OptimizerMemory(optimizer, module, make_optimizer),
-            ModuleStatistics(module, flat.device),
+            ModuleStatistics(module),
             draws=draws(module),
             loss_scale=self.passes.new_scale() if self.passes.may_overflow else None,
         )

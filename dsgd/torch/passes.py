@@ -33,7 +33,7 @@ import torch
 
 from dsgd.errors import InvalidParameterError
 from dsgd.types import FloatVector
-from dsgd.validation import check_number
+from dsgd.validation import check_numbers
 
 __all__ = ["LossScale", "Passes", "Precision"]
 
@@ -77,11 +77,9 @@ class Passes:
             raise InvalidParameterError(
                 f"Passes(precision=...) must be 'float32', 'bfloat16' or 'float16'. Got {self.precision!r}."
             )
-        if self.rows is not None:
-            check_number("Passes(rows=...)", self.rows, low=1, integer=True)
-        if self.clip is not None:
-            check_number("Passes(clip=...)", self.clip, low=0, open_low=True)
-        check_number("Passes(scale=...)", self.scale, low=1)
+        check_numbers(self, "rows", low=1, integer=True, optional=True)
+        check_numbers(self, "clip", low=0, open_low=True, optional=True)
+        check_numbers(self, "scale", low=1)
 
     @property
     def may_overflow(self) -> bool:

@@ -22,7 +22,7 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from dsgd.local import split
-from dsgd.torch.flat import FlatTensors
+from dsgd.torch.flat import NamedTensors
 from dsgd.torch.rows import ROWS_PER_LOOK, TensorRows
 from dsgd.types import AnyArray
 
@@ -34,18 +34,16 @@ BatchNormPolicy: TypeAlias = Literal["average", "local", "recompute"]
 _RUNNING = "running"
 
 
-class ModuleStatistics:
+class ModuleStatistics(NamedTensors):
     """The buffers of a module, as one vector for the running statistics and one of each dtype for all others.
 
     Parameters
     ----------
     module : torch.nn.Module
         Its buffers become views.
-    device : torch.device
-        Where it is.
     """
 
-    def __init__(self, module: nn.Module, device: torch.device) -> None:
+    def __init__(self, module: nn.Module) -> None:
         #: Layers that keep running statistics.
         self.layers = [m for m in module.modules() if isinstance(m, _NormBase) and m.running_mean is not None]
         running = [b for layer in self.layers for b in (layer.running_mean, layer.running_var) if b is not None]
@@ -57,31 +55,13 @@ class ModuleStatistics:
             if id(tensor) not in known:
                 kinds.setdefault(f"other.{tensor.dtype}", []).append(tensor)
         # numpy has no bfloat16.
-        self._flat = {
-            name.replace("torch.", ""): FlatTensors(tensors, tensors[0].dtype, device)
-            for name, tensors in kinds.items()
-            if tensors[0].dtype != torch.bfloat16
-        }
-        self._may_differ = False
-
-    def vectors(self) -> dict[str, AnyArray]:
-        """Return the buffers by name, to be read or written in place by the host."""
-        self._may_differ = True
-        for flat in self._flat.values():
-            flat.to_host()
-        return {name: flat.host for name, flat in self._flat.items()}
+        super().__init__(
+            {n.replace("torch.", ""): found for n, found in kinds.items() if found[0].dtype != torch.bfloat16}
+        )
 
     def running(self) -> AnyArray | None:
         """Return the running statistics, shape (n,); None if there are none."""
         return next((v for name, v in self.vectors().items() if name.startswith(_RUNNING)), None)
-
-    def to_device(self) -> None:
-        """Give the module what the host may have written."""
-        if not self._may_differ:
-            return
-        self._may_differ = False
-        for flat in self._flat.values():
-            flat.to_device()
 
     def load(self, vectors: dict[str, AnyArray]) -> None:
         """Take up buffers that another copy of the module had."""

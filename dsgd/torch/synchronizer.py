@@ -144,7 +144,7 @@ class Synchronizer:
             self._steps = 1
         check_ranks(self.rank, module, self._weight)
         self.flat = FlatModule(module, next(module.parameters()).device)
-        buffers = ModuleStatistics(module, self.flat.device)
+        buffers = ModuleStatistics(module)
         self.flat.to_host()
         self._ledger.begin_round("setup")
         for vector in (self.flat.params, *buffers.vectors().values()):
@@ -265,7 +265,7 @@ class Synchronizer:
             self._delayed.finish(self.flat.params)
         self._close()
         self._ledger.begin_round("collect")
-        _, has_moved = self._meet(ends=True, moved=self._has_moved or self._delayed is not None)
+        _, has_moved = agree(self._group, ends=True, moved=self._has_moved or self._delayed is not None)
         self._ledger.end_round()
         if isinstance(strategy, AbstractLocalTerm):
             self._correct(strategy)
@@ -333,7 +333,7 @@ class Synchronizer:
         if self._delayed is not None:
             self._delayed.finish(self.flat.params)
         if not self._is_finished:
-            self._meet()
+            agree(self._group)
         if self._delayed is not None and not ends_epoch:
             self._delayed.hold(self.flat.params)
             self._delayed.start(self._weight)
@@ -390,7 +390,7 @@ class Synchronizer:
     def _exchange_gradients(self, *, leaves_out: bool) -> None:
         """Replace the gradient of this rank by the mean of all, or by none if a rank leaves the step out."""
         self._begin_exchange()
-        leaves_out, _ = self._meet(leaves_out=leaves_out)
+        leaves_out, _ = agree(self._group, leaves_out=leaves_out)
         if leaves_out:
             self.n_left_out += 1
             # Optimisers pass over what has no gradient.
@@ -417,9 +417,6 @@ class Synchronizer:
             self._optimizer.grad_scale = None  # GradScaler deletes it after the step
 
     # -- what all exchanges share --------------------------------------------------------------------------------
-
-    def _meet(self, *, leaves_out: bool = False, ends: bool = False, moved: bool = False) -> tuple[bool, bool]:
-        return agree(self._group, leaves_out=leaves_out, ends=ends, moved=moved)
 
     def _begin_exchange(self) -> None:
         self._ledger.begin_round("sync")

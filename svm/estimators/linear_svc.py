@@ -7,13 +7,12 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import check_is_fitted
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterClassifier
+from dsgd.inputs.predictors import AbstractLinearClassifier
 from dsgd.svm.distributed.linear import LinearJob, LinearShare
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.svm.linear_solver.crammer_singer import solve_crammer_singer
@@ -28,7 +27,7 @@ __all__ = ["LinearSVC"]
 
 
 @inherit_docs
-class LinearSVC(AbstractClusterClassifier, AbstractLinearSVM):
+class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
     Minimises over w, one output per class if there are more than two::
@@ -208,46 +207,6 @@ class LinearSVC(AbstractClusterClassifier, AbstractLinearSVM):
             self.coef_ = self.coef_[1:] - self.coef_[:1]
             if self.fit_intercept:
                 self.intercept_ = self.intercept_[1:] - self.intercept_[:1]
-
-    def decision_function(self, X: Any) -> Any:
-        """Return the signed distances to the hyperplanes, up to scale.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,) or (n, n_classes)
-            One column per class if there are more than two.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            k = len(self.classes_)
-            return self._apply("decision_function", X, None if k == 2 else k, np.float64)
-        scores = self._scores(X)
-        return scores.ravel() if scores.shape[1] == 1 else scores
-
-    def predict(self, X: Any) -> Any:
-        """Return the labels.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted labels.
-        """
-        if self._is_lazy(X):
-            check_is_fitted(self)
-            return self._apply("predict", X, None, self.classes_.dtype)
-        scores = self.decision_function(X)
-        codes = (scores > 0).astype(np.intp) if scores.ndim == 1 else scores.argmax(axis=1)
-        return self.classes_[codes]
 
     def _check_choices(self) -> None:
         """Check the parameters that classification alone has."""

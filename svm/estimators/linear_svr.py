@@ -10,7 +10,7 @@ import numpy as np
 from dsgd.comm.base import TransportName
 from dsgd.inputs import Block, BlockSummary, notifies_callbacks, validated
 from dsgd.inputs.docstrings import inherit_docs
-from dsgd.inputs.scoring import AbstractClusterRegressor
+from dsgd.inputs.predictors import AbstractLinearRegressor
 from dsgd.svm.distributed.linear import LinearJob
 from dsgd.svm.estimators.linear_base import AbstractLinearSVM
 from dsgd.validation import check_number
@@ -19,7 +19,7 @@ __all__ = ["LinearSVR"]
 
 
 @inherit_docs
-class LinearSVR(AbstractClusterRegressor, AbstractLinearSVM):
+class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     """Linear support vector regression, solved to a certified duality gap.
 
     Minimises over w::
@@ -156,23 +156,6 @@ class LinearSVR(AbstractClusterRegressor, AbstractLinearSVM):
         self.primal_objective_, self.dual_objective_ = solutions[0].primal, solutions[0].dual
         self.solver_, self.n_screened_ = solutions[0].solver, solutions[0].n_proven
         return self
-
-    def predict(self, X: Any) -> Any:
-        """Return the predicted values.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predictions.
-        """
-        if self._is_lazy(X):
-            return self._apply("predict", X, None, np.float64)
-        return self._scores(X).ravel()
 
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:
         X, y = validated(self, X, y, accept_sparse="csr", dtype=[np.float64, np.float32], order="C", y_numeric=True)

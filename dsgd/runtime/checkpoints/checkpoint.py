@@ -42,7 +42,16 @@ from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.types import AnyArray
 from dsgd.validation import check_number
 
-__all__ = ["Checkpoint", "SavedState", "check_configuration", "describe", "read_newest", "read_own", "write"]
+__all__ = [
+    "Checkpoint",
+    "SavedState",
+    "as_checkpoint",
+    "check_configuration",
+    "describe",
+    "read_newest",
+    "read_own",
+    "write",
+]
 
 _MAGIC: Final = b"DSGDCKPT"
 _VERSION: Final = 1
@@ -80,6 +89,11 @@ class Checkpoint:
             raise InvalidParameterError(f"Checkpoint(path=...) must be a folder or a URL. Got {self.path!r}.")
         check_number("Checkpoint(every_s=...)", self.every_s, low=0)
         check_number("Checkpoint(keep=...)", self.keep, low=1, integer=True)
+
+
+def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
+    """Return what a user means by a checkpoint: a folder or a URL alone has the defaults."""
+    return Checkpoint(given) if isinstance(given, (str, os.PathLike)) else given
 
 
 @dataclass(frozen=True)
