@@ -6,7 +6,6 @@ import asyncio
 import pickle
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import cloudpickle
@@ -25,7 +24,7 @@ from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
-from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Pack, run_member
+from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
 from dsgd.runtime.worker.timers import servers_here, slow_timers
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import stage
@@ -181,15 +180,16 @@ def run_on_cluster(
     check_number("run_on_cluster(hung_after_s=...)", hung_after_s, low=0, open_low=True)
     wires = WireOptions.of_call("run_on_cluster", transport, ports, interface)
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
-    orders = _Orders(cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given), algorithm, wires, mail)
+    payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
         check_versions(client)
         register(client)
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(client, timeout_s, on_event, hung_after_s, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
+    orders = Orders(payload, timeout_s, algorithm, wires, recovery.is_possible, mail)
     try:
-        outcomes = _outcomes(handle, recovery, rows, orders, queue_timeout_s)
+        outcomes = _outcomes(handle, recovery, rows, orders, of_first, queue_timeout_s)
         with stage("gather"):
             handle.leave()
     except BaseException as error:
@@ -206,19 +206,8 @@ def run_on_cluster(
     return GangResult(pickle.loads(outcomes[0].value), stats, ledger, recovery.events, stages)
 
 
-@dataclass(frozen=True)
-class _Orders:
-    """What the members of a job are told whatever its plan, in the words of `MemberTask`; `given` is for rank 0."""
-
-    payload: bytes
-    given: bytes
-    algorithm: Algorithm
-    wires: WireOptions
-    mail: Mail | None
-
-
 def _outcomes(
-    handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: _Orders, queue_timeout_s: float
+    handle: JobHandle, recovery: Recovery, blocks: JobBlocks, orders: Orders, given: bytes, queue_timeout_s: float
 ) -> list[MemberOutcome]:
     """Form the gang, and form it anew after each failure that is survived; return what its members bring home."""
     while True:
@@ -227,7 +216,7 @@ def _outcomes(
             with stage("plan"):
                 plan = _admitted(handle, recovery, blocks, queue_timeout_s)
             with stage("workers"):
-                return _train(handle, recovery, plan, blocks, orders)
+                return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
             recovery.heed(error, plan)
 
@@ -270,28 +259,14 @@ def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks, queue_ti
 
 
 def _train(
-    handle: JobHandle, recovery: Recovery, plan: Plan, blocks: JobBlocks, orders: _Orders
+    handle: JobHandle, recovery: Recovery, plan: Plan, blocks: JobBlocks, orders: Orders, given: bytes
 ) -> list[MemberOutcome]:
-    """Run the members and return their outcomes in order."""
+    """Run the members and return their outcomes in order; `given` is for rank 0."""
     futures: list[Future] = []
     for number, member in enumerate(plan.members):
-        task = MemberTask(
-            handle.credentials(number),
-            member.worker.address,
-            member.worker.host,
-            member.worker.nthreads,
-            plan.ranks_of,
-            member.blocks,
-            tuple(blocks.futures[index].key for index in member.blocks),
-            member.block_nbytes,
-            orders.payload,
-            handle.timeout_s,
-            orders.algorithm,
-            orders.wires,
-            recovery.is_possible,
-            orders.mail,
-            orders.given if number == 0 else b"",
-        )
+        keys = tuple(blocks.futures[index].key for index in member.blocks)
+        for_first = given if number == 0 else b""
+        task = MemberTask(handle.credentials(number), member, keys, plan.ranks_of, orders, for_first)
         future = handle.client.submit(
             run_member,
             task,

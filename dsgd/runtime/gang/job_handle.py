@@ -84,11 +84,6 @@ class JobHandle:
         """Return what the messages of a member show."""
         return MemberCredentials(self.job_id, self.epoch, self._token, member)
 
-    @property
-    def token(self) -> bytes:
-        """What proves to a worker that a call is from this job."""
-        return self._token
-
     def survey(self, keys: Sequence[Any]) -> dict[str, Any]:
         """Return the running workers, and size and holders of the blocks with these keys."""
         answer: dict[str, Any] = self._call("dsgd_survey", keys=list(keys))
@@ -133,9 +128,7 @@ class JobHandle:
                 raise GangTimeoutError(
                     f"the job waited {queue_timeout_s:g} s for other jobs to release {', '.join(status['ahead'])}."
                 )
-            status = self._call(
-                "dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=status["version"], wait_s=_SLICE_S
-            )
+            status = self._status(status["version"])
         if status["job_state"] == "running":
             return True
         failure = status.get("failure")
@@ -212,7 +205,7 @@ class JobHandle:
         self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
         deadline, seen = time.monotonic() + _END_S, -2
         while True:
-            status = self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=seen, wait_s=_SLICE_S)
+            status = self._status(seen)
             seen = status["version"]
             late = [addresses[member] for member in status["live"] if addresses[member] not in deaf]
             if not late or time.monotonic() >= deadline:
@@ -223,20 +216,20 @@ class JobHandle:
 
     def check(self) -> None:
         """Raise the error of the job if the scheduler knows one."""
-        self._heed(self._call("dsgd_watch", job_id=self.job_id, seen=self._seen, wait_s=_CHECK_S))
+        self._heed(self._status(self._seen, _CHECK_S))
 
     def explain(self) -> NoReturn:
         """Raise the error that made a rank end early; the scheduler may learn of it a moment after we do."""
         deadline = time.monotonic() + _EXPLAIN_S
         while time.monotonic() < deadline:
-            self._heed(self._call("dsgd_watch", extra_s=_SLICE_S, job_id=self.job_id, seen=self._seen, wait_s=_SLICE_S))
+            self._heed(self._status(self._seen))
         raise GangError(
             f"a rank of job {self.job_id} ended early without giving a reason; see the logs of the workers."
         )
 
     def leave(self) -> None:
         """End the job that went well."""
-        last = self._call("dsgd_watch", job_id=self.job_id, seen=-2, wait_s=0.0)
+        last = self._status(-2, 0.0)
         self._call("dsgd_close", job_id=self.job_id)
         self._drop()
         for event in last["events"]:
@@ -255,13 +248,7 @@ class JobHandle:
                 deaf = self.failure["worker"] if self.failure and self.failure["kind"] == "hung" else None
                 seen, live = -2, [0]
                 while live and (remaining := deadline - time.monotonic()) > 0:
-                    status = self._call(
-                        "dsgd_watch",
-                        timeout_s=_LEAVE_CALL_S + remaining,
-                        job_id=self.job_id,
-                        seen=seen,
-                        wait_s=remaining,
-                    )
+                    status = self._status(seen, remaining, _LEAVE_CALL_S)
                     seen = status["version"]
                     live = [member for member in status["live"] if self._members[member][0] != deaf]
                 self._call("dsgd_close", timeout_s=_LEAVE_CALL_S, job_id=self.job_id)
@@ -309,11 +296,17 @@ class JobHandle:
             wait.cancel()
         await asyncio.gather(*waits, return_exceptions=True)
 
-    def _call(self, op: str, *, timeout_s: float = _CALL_S, extra_s: float = 0.0, **arguments: Any) -> Any:
+    def _status(self, seen: int, wait_s: float = _SLICE_S, timeout_s: float = _CALL_S) -> dict[str, Any]:
+        """Return the state of the job as soon as it is no longer at version `seen`, or after `wait_s`."""
+        arguments = {"job_id": self.job_id, "seen": seen, "wait_s": wait_s}
+        status: dict[str, Any] = self._call("dsgd_watch", timeout_s=timeout_s + wait_s, **arguments)
+        return status
+
+    def _call(self, op: str, *, timeout_s: float = _CALL_S, **arguments: Any) -> Any:
         async def call() -> Any:
             return await getattr(self.client.scheduler, op)(**arguments)
 
-        return self._guard(call, timeout_s=timeout_s + extra_s)
+        return self._guard(call, timeout_s=timeout_s)
 
     def _guard(self, function: Callable[..., Coroutine[Any, Any, T]], *args: Any, timeout_s: float) -> T:
         # Not client.sync: interrupted by ctrl-C at the wrong moment it prints tracebacks of its own.

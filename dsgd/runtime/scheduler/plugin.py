@@ -74,11 +74,11 @@ class GangSchedulerPlugin(SchedulerPlugin):
                 "dsgd_survey": self.survey,
                 "dsgd_admit": self.admit,
                 "dsgd_watch": self.watch,
-                "dsgd_abort": self.abort,
-                "dsgd_end_early": self.end_early,
-                "dsgd_close": self.close_job,
+                "dsgd_abort": self.registry.abort,
+                "dsgd_end_early": self.registry.end_early,
+                "dsgd_close": self.registry.close,
                 "dsgd_join": self.join,
-                "dsgd_finish": self.finish,
+                "dsgd_finish": self.registry.finish,
             }
         )
         if any(hasattr(app, "app_paths") for app in scheduler.http_application.applications):
@@ -136,18 +136,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
         await self._until(job_id, lambda: self.registry.status(job_id)["version"] != seen, wait_s)
         return {**self.registry.status(job_id), "events": self.registry.take_events(job_id)}
 
-    def abort(self, job_id: str, reason: str) -> None:
-        """Stop a job."""
-        self.registry.abort(job_id, reason)
-
-    def end_early(self, job_id: str) -> None:
-        """Ask the program of a job to end with what it has."""
-        self.registry.end_early(job_id)
-
-    def close_job(self, job_id: str) -> None:
-        """End a job."""
-        self.registry.close(job_id)
-
     # ---- asked by the members
 
     async def join(
@@ -160,10 +148,6 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
         await self._until(job_id, lambda: answer()["join_state"] != "waiting", wait_s)
         return answer()
-
-    def finish(self, job_id: str, epoch: int, token: bytes, member: int, failure: dict[str, Any] | None) -> None:
-        """Note the end of a member."""
-        self.registry.finish(job_id, epoch, token, member, failure)
 
     def member_event(
         self, worker: str, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any] | None

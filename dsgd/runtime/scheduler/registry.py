@@ -36,6 +36,7 @@ _HEARTBEATS: Final = 8
 _LONGEST_HEARTBEAT_S: Final = 2.0
 # So many jobs that are over can still be looked at.
 _N_OVER: Final = 8
+_NOBODY: Final = Member("", "", -1, 0)
 
 
 class Registry:
@@ -141,7 +142,7 @@ class Registry:
         """Stop a job from outside: the client asks, or is gone."""
         job = self.jobs.get(job_id)
         if job is not None and job.phase != "closed":
-            self._fail(job, {"kind": "stopped", "rank": -1, "worker": "", "host": "", "text": reason, "pickled": b""})
+            self._fail(job, _failure("stopped", _NOBODY, reason))
 
     def end_early(self, job_id: str) -> None:
         """Ask the program of a job to end with what it has; not all programs heed it."""
@@ -215,10 +216,7 @@ class Registry:
             self._changed(job)
         missing = [k for k in range(len(job.members)) if k not in job.addresses]
         if missing:
-            return {
-                "join_state": "waiting",
-                "missing": [str(job.members[k]) for k in missing],
-            }
+            return {"join_state": "waiting", "missing": [str(job.members[k]) for k in missing]}
         return {
             "join_state": "ready",
             "addresses": [job.addresses[k] for k in range(len(job.members))],
@@ -284,9 +282,7 @@ class Registry:
             job.ended.update(gone)
             job.opened.discard(worker)
             if job.phase != "closed":
-                first = job.members[gone[0]]
-                record = {"kind": "lost", "rank": first.first_rank, "worker": worker, "host": first.host}
-                self._fail(job, {**record, "text": f"worker {worker} {how}", "pickled": b""})
+                self._fail(job, _failure("lost", job.members[gone[0]], f"worker {worker} {how}"))
             self._changed(job)
         self.leases.pop(worker, None)
         self._sweep()
@@ -307,16 +303,7 @@ class Registry:
         waits = [(silent_s.get(member.worker, 0.0), number) for number, member in enumerate(job.members)]
         longest_s, number = max((wait for wait in waits if wait[1] not in job.ended), default=(0.0, -1))
         if longest_s > job.hung_after_s:
-            member = job.members[number]
-            text = f"its worker was not heard of for {longest_s:.1f} s"
-            record = {
-                "kind": "hung",
-                "rank": member.first_rank,
-                "worker": member.worker,
-                "host": member.host,
-                "text": text,
-            }
-            self._fail(job, {**record, "pickled": b""})
+            self._fail(job, _failure("hung", job.members[number], f"its worker was not heard of for {longest_s:.1f} s"))
 
     def client_left(self, client: str) -> None:
         """Stop and close every job of a client that left: nobody is there to collect."""
@@ -410,3 +397,9 @@ class Registry:
     def _changed(self, job: Job) -> None:
         job.version += 1
         self._notify(job.job_id)
+
+
+def _failure(kind: str, member: Member, text: str) -> dict[str, Any]:
+    """Return the record of a failure that the scheduler itself has noticed."""
+    place = {"rank": member.first_rank, "worker": member.worker, "host": member.host}
+    return {"kind": kind, **place, "text": text, "pickled": b""}

@@ -15,18 +15,16 @@ for one that is not.
 
 from __future__ import annotations
 
-import asyncio
-import concurrent.futures
-import contextlib
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Final, overload
 
 from distributed.utils_comm import gather_from_workers
 
 from dsgd.comm.abort import AbortFlag
-from dsgd.errors import AbortedError, GangTimeoutError
+from dsgd.errors import GangTimeoutError
 from dsgd.runtime.memory import KEPT_SHARE
+from dsgd.runtime.worker.rendezvous import on_loop
 from dsgd.stages import stage
 
 if TYPE_CHECKING:
@@ -34,7 +32,6 @@ if TYPE_CHECKING:
 
 __all__ = ["HeldBlocks"]
 
-_SLICE_S: Final = 0.5
 _RETRY_S: Final = 0.1
 
 
@@ -84,9 +81,6 @@ class HeldBlocks(Sequence[Any]):
         with stage("fetch", self._nbytes[index]):
             return self._fetch(index)
 
-    def __iter__(self) -> Iterator[Any]:
-        return (self[k] for k in range(len(self)))
-
     def close(self) -> None:
         """Let go of the blocks that were kept."""
         self._kept.clear()
@@ -96,7 +90,8 @@ class HeldBlocks(Sequence[Any]):
         key = self._keys[index]
         deadline = time.monotonic() + self._timeout_s
         while (remaining := deadline - time.monotonic()) > 0:
-            found, travelled = self._ask(key, remaining)
+            problem = f"nobody said where block {key!r} is"
+            found, travelled = on_loop(self._worker, _look_up(self._worker, key), remaining, problem, self._abort.check)
             if found:
                 if travelled and self._nbytes[index] <= self._room:
                     self._kept[index] = found[0]
@@ -107,22 +102,6 @@ class HeldBlocks(Sequence[Any]):
         raise GangTimeoutError(
             f"worker {self._worker.address} waited {self._timeout_s:g} s for block {key!r}, which no worker holds."
         )
-
-    def _ask(self, key: Any, timeout_s: float) -> tuple[list[Any], bool]:
-        loop = self._worker.loop.asyncio_loop
-        future = asyncio.run_coroutine_threadsafe(_look_up(self._worker, key), loop)
-        deadline = time.monotonic() + timeout_s
-        try:
-            # In slices: a worker that closes stops its loop, and nothing would ever answer.
-            while time.monotonic() < deadline and loop.is_running():
-                with contextlib.suppress(concurrent.futures.TimeoutError):
-                    return future.result(_SLICE_S)
-                self._abort.check()
-        finally:
-            future.cancel()
-        if not loop.is_running():
-            raise AbortedError(f"worker {self._worker.address} is closing")
-        return [], False
 
 
 async def _look_up(worker: Worker, key: Any) -> tuple[list[Any], bool]:

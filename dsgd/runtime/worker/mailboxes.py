@@ -15,10 +15,9 @@ from __future__ import annotations
 
 import contextlib
 import json
-import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,13 +25,11 @@ from dsgd.collectives.group import Group
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.sockets.listener import Listener
-from dsgd.comm.sockets.mesh import Detour
 from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.ledger import RankLedger
 from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.rank import Mail
-from dsgd.runtime.worker.relays import open_relay
-from dsgd.runtime.worker.rendezvous import CALL_S, CONNECT_S, data_wrap, on_loop
+from dsgd.runtime.worker.rendezvous import connection_settings, data_wrap, detour
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.wires import WireOptions, open_listener
 
@@ -107,21 +104,15 @@ class MemberMailboxes:
         """Return the mailbox of a rank or server once it is connected with all others; called in its thread."""
         if self._boxes:
             return self._boxes[number]
-        transport = self._options.transport
-        return link_mailbox.connect(
-            self._listeners[number],
-            number,
-            self._addresses,
-            job_id=f"{self._credentials.job_id}/post",
-            epoch=self._credentials.epoch,
-            token=self._credentials.token,
-            ledger=self._ledgers[number],
-            abort=self._job.abort,
-            timeout_s=self._timeout_s,
-            connect_timeout_s=min(self._timeout_s, CONNECT_S),
-            wrap=data_wrap(self._worker),
-            detour=None if transport == "tcp" else Detour(self._way_round(number), always=transport == "rpc"),
-        )
+        settings = connection_settings(self._credentials, self._job, self._ledgers[number], self._timeout_s)
+        as_rank = replace(self._credentials, member=self._door(number))
+        doors = [self._door(peer) for peer in range(len(self._workers))]
+        settings |= {
+            "job_id": f"{self._credentials.job_id}/post",
+            "wrap": data_wrap(self._worker),
+            "detour": detour(self._worker, self._job, as_rank, doors, self._workers, self._options.transport),
+        }
+        return link_mailbox.connect(self._listeners[number], number, self._addresses, **settings)
 
     def close(self) -> None:
         """Stop listening."""
@@ -133,14 +124,3 @@ class MemberMailboxes:
     def _door(self, number: int) -> int:
         # The first numbers are those of the members themselves.
         return self._n_members + number
-
-    def _way_round(self, number: int) -> Any:
-        as_rank = replace(self._credentials, member=self._door(number))
-
-        def through_worker(peer: int) -> socket.socket:
-            address = self._workers[peer]
-            call = open_relay(self._worker, self._job.relays, as_rank, self._door(peer), address)
-            sock: socket.socket = on_loop(self._worker, call, CALL_S, f"worker {address} did not connect")
-            return sock
-
-        return through_worker

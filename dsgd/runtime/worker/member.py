@@ -26,6 +26,7 @@ from dsgd.ledger import RankLedger, RankRecords
 from dsgd.local import split
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.credentials import MemberCredentials
+from dsgd.runtime.plan import MemberPlan
 from dsgd.runtime.pools import limit_pools
 from dsgd.runtime.progress import Publisher
 from dsgd.runtime.rank import Mail, Rank, RankProgram, Server
@@ -44,10 +45,38 @@ from dsgd.stages import Stage, recorded, recording, stage
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["Cut", "MemberOutcome", "MemberTask", "Pack", "kept_blocks", "request_pause", "run_member"]
+__all__ = ["Cut", "MemberOutcome", "MemberTask", "Orders", "Pack", "kept_blocks", "request_pause", "run_member"]
 
 Pack = Callable[[Sequence[Any], int], Any]
 Cut = Callable[[Any, int], Sequence[Any]]
+
+
+@dataclass(frozen=True)
+class Orders:
+    """What all members of a job are told, whatever its plan.
+
+    Parameters
+    ----------
+    payload : bytes
+        The pickled (program, pack, cut, args).
+    timeout_s : float
+        Longest wait for a peer.
+    algorithm : str
+        How `Group.allreduce` works.
+    wires : WireOptions
+        What the ranks talk over.
+    keeps : bool
+        Whether the packed rows and snapshots of a rank stay until the job is closed, for its next epoch.
+    mail : Mail or None
+        Whether ranks get mailboxes, and which servers the gang has.
+    """
+
+    payload: bytes
+    timeout_s: float
+    algorithm: Algorithm
+    wires: WireOptions
+    keeps: bool
+    mail: Mail | None
 
 
 @dataclass(frozen=True)
@@ -58,62 +87,34 @@ class MemberTask:
     ----------
     credentials : MemberCredentials
         Job, epoch, token and number of the member.
-    worker : str
-        The worker it is meant for.
-    host : str
-        The host of that worker.
-    n_threads : int
-        How many threads that worker has.
+    place : MemberPlan
+        Its worker, its ranks, and the blocks that it packs, in this order.
+    keys : tuple
+        The keys by which Dask knows these blocks.
     ranks_of : tuple of int
         How many ranks each member of the gang runs.
-    blocks : tuple of int
-        The blocks it packs, in this order.
-    keys : tuple
-        The keys by which Dask knows them.
-    block_nbytes : tuple of int
-        Their sizes in bytes.
-    payload : bytes
-        The pickled (program, pack, cut, args), the same for all members.
-    timeout_s : float
-        Longest wait for a peer.
-    algorithm : str
-        How `Group.allreduce` works.
-    wires : WireOptions
-        What the ranks talk over.
-    keeps : bool
-        Whether the packed rows and snapshots of the rank stay until the job is closed, for its next epoch.
-    mail : Mail or None
-        Whether ranks get mailboxes, and which servers the gang has.
+    orders : Orders
+        What all members are told.
     given : bytes
         Pickled, what rank 0 alone is given; empty for members without it.
     """
 
     credentials: MemberCredentials
-    worker: str
-    host: str
-    n_threads: int
-    ranks_of: tuple[int, ...]
-    blocks: tuple[int, ...]
+    place: MemberPlan
     keys: tuple[Any, ...]
-    block_nbytes: tuple[int, ...]
-    payload: bytes
-    timeout_s: float
-    algorithm: Algorithm
-    wires: WireOptions
-    keeps: bool = False
-    mail: Mail | None = None
-    given: bytes = b""
+    ranks_of: tuple[int, ...]
+    orders: Orders
+    given: bytes
 
     @property
     def servers(self) -> range:
         """Numbers of the servers it runs."""
-        return servers_of(self.mail, self.credentials.member, self.ranks_of)
+        return servers_of(self.orders.mail, self.credentials.member, self.ranks_of)
 
     @property
     def ranks(self) -> range:
         """Numbers of the ranks it runs."""
-        first = sum(self.ranks_of[: self.credentials.member])
-        return range(first, first + self.ranks_of[self.credentials.member])
+        return range(self.place.first_rank, self.place.first_rank + self.place.n_ranks)
 
 
 @dataclass(frozen=True)
@@ -169,7 +170,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
     worker = get_worker()
     credentials = task.credentials
     job = store_of(worker).find(credentials.job_id, credentials.epoch, credentials.token)
-    if job is None or job.task_key is not None or worker.address != task.worker:
+    if job is None or job.task_key is not None or worker.address != task.place.worker.address:
         # Dask ran a task of a gang that is over, or ran one twice: it has no place in the gang.
         return _NOTHING
     job.task_key = worker.get_current_task()
@@ -240,8 +241,8 @@ class _Member:
     def __init__(self, task: MemberTask, worker: Worker, job: JobState, link: SchedulerLink, failures: _Failures):
         self._task, self._worker, self._job, self._link, self._failures = task, worker, job, link, failures
         self._program: RankProgram
-        self._program, self._pack, self._cut, self._args = pickle.loads(task.payload)
-        self._n_threads = max(1, task.n_threads // len(task.ranks))
+        self._program, self._pack, self._cut, self._args = pickle.loads(task.orders.payload)
+        self._n_threads = max(1, task.place.worker.nthreads // len(task.ranks))
         self._publisher = Publisher(link.publish)
 
     def run(self, cleanup: contextlib.ExitStack) -> MemberOutcome:
@@ -276,37 +277,37 @@ class _Member:
             cloudpickle.dumps(values[0]) if is_first else b"",
             self._stats(data, ends),
             [ledger.records() for ledger in ends.ledgers.values()],
-            recorded(self._task.worker),
+            recorded(self._task.place.worker.address),
         )
 
     def _pack_rows(self) -> Sequence[Any]:
         """Return the data of each rank: what an epoch of the job before has kept, or what the blocks pack into."""
-        task, kept, abort = self._task, self._job.kept, self._job.abort
+        task, place, orders, kept = self._task, self._task.place, self._task.orders, self._job.kept
         data: Sequence[Any] = kept.data
-        if task.keeps and kept.blocks == task.blocks and len(data) == len(task.ranks):
+        if orders.keeps and kept.blocks == place.blocks and len(data) == len(task.ranks):
             return data
         # Memory for the rows of before and for those to come is not to be had.
         kept.drop_data()
-        blocks = HeldBlocks(self._worker, task.keys, task.block_nbytes, abort, task.timeout_s)
+        blocks = HeldBlocks(self._worker, task.keys, place.block_nbytes, self._job.abort, orders.timeout_s)
         data = _shares(blocks, task.ranks, self._pack, self._cut)
         blocks.close()
-        if task.keeps:
-            kept.blocks, kept.data = task.blocks, data
+        if orders.keeps:
+            kept.blocks, kept.data = place.blocks, data
         return data
 
     def _meet(self, cleanup: contextlib.ExitStack) -> _Ends:
         """Meet the other members, and connect ranks and servers; connections between members end with `cleanup`."""
-        task, worker, job, timeout_s = self._task, self._worker, self._job, self._task.timeout_s
+        task, worker, job, orders = self._task, self._worker, self._job, self._task.orders
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
         between, refused = join_gang(
-            worker, job, self._link, task.credentials, task.wires, ledger=own[0], timeout_s=timeout_s
+            worker, job, self._link, task.credentials, orders.wires, ledger=own[0], timeout_s=orders.timeout_s
         )
         cleanup.callback(between.close)
-        transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=timeout_s)
+        transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
         mailboxes: MemberMailboxes | None = None
-        if wants_mailboxes(task.mail, task.ranks_of):
-            mailboxes = MemberMailboxes(worker, job, task.credentials, task.wires, between, ledgers, timeout_s)
+        if wants_mailboxes(orders.mail, task.ranks_of):
+            mailboxes = MemberMailboxes(worker, job, task.credentials, orders.wires, between, ledgers, orders.timeout_s)
             cleanup.callback(mailboxes.close)
         return _Ends(ledgers, between, transports, mailboxes, refused)
 
@@ -316,13 +317,13 @@ class _Member:
         extras: dict[str, Any] = {}
         if number == 0:
             extras = {"publish": self._publisher, "given": pickle.loads(task.given)}
-        if task.keeps:
+        if task.orders.keeps:
             extras["keeper"] = job.kept.keepers.setdefault(number - task.ranks[0], SnapshotKeeper())
         try:
             if ends.mailboxes is not None:
                 transport.mailbox = ends.mailboxes.open(number)
             rank = Rank(
-                Group(transport, task.algorithm),
+                Group(transport, task.orders.algorithm),
                 job.abort,
                 n_threads=self._n_threads,
                 job_id=task.credentials.job_id,
@@ -343,7 +344,7 @@ class _Member:
 
     def _run_server(self, number: int, ends: _Ends) -> None:
         """Serve the ranks of all members until they are done, in a thread of its own."""
-        mail = self._task.mail
+        mail = self._task.orders.mail
         assert ends.mailboxes is not None  # servers use mailboxes
         assert mail is not None
         assert mail.serve is not None
@@ -359,10 +360,10 @@ class _Member:
         return [
             {
                 "rank": rank,
-                "worker": task.worker,
-                "host": task.host,
+                "worker": task.place.worker.address,
+                "host": task.place.worker.host,
                 "rows": getattr(rows, "n_rows", None),
-                "n_blocks": len(task.blocks),
+                "n_blocks": len(task.place.blocks),
                 "peak_rss_bytes": peak_rss_bytes(),
                 "transport": transport.wire,
                 "refused": ends.refused if rank == task.ranks[0] else {},

@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from dask.system import CPU_COUNT
 from distributed.comm import get_address_host
 
-from dsgd.comm.base import AbstractTransport
+from dsgd.comm.base import AbstractTransport, TransportName
 from dsgd.comm.frames import job_code
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.comm.sockets.mesh import Detour
@@ -38,15 +38,15 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["CALL_S", "CONNECT_S", "GangConnection", "SchedulerLink", "data_wrap", "join_gang", "on_loop"]
+__all__ = ["GangConnection", "SchedulerLink", "connection_settings", "data_wrap", "detour", "join_gang", "on_loop"]
 
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
 # How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
 _LOOK_S: Final = 0.2
-CALL_S: Final = 10.0
+_CALL_S: Final = 10.0
 # All listeners are open by then, so this is a matter of the network alone.
-CONNECT_S: Final = 30.0
+_CONNECT_S: Final = 30.0
 
 
 class SchedulerLink:
@@ -67,12 +67,12 @@ class SchedulerLink:
     def join(self, address: str, wait_s: float, idle: Callable[[], object]) -> dict[str, Any]:
         """Give this member's data address; see `Registry.join` for the answer. Calls `idle` now and then meanwhile."""
         mine = {"address": address, "n_cores": CPU_COUNT}
-        answer: dict[str, Any] = self._call("dsgd_join", wait_s + CALL_S, idle, **mine, wait_s=wait_s)
+        answer: dict[str, Any] = self._call("dsgd_join", wait_s + _CALL_S, idle, **mine, wait_s=wait_s)
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
         """Say how this member ended."""
-        self._call("dsgd_finish", CALL_S, failure=None if failure is None else dict(failure))
+        self._call("dsgd_finish", _CALL_S, failure=None if failure is None else dict(failure))
 
     def _tell(self, event: dict[str, Any] | None) -> None:
         message = {"op": MEMBER_EVENT, **self._credentials.as_message(), "event": event}
@@ -106,6 +106,55 @@ def on_loop(
     if not loop.is_running():
         raise AbortedError(f"worker {worker.address} is closing")
     raise GangTimeoutError(f"worker {worker.address}: {problem} within {timeout_s:g} s.")
+
+
+def connection_settings(
+    credentials: MemberCredentials, job: JobState, ledger: RankLedger, timeout_s: float
+) -> dict[str, Any]:
+    """Return what the connections of a job have in common, in the words of `dsgd.comm.wires.tcp.Entrance`."""
+    return {
+        "job_id": credentials.job_id,
+        "epoch": credentials.epoch,
+        "token": credentials.token,
+        "ledger": ledger,
+        "abort": job.abort,
+        "timeout_s": timeout_s,
+        "connect_timeout_s": min(timeout_s, _CONNECT_S),
+    }
+
+
+def detour(
+    worker: Worker,
+    job: JobState,
+    credentials: MemberCredentials,
+    doors: Sequence[int],
+    workers: Sequence[str],
+    transport: TransportName,
+) -> Detour | None:
+    """Return the way to peers to whom no connection can be opened: through the ports of their workers.
+
+    Parameters
+    ----------
+    worker, job : Worker and JobState
+        The worker, and what it keeps of the job.
+    credentials : MemberCredentials
+        The job, and as which member this end is known to the relays.
+    doors : sequence of int
+        As which member each peer is known to them.
+    workers : sequence of str
+        The worker of each peer.
+    transport : str
+        What the user asked for; over ``"tcp"`` alone there is no other way.
+    """
+    if transport == "tcp":
+        return None
+
+    def through_worker(peer: int) -> socket.socket:
+        call = open_relay(worker, job.relays, credentials, doors[peer], workers[peer])
+        sock: socket.socket = on_loop(worker, call, _CALL_S, f"worker {workers[peer]} did not connect")
+        return sock
+
+    return Detour(through_worker, always=transport == "rpc")
 
 
 def data_wrap(worker: Worker) -> Wrap | None:
@@ -236,15 +285,7 @@ class _Arrival:
         workers: Sequence[str] = answer["workers"]
         addresses: Sequence[str] = answer["addresses"]
         asked, member = self.options.transport, self.credentials.member
-        settings: dict[str, Any] = {
-            "job_id": self.credentials.job_id,
-            "epoch": self.credentials.epoch,
-            "token": self.credentials.token,
-            "ledger": ledger,
-            "abort": self.job.abort,
-            "timeout_s": self.timeout_s,
-            "connect_timeout_s": min(self.timeout_s, CONNECT_S),
-        }
+        settings = connection_settings(self.credentials, self.job, ledger, self.timeout_s)
         if asked in ("gloo", "mpi", "ucx"):
             if self.wrap is not None:
                 raise ClusterError(
@@ -254,7 +295,8 @@ class _Arrival:
             library = importlib.import_module(f"dsgd.comm.wires.{asked}")
             joined: AbstractTransport = library.connect(self.listener, member, addresses, **settings)
             return joined
-        settings |= {"wrap": self.wrap, "detour": self._detour(workers)}
+        way_round = detour(self.worker, self.job, self.credentials, range(len(workers)), workers, asked)
+        settings |= {"wrap": self.wrap, "detour": way_round}
         if asked in ("tcp", "rpc"):
             return tcp.connect(self.listener, member, addresses, **settings)
         wait: shm.Wait = "spin" if asked == "spin" else "sleep"
@@ -269,16 +311,3 @@ class _Arrival:
                 'the shared folder has no room (see the log of the worker). Use transport="auto".'
             )
         return near
-
-    def _detour(self, workers: Sequence[str]) -> Detour | None:
-        """Return the way to peers to whom no connection can be opened: through the ports of their workers."""
-        if self.options.transport == "tcp":
-            return None
-
-        def through_worker(peer: int) -> socket.socket:
-            call = open_relay(self.worker, self.job.relays, self.credentials, peer, workers[peer])
-            problem = f"worker {workers[peer]} did not connect"
-            sock: socket.socket = on_loop(self.worker, call, CALL_S, problem)
-            return sock
-
-        return Detour(through_worker, always=self.options.transport == "rpc")
