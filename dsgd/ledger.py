@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
@@ -195,6 +196,13 @@ class RankLedger:
         self._round_number += 1
         self._bytes = 0
         self._messages = 0
+
+    @contextmanager
+    def round(self, op: str) -> Iterator[None]:
+        """Open a round for a ``with`` block, and close it behind it; the two calls themselves are quicker."""
+        self.begin_round(op)
+        yield
+        self.end_round()
 
     def total_s(self, phase: int) -> float:
         """Return the seconds of a phase in all rounds that are over."""

@@ -11,7 +11,6 @@ them.
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import threading
 from collections.abc import Iterator, Sequence
@@ -20,6 +19,8 @@ from typing import Any, Final
 
 from threadpoolctl import ThreadpoolController
 
+from dsgd.comm.memory.cores import count_cores
+
 __all__ = ["count_cores", "limit_pools"]
 
 _NUMBA_POOL: Final = "numba.np.ufunc.parallel"
@@ -27,13 +28,6 @@ _NUMBA_POOL: Final = "numba.np.ufunc.parallel"
 _lock: Final = threading.Lock()
 _wanted: Final[list[int]] = []  # what those inside `limit_pools` asked for
 _before: Final[list[int]] = []  # the threads of each BLAS library before the first of them
-
-
-def count_cores() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 @contextlib.contextmanager

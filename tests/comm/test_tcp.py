@@ -118,7 +118,7 @@ def test_garbage_on_the_port_is_dropped_and_counted(garbage: list[bytes]) -> Non
             [lambda rank=rank: tcp.connect((first, second)[rank], rank, addresses, **options) for rank in range(2)]
         )
         assert all(isinstance(transport, tcp.TCPTransport) for transport in transports)
-        assert first.n_refused == len(garbage) + 1
+        assert first.refused.total() == len(garbage) + 1
         close_all(transports)
         for stranger in (*strangers, silent):
             stranger.close()

@@ -17,9 +17,14 @@ import os
 import sys
 from collections.abc import Callable
 
-__all__ = ["current_core", "leave_core"]
+__all__ = ["count_cores", "current_core", "leave_core"]
 
 _getcpu: Callable[[], int] | None = getattr(ctypes.CDLL(None), "sched_getcpu", None)
+
+
+def count_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def current_core() -> int:

@@ -206,11 +206,6 @@ class Listener:
         self.refused: Counter[str] = Counter()
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)
 
-    @property
-    def n_refused(self) -> int:
-        """Connections that were turned away."""
-        return self.refused.total()
-
     def look(self, wrap: Wrap | None, job: int, epoch: int) -> list[Guest]:
         """Take in who has come and turn away who does not get on; never waits.
 

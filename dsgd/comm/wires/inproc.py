@@ -14,7 +14,6 @@ that a run on threads predicts the traffic of a run on processes.
 
 from __future__ import annotations
 
-import os
 import queue
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -25,6 +24,7 @@ import numpy as np
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import HEADER_BYTES, Header, check_array, describe_mismatch
+from dsgd.comm.memory.cores import count_cores
 from dsgd.comm.memory.shared_array import SharedArray
 from dsgd.comm.memory.window import Window, inproc_windows
 from dsgd.errors import AbortedError, GangTimeoutError, InvalidParameterError, ProtocolError
@@ -245,7 +245,7 @@ def connect(
         if len(given) != n:
             raise InvalidParameterError(f"connect({name}=...) must have one entry per rank ({n}). Got {len(given)}.")
     meetings = [[_Meeting() for _ in range(n)] for _ in range(n)]
-    window = 1 < n <= _n_cores() if window is None else window
+    window = 1 < n <= count_cores() if window is None else window
     windows: Sequence[Window | None] = inproc_windows(aborts) if window else [None] * n
     transports = [
         InprocTransport(rank, meetings, ledgers[rank], aborts[rank], timeout_s, windows[rank]) for rank in range(n)
@@ -254,7 +254,3 @@ def connect(
     for transport in transports:
         transport.shared_array = shared_array
     return transports
-
-
-def _n_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1

@@ -70,6 +70,11 @@ class Adaptation:
         Epochs at most.
     epochs_before : int, default 0
         Epochs of the trainings that this one goes on from.
+
+    Attributes
+    ----------
+    every : int
+        Rows of a rank between two synchronisations, now.
     """
 
     def __init__(
@@ -84,15 +89,10 @@ class Adaptation:
     ) -> None:
         self._rank, self._strategy, self._shard, self._rows = rank, strategy, shard, rows
         self._optimizer, self._epochs, self._epochs_before = optimizer, epochs, epochs_before
-        self._every = 1
+        self.every = 1
         # Of the losses of the running epoch, and of its rows, those that an earlier decision has seen.
         self._loss_sum = self._n_seen = 0.0
         self._n_cold = _N_COLD
-
-    @property
-    def every(self) -> int:
-        """Rows of a rank between two synchronisations, now."""
-        return self._every
 
     def begin(self, at: TrainState, clock: _Clock) -> None:
         """Take up what holds, at the beginning or where training goes on; `clock` knows since when it runs."""
@@ -109,12 +109,12 @@ class Adaptation:
         at.ahead = min(at.ahead, ahead)
         if at.begins_epoch:
             self.cut_epoch(at)
-        elif at.round < at.cut.rounds and max(self._sizes(at)) > self._every:
+        elif at.round < at.cut.rounds and max(self._sizes(at)) > self.every:
             self._cut_anew(at)
 
     def cut_epoch(self, at: TrainState) -> None:
         """Cut the epoch that comes next; nothing of it is over."""
-        at.cut = Cut.whole(self._rows, 1).after(0, self._rows, self._every)
+        at.cut = Cut.whole(self._rows, 1).after(0, self._rows, self.every)
         at.n_cut = at.round = 0
         self._loss_sum = self._n_seen = 0.0
 
@@ -149,13 +149,13 @@ class Adaptation:
 
     def decide(self, at: TrainState) -> None:
         """Take the decision, after that exchange, and cut what is left of the epoch by it."""
-        before = self._every
+        before = self.every
         moved_sq, norm_sq = squared_distances(at.params, self._reference)
         self._apply(at, self._strategy.decide(self._rows, moved_sq, norm_sq, at.strategy))
         self._rank.ledger.recent.clear()
         self._n_cold = 0
         self._loss_sum, self._n_seen = at.optimizer.loss_sum, float(at.optimizer.n_seen)
-        if self._every != before and at.round < at.cut.rounds:
+        if self.every != before and at.round < at.cut.rounds:
             self._cut_anew(at)
 
     def history(self, at: TrainState) -> list[dict[str, Any]]:
@@ -187,10 +187,10 @@ class Adaptation:
         return math.sqrt(change_sq) / distance, abs(losses[1] - losses[0]) / distance
 
     def _apply(self, at: TrainState, plan: Plan) -> None:
-        self._every, at.ahead = plan.every, plan.rounds
+        self.every, at.ahead = plan.every, plan.rounds
 
     def _cut_anew(self, at: TrainState) -> None:
-        at.cut = at.cut.after(at.round, self._rows, self._every)
+        at.cut = at.cut.after(at.round, self._rows, self.every)
         at.n_cut, at.round = at.n_cut + at.round, 0
 
     def _sizes(self, at: TrainState) -> list[float]:

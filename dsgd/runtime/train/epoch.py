@@ -115,7 +115,8 @@ class EpochEnd:
         has_converged = at.stop_rule.update(objectives, record.validation_score, job, at.optimizer)
         ends = bool(has_converged or is_last or n_enough > 0)
         if self._snapshots.is_on:
-            self._keep(sums.wishes, is_last=ends, same_model=same_model)
+            with self._rank.ledger.round("keep"):
+                self._snapshots.end_epoch(at, sums.wishes, is_last=ends, same_model=same_model)
         self._account.update(sums.spent, n_seen)
         self._publish(record, last=ends)
         return ends
@@ -185,19 +186,13 @@ class EpochEnd:
             validation_score=score,
         )
 
-    def _keep(self, wishes: FloatVector, *, is_last: bool, same_model: bool) -> None:
-        self._rank.ledger.begin_round("keep")
-        self._snapshots.end_epoch(self._at, wishes, is_last=is_last, same_model=same_model)
-        self._rank.ledger.end_round()
-
     def _end_exchanges(self) -> None:
         """End what is under way: ranks wait for each other now anyway, and it would be missing in what is kept."""
         strategy = self._job.strategy
         if isinstance(strategy, AbstractUnderWay):
-            self._rank.ledger.begin_round("settle")
-            strategy.settle(self._rank.group, self._at.mixing(), self._at.strategy)
-            self._at.mixed()
-            self._rank.ledger.end_round()
+            with self._rank.ledger.round("settle"):
+                strategy.settle(self._rank.group, self._at.mixing(), self._at.strategy)
+                self._at.mixed()
 
     def _tell_of(self, stragglers: list[Straggler]) -> None:
         if self._rank.number != 0:
@@ -231,6 +226,5 @@ def settle(run: Run, *, is_last: bool) -> None:
     """Average what of the statistics of a model is averaged: what batches have shown a rank, and no gradient."""
     statistics = run.job.optimizer.settle(run.at.params, run.data.shard, run.at.optimizer, is_last=is_last)
     if statistics is not None and run.rank.size > 1:
-        run.rank.ledger.begin_round("settle")
-        weighted_mean(run.rank.group, statistics, run.weights.share)
-        run.rank.ledger.end_round()
+        with run.rank.ledger.round("settle"):
+            weighted_mean(run.rank.group, statistics, run.weights.share)

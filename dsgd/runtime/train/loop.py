@@ -70,9 +70,8 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             left = None if job.leaves is None else leave(rank, job, at, run.rows)
             averaged, n_averaged = bring_together(run, at.params)
             if isinstance(job.strategy, AbstractUnderWay):
-                rank.ledger.begin_round("collect")
-                job.strategy.leave(rank.group, at.vector, at.strategy)
-                rank.ledger.end_round()
+                with rank.ledger.round("collect"):
+                    job.strategy.leave(rank.group, at.vector, at.strategy)
             settle(run, is_last=True)
     return TrainResult(
         at.params,
@@ -149,9 +148,8 @@ def _keep(run: Run, snapshots: SnapshotSchedule) -> None:
     run.deadlines.expect("edge")
     # The round before was an ordinary one.
     clock = run.clock_at(at.round - 1)
-    run.rank.ledger.begin_round("keep")
-    snapshots.look(at, same_model=run.ends_equal(clock))
-    run.rank.ledger.end_round()
+    with run.rank.ledger.round("keep"):
+        snapshots.look(at, same_model=run.ends_equal(clock))
 
 
 def _step_counter(run: Run) -> float:

@@ -45,13 +45,11 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
     last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
     if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
         # A strategy that waits for the last round that was planned has yet to average.
-        ledger.begin_round("sync")
-        strategy.sync(group, vector, run.weights.share, at.strategy)
-        ledger.end_round()
+        with ledger.round("sync"):
+            strategy.sync(group, vector, run.weights.share, at.strategy)
     if not strategy.ends_equal:
-        ledger.begin_round("collect")
-        strategy.collect(group, vector, run.weights.share, at.strategy)
-        ledger.end_round()
+        with ledger.round("collect"):
+            strategy.collect(group, vector, run.weights.share, at.strategy)
     if dual is not None:
         dual.leave()
         params[:] = dual.params
@@ -60,8 +58,7 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
         return None, 0
     n_averaged = at.optimizer.n_averaged
     averaged = own.copy() if n_averaged else params.copy()
-    ledger.begin_round("collect")
-    counts = group.allgather(np.array([n_averaged])).ravel()
-    weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
-    ledger.end_round()
+    with ledger.round("collect"):
+        counts = group.allgather(np.array([n_averaged])).ravel()
+        weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
     return averaged, int(counts.max())

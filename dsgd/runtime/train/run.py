@@ -126,9 +126,8 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
         epochs = job.max_iter, job.epochs_before
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
     weights = EpochWeights(rank, strategy, job.optimizer, rows)
-    rank.ledger.begin_round("setup")
-    rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
-    rank.ledger.end_round()
+    with rank.ledger.round("setup"):
+        rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
     return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights, rates)
 
 

@@ -78,8 +78,7 @@ def settle_suffix(rank: Rank, job: TrainJob, params: FloatVector, state: Abstrac
     if not isinstance(state, SGDState) or not state.suffix.size:
         return
     if isinstance(job.strategy, Hogwild):
-        rank.ledger.begin_round("settle")
-        rank.group.allreduce(state.suffix)
-        rank.ledger.end_round()
+        with rank.ledger.round("settle"):
+            rank.group.allreduce(state.suffix)
     end_suffix(params, state)
     rank.worked(params=params.size)
