@@ -61,16 +61,8 @@ HEADER_BYTES: Final = _LAYOUT.size
 # A model of 2**40 bytes does not fit a worker; a length beyond it is noise read as a number.
 MAX_FRAME_BYTES: Final = 2**40
 
-DTYPE_CODES: Final[dict[np.dtype[np.generic], int]] = {
-    np.dtype(np.float32): 1,
-    np.dtype(np.float64): 2,
-    np.dtype(np.int64): 3,
-    np.dtype(np.int32): 4,
-    np.dtype(np.uint64): 5,
-    np.dtype(np.uint32): 6,
-    np.dtype(np.uint8): 7,
-}
-_DTYPE_NAMES: Final = {code: dtype.name for dtype, code in DTYPE_CODES.items()}
+_DTYPE_NAMES: Final = dict(enumerate(("float32", "float64", "int64", "int32", "uint64", "uint32", "uint8"), 1))
+DTYPE_CODES: Final[dict[np.dtype[np.generic], int]] = {np.dtype(name): code for code, name in _DTYPE_NAMES.items()}
 
 OP_SEND: Final = 0
 OP_ALLREDUCE: Final = 1

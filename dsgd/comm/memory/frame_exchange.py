@@ -47,19 +47,6 @@ class FrameExchange:
         Bytes of the outgoing frame already sent.
     """
 
-    __slots__ = (
-        "_got",
-        "_in_bytes",
-        "_out_bytes",
-        "_payload_in",
-        "_payload_out",
-        "_sent",
-        "link_in",
-        "link_out",
-        "ring_in",
-        "ring_out",
-    )
-
     def __init__(
         self,
         out: Link | None,

@@ -95,23 +95,6 @@ class Ring:
         Where the present frames lie.
     """
 
-    __slots__ = (
-        "_headers",
-        "_pulling",
-        "_scratch",
-        "_segment",
-        "_words",
-        "address_in",
-        "address_out",
-        "bell",
-        "box_in",
-        "box_out",
-        "carries_headers",
-        "header_length",
-        "link",
-        "state",
-    )
-
     def __init__(
         self,
         segment: Segment,

@@ -113,20 +113,8 @@ class Record:
 
     def pack(self) -> bytes:
         """Return the record as bytes."""
-        return _LAYOUT.pack(
-            _MAGIC,
-            _VERSION,
-            self.status,
-            self.relayed,
-            self.job,
-            self.epoch,
-            self.rank,
-            self.peer,
-            self.size,
-            self.config,
-            self.nonce,
-            self.proof,
-        )
+        who = self.job, self.epoch, self.rank, self.peer, self.size
+        return _LAYOUT.pack(_MAGIC, _VERSION, self.status, self.relayed, *who, self.config, self.nonce, self.proof)
 
     @staticmethod
     def may_start(data: bytes) -> bool:

@@ -83,53 +83,49 @@ def join_mesh(
     detour: Detour | None = None,
 ) -> dict[int, Link]:
     """Return one link per peer; see `dsgd.comm.wires.tcp.connect` for the parameters and errors."""
-    links: dict[int, Link] = {}
-    # Shutting a socket down is how a flag that is set while this rank connects wakes it.
-    opened: list[socket.socket] = []
-
-    def wake() -> None:
-        for sock in opened:
-            shut_down(sock)
-
-    abort.on_set(wake)
-    deadline = _Deadline(limit_s)
-    connector = _Connector(credentials, abort, deadline, opened, wrap, detour)
+    mesh = _Mesh(listener, credentials, abort, _Deadline(limit_s), wrap, detour)
+    abort.on_set(mesh.wake)
     try:
         if credentials.rank:
             # Strangers do not wait until this rank is through.
             with listener.attended(wrap, credentials.job, credentials.epoch):
                 for peer in range(credentials.rank):
-                    links[peer] = connector.join(peer, addresses[peer])
-        _accept(listener, credentials, abort, deadline, opened, links, wrap)
+                    mesh.links[peer] = mesh.join(peer, addresses[peer])
+        mesh.accept_all()
         listener.close()
         abort.check()
     except BaseException:
-        for sock in opened:
+        for sock in mesh.opened:
             sock.close()
         abort.check()
         raise
-    return links
+    return mesh.links
 
 
-class _Connector:
-    """What a rank does that connects to lower ones."""
+class _Mesh:
+    """A rank on its way into the gang: it connects to lower ranks, then lets higher ones in."""
 
     def __init__(
         self,
+        listener: Listener,
         credentials: Credentials,
         abort: AbortFlag,
         deadline: _Deadline,
-        opened: list[socket.socket],
         wrap: Wrap | None,
         detour: Detour | None,
     ) -> None:
-        self._credentials = credentials
-        self._abort = abort
-        self._deadline = deadline
-        self._opened = opened
-        self._wrap = wrap
-        self._detour = detour
+        self._listener, self._credentials, self._abort = listener, credentials, abort
+        self._deadline, self._wrap, self._detour = deadline, wrap, detour
         self._patience_s = deadline.limit_s if detour is None else _DIRECT_S
+        self._missing = set(range(credentials.rank + 1, credentials.size))
+        self.links: dict[int, Link] = {}
+        # Shutting a socket down is how a flag that is set while this rank connects wakes it.
+        self.opened: list[socket.socket] = []
+
+    def wake(self) -> None:
+        """Let this rank see that its job has stopped."""
+        for sock in self.opened:
+            shut_down(sock)
 
     def join(self, peer: int, address: str) -> Link:
         """Return a link to a peer that has shown that it belongs here."""
@@ -140,10 +136,10 @@ class _Connector:
                 return self._link(sock, peer, address, relayed=0)
             assert self._detour is not None  # _direct has raised otherwise
             sock = self._detour.open(peer)
-            self._opened.append(sock)
+            self.opened.append(sock)
             self._secure(sock)
-            self._greet(self._opened[-1], peer, who, relayed=1)
-            return self._link(self._opened[-1], peer, f"{address} (through its worker)", relayed=1)
+            self._greet(self.opened[-1], peer, who, relayed=1)
+            return self._link(self.opened[-1], peer, f"{address} (through its worker)", relayed=1)
         except TimeoutError as error:
             raise GangTimeoutError(
                 f"rank {rank} could not join {who} within {self._deadline.limit_s:g} s: it does not answer."
@@ -162,14 +158,14 @@ class _Connector:
                     self._patience_s = min(self._patience_s, _FILTERED_S)
                 problem = error
                 break
-            self._opened.append(sock)
+            self.opened.append(sock)
             try:
                 self._secure(sock)
-                self._greet(self._opened[-1], peer, f"rank {peer} at {address}", relayed=0)
-                return self._opened[-1]
+                self._greet(self.opened[-1], peer, f"rank {peer} at {address}", relayed=0)
+                return self.opened[-1]
             except (ConnectionError, ssl.SSLEOFError) as error:
                 self._abort.check()
-                self._opened.pop().close()
+                self.opened.pop().close()
                 problem = error
                 time.sleep(_LOOK_UP_S * attempt)
         if self._detour is None:
@@ -201,7 +197,7 @@ class _Connector:
             sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         sock.settimeout(self._deadline.left_s())
         if self._wrap is not None:
-            sock = self._opened[-1] = self._wrap(sock, False)
+            sock = self.opened[-1] = self._wrap(sock, False)
             if isinstance(sock, ssl.SSLSocket):
                 sock.do_handshake()
 
@@ -226,10 +222,82 @@ class _Connector:
         if verdict.status != handshake.OK:
             raise ProtocolError(f"{who} and rank {credentials.rank} do not fit: {refusal_text(verdict.status)}.")
 
-    def _link(self, sock: socket.socket, peer: int, address: str, *, relayed: int) -> Link:
-        latency_s = measure_latency(sock, is_first=True)
+    def _link(self, sock: socket.socket, peer: int, address: str, *, relayed: int, is_first: bool = True) -> Link:
+        latency_s = measure_latency(sock, is_first=is_first)
         job, epoch = self._credentials.job, self._credentials.epoch
         return Link(sock, peer, address, job=job, epoch=epoch, latency_s=latency_s, way="rpc" if relayed else "tcp")
+
+    def accept_all(self) -> None:
+        """Let all higher ranks in."""
+        while self._missing:
+            if self._deadline.is_over:
+                raise self._not_joined()
+            for guest in self._listener.look(self._wrap, self._credentials.job, self._credentials.epoch):
+                link = self._answer(guest)
+                if link is not None:
+                    self.opened.append(link.sock)
+                    self.links[link.rank] = link
+                    self._missing.discard(link.rank)
+            self._abort.check()
+            if self._missing:
+                self._listener.wait(min(self._deadline.left_s(), _LOOK_UP_S))
+
+    def _not_joined(self) -> GangTimeoutError:
+        names = ", ".join(str(peer) for peer in sorted(self._missing))
+        refused = f" Turned away meanwhile: {'; '.join(self._listener.refusals)}." if self._listener.refusals else ""
+        who = f"rank {self._credentials.rank} at {self._listener.address}"
+        return GangTimeoutError(
+            f"{who} waited {self._deadline.limit_s:g} s for rank(s) {names} to join.{refused} "
+            "Check that their workers run and can reach this address."
+        )
+
+    def _answer(self, guest: Guest) -> Link | None:
+        """Answer the record of a guest; return its link once it has joined. A guest turned away is closed."""
+        record, sock = guest.record, guest.sock
+        assert record is not None  # of a guest that is due an answer
+        try:
+            if guest.hello is None or guest.welcome is None:
+                self._welcome(guest, record)
+                return None
+            if not self._judge(guest, record, guest.hello, guest.welcome):
+                return None
+            sock.settimeout(self._deadline.left_s())
+            self._listener.guests.remove(guest)
+            return self._link(sock, guest.hello.rank, guest.peer, relayed=guest.hello.relayed, is_first=False)
+        except OSError as error:
+            self._listener.refuse(guest, "left", f"{error}")
+        return None
+
+    def _welcome(self, guest: Guest, hello: Record) -> None:
+        status = handshake.check_job(hello, self._credentials.job, self._credentials.epoch)
+        welcome = self._credentials.sign(self._credentials.hello(hello.rank, status), b"accept", hello)
+        guest.sock.sendall(welcome.pack())
+        if status != handshake.OK:
+            self._refuse(guest, status)
+        guest.hello, guest.welcome = hello, welcome
+        guest.answered()
+
+    def _refuse(self, guest: Guest, status: int) -> None:
+        self._listener.refuse(guest, refusal_kind(status), refusal_text(status))
+
+    def _judge(self, guest: Guest, proof: Record, hello: Record, welcome: Record) -> bool:
+        sock, rank = guest.sock, hello.rank
+        if not self._credentials.verifies(proof, b"connect", hello, welcome):
+            with suppress(OSError):
+                sock.sendall(self._credentials.hello(rank, handshake.WRONG_TOKEN).pack())
+            self._refuse(guest, handshake.WRONG_TOKEN)
+            return False
+        status = self._credentials.compare(hello)
+        if status == handshake.OK and rank not in self._missing:
+            status = handshake.WRONG_RANK
+        verdict = self._credentials.sign(self._credentials.hello(rank, status), b"verdict", hello, welcome, proof)
+        sock.sendall(verdict.pack())
+        if status != handshake.OK:
+            self._refuse(guest, status)
+            raise ProtocolError(
+                f"rank {rank} at {guest.peer} does not fit rank {self._credentials.rank}: {refusal_text(status)}."
+            )
+        return True
 
 
 def _read(sock: socket.socket, who: str) -> Record:
@@ -240,99 +308,6 @@ def _read(sock: socket.socket, who: str) -> Record:
         return Record.unpack(data)
     except ProtocolError as error:
         raise ProtocolError(f"{who} does not answer as a rank: {error}") from None
-
-
-def _accept(
-    listener: Listener,
-    credentials: Credentials,
-    abort: AbortFlag,
-    deadline: _Deadline,
-    opened: list[socket.socket],
-    links: dict[int, Link],
-    wrap: Wrap | None,
-) -> None:
-    missing = set(range(credentials.rank + 1, credentials.size))
-    while missing:
-        if deadline.is_over:
-            raise _not_joined(listener, credentials.rank, missing, deadline)
-        for guest in listener.look(wrap, credentials.job, credentials.epoch):
-            link = _answer(guest, listener, credentials, missing, deadline)
-            if link is not None:
-                opened.append(link.sock)
-                links[link.rank] = link
-                missing.discard(link.rank)
-        abort.check()
-        if missing:
-            listener.wait(min(deadline.left_s(), _LOOK_UP_S))
-
-
-def _not_joined(listener: Listener, rank: int, missing: set[int], deadline: _Deadline) -> GangTimeoutError:
-    names = ", ".join(str(peer) for peer in sorted(missing))
-    refused = f" Turned away meanwhile: {'; '.join(listener.refusals)}." if listener.refusals else ""
-    return GangTimeoutError(
-        f"rank {rank} at {listener.address} waited {deadline.limit_s:g} s for rank(s) {names} to join.{refused} "
-        "Check that their workers run and can reach this address."
-    )
-
-
-def _answer(
-    guest: Guest, listener: Listener, credentials: Credentials, missing: set[int], deadline: _Deadline
-) -> Link | None:
-    """Answer the record of a guest; return its link once it has joined. A guest turned away is closed."""
-    record, sock = guest.record, guest.sock
-    assert record is not None  # of a guest that is due an answer
-    try:
-        if guest.hello is None or guest.welcome is None:
-            _welcome(guest, record, listener, credentials)
-            return None
-        if not _judge(guest, record, guest.hello, guest.welcome, listener, credentials, missing):
-            return None
-        sock.settimeout(deadline.left_s())
-        listener.guests.remove(guest)
-        latency_s = measure_latency(sock, is_first=False)
-        job, epoch, way = credentials.job, credentials.epoch, "rpc" if guest.hello.relayed else "tcp"
-        return Link(sock, guest.hello.rank, guest.peer, job=job, epoch=epoch, latency_s=latency_s, way=way)
-    except OSError as error:
-        listener.refuse(guest, "left", f"{error}")
-    return None
-
-
-def _welcome(guest: Guest, hello: Record, listener: Listener, credentials: Credentials) -> None:
-    status = handshake.check_job(hello, credentials.job, credentials.epoch)
-    welcome = credentials.sign(credentials.hello(hello.rank, status), b"accept", hello)
-    guest.sock.sendall(welcome.pack())
-    if status != handshake.OK:
-        listener.refuse(guest, refusal_kind(status), refusal_text(status))
-    guest.hello, guest.welcome = hello, welcome
-    guest.answered()
-
-
-def _judge(
-    guest: Guest,
-    proof: Record,
-    hello: Record,
-    welcome: Record,
-    listener: Listener,
-    credentials: Credentials,
-    missing: set[int],
-) -> bool:
-    sock, rank = guest.sock, hello.rank
-    if not credentials.verifies(proof, b"connect", hello, welcome):
-        with suppress(OSError):
-            sock.sendall(credentials.hello(rank, handshake.WRONG_TOKEN).pack())
-        listener.refuse(guest, refusal_kind(handshake.WRONG_TOKEN), refusal_text(handshake.WRONG_TOKEN))
-        return False
-    status = credentials.compare(hello)
-    if status == handshake.OK and rank not in missing:
-        status = handshake.WRONG_RANK
-    verdict = credentials.sign(credentials.hello(rank, status), b"verdict", hello, welcome, proof)
-    sock.sendall(verdict.pack())
-    if status != handshake.OK:
-        listener.refuse(guest, refusal_kind(status), refusal_text(status))
-        raise ProtocolError(
-            f"rank {rank} at {guest.peer} does not fit rank {credentials.rank}: {refusal_text(status)}."
-        )
-    return True
 
 
 def measure_latency(sock: socket.socket, *, is_first: bool) -> float:
