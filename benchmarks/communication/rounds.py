@@ -62,7 +62,7 @@ def cores_for(name: str, client: Client) -> Iterator[None]:
         yield
         return
     client.run(believe, 1)
-    with mock.patch.object(dsgd.comm.wires.inproc, "_n_cores", return_value=1):
+    with mock.patch.object(dsgd.comm.wires.inproc, "count_cores", return_value=1):
         yield
     client.run(believe, 2)
 

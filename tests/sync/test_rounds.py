@@ -182,7 +182,7 @@ def test_a_model_beyond_a_slot_is_not_fused(calls: dict[int, list[int]]) -> None
 
 def test_without_a_core_for_each_rank_threads_sleep(monkeypatch: pytest.MonkeyPatch) -> None:
     """Ranks keep their cores while they wait only where there are enough."""
-    monkeypatch.setattr(inproc, "_n_cores", lambda: 3)
+    monkeypatch.setattr(inproc, "count_cores", lambda: 3)
     for n, expected in [(1, False), (2, True), (3, True), (4, False)]:
         assert [t.window is not None for t in inproc.connect(n)] == [expected] * n
 
