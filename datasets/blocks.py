@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from functools import partial
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -208,26 +209,20 @@ def _parse_range(
     storage_options: dict[str, Any] | None,
 ) -> list[RawRows]:
     """Parse the lines of one range, or a whole file if stop is None."""
+    parse = partial(parse_bytes, path=path, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype)
     if stop is None:
         pieces, line = [], 1
         for piece in whole_lines(path, storage_options):
-            pieces.append(_parse(piece, path, line, smallest, largest, dtype))
+            pieces.append(parse(piece, first_line=line))
             line += pieces[-1].n_lines
         return pieces
     data = read_range(path, start, stop, storage_options)
     try:
-        return [_parse(data, path, 1, smallest, largest, dtype)]
+        return [parse(data)]
     except ParseError as error:
         # Only now is it worth reading what comes before, to tell the line's number in the file.
         before = count_lines(path, start, storage_options)
         raise ParseError(path, before + error.line, error.problem) from None
-
-
-def _parse(data: bytes, path: str, line: int, smallest: int, largest: int, dtype: DTypeLike) -> RawRows:
-    """Parse a piece of a file."""
-    return parse_bytes(
-        data, path=path, first_line=line, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype
-    )
 
 
 def count_lines(path: str, start: int, storage_options: dict[str, Any] | None = None) -> int:

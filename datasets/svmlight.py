@@ -15,6 +15,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from typing import IO, Any, Literal
 
 import fsspec
@@ -94,20 +95,11 @@ def _parse_file(
     storage_options: dict[str, Any] | None,
 ) -> Iterator[RawRows]:
     """Yield the rows of one file, in order, while later pieces are parsed by the pool."""
+    parse = partial(parse_bytes, path=path, smallest_allowed=smallest, largest_allowed=largest, dtype=dtype)
     waiting: deque[Future[RawRows]] = deque()
     line = 1
     for piece in whole_lines(path, storage_options):
-        waiting.append(
-            pool.submit(
-                parse_bytes,
-                piece,
-                path=path,
-                first_line=line,
-                smallest_allowed=smallest,
-                largest_allowed=largest,
-                dtype=dtype,
-            )
-        )
+        waiting.append(pool.submit(parse, piece, first_line=line))
         line += piece.count(b"\n")
         if len(waiting) > 4:
             yield waiting.popleft().result()

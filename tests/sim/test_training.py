@@ -214,7 +214,7 @@ def test_the_command_takes_what_was_measured(data, tmp_path):
     cluster = SimulatedCluster(3, twin.network, twin.compute)
     options = {"max_iter": 2, "tol": None, "random_state": 0, "sync": 64}
     assert measured["seconds"] == SGDClassifier(**options, client=cluster).fit(X, y).ledger_.elapsed_s
-    with pytest.raises(InvalidParameterError, match=r"rows\.npz is no calibration"):
+    with pytest.raises(InvalidParameterError, match=r"rows\.npz is not a calibration"):
         open_costs(tmp_path / "rows.npz")
 
 

@@ -45,15 +45,9 @@ def check_elimination_claims(summary: EliminationSummary) -> list[Claim]:
     return [claim for claim in found if claim is not None]
 
 
-def _tight(summary: EliminationSummary) -> str:
-    """Return the smallest cache that was run."""
-    caches = summary.caches()
-    return "small" if "small" in caches or not caches else caches[0]
-
-
 def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
     name, figure = f"Up to {SEQUENTIAL:.0f}x faster than the sequential baseline", "26x (many nodes)"
-    cache = _tight(summary)
+    cache = summary.tight()
     base, cells = summary.cell(problem, REFERENCE, cache), summary.presets(problem, cache)
     if base is None or not cells:
         return Claim(name, problem, figure, "-", None, "Needs scikit-learn's SVC and a preset.")
@@ -77,7 +71,7 @@ def _faster_than_sequential(summary: EliminationSummary, problem: str) -> Claim:
 
 
 def _less_time(summary: EliminationSummary, problem: str) -> Claim:
-    cache = _tight(summary)
+    cache = summary.tight()
     name = "30-60 % less time than the parallel baseline without elimination"
     figure = "30-60 %, some sets"
     base, cells = summary.cell(problem, "none", cache), summary.presets(problem, cache)[1:]

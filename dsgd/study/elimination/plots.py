@@ -87,11 +87,9 @@ def _gap(summary: EliminationSummary) -> Figure:
 
 def _problems(summary: EliminationSummary) -> list[tuple[str, list[EliminationCell]]]:
     """Return the cells of the presets of each problem at the smallest cache, with a title."""
-    caches = summary.caches()
-    tight = "small" if "small" in caches else next(iter(caches), "")
     found = []
     for name in summary.problems():
-        if cells := summary.presets(name, tight):
+        if cells := summary.presets(name, summary.tight()):
             row = cells[0].rows[0]
             found.append((f"{name}: {row['rows']:,} rows, {row['n_support'] / row['rows']:.0%} SVs", cells))
     return found

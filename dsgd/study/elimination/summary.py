@@ -88,6 +88,11 @@ class EliminationSummary:
         """Return the sizes of the cache that were run."""
         return list(dict.fromkeys(cell.cache for cell in self.cells if cell.ranks is None))
 
+    def tight(self) -> str:
+        """Return the smallest cache that was run; "small" where none was."""
+        caches = self.caches()
+        return "small" if "small" in caches or not caches else caches[0]
+
     def cell(
         self, problem: str, method: str, cache: str, *, solver: str = "block", ranks: int | None = None
     ) -> EliminationCell | None:
