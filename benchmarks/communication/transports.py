@@ -29,7 +29,6 @@ import statistics
 import subprocess
 import sys
 import tempfile
-import threading
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -204,30 +203,20 @@ def time_processes(method: str, quick: bool) -> Timings:
     return found
 
 
-def time_threads(quick: bool) -> Timings:
-    from dsgd.comm.wires import inproc
-
-    transports = inproc.connect(2, timeout_s=LIMIT_S)
-    found: list[Timings] = [{}, {}]
-
-    def run(rank: int) -> None:
-        found[rank] = time_transport(transports[rank], quick)
-
-    threads = [threading.Thread(target=run, args=(rank,)) for rank in range(2)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    return found[0]
-
-
 def no_rows(blocks: Any, rank_number: int) -> None:
     return None
 
 
-def time_rank(rank: Any, data: Any, quick: bool) -> Timings | None:
-    found = time_group(rank.group, quick, SLOWER["rpc"])
+def time_rank(rank: Any, data: Any, quick: bool, slower: int = 1) -> Timings | None:
+    found = time_group(rank.group, quick, slower)
     return found if rank.number == 0 else None
+
+
+def time_threads(quick: bool) -> Timings:
+    from dsgd.runtime import run_on_threads
+
+    found: Timings = run_on_threads(time_rank, [None] * 2, (quick,)).value
+    return found
 
 
 class Partner:
@@ -282,7 +271,9 @@ def time_cluster(method: str, quick: bool) -> Timings:
     with workers(2, set_as_default=method == "graph") as client:
         addresses = sorted(client.scheduler_info(n_workers=-1)["workers"])
         if method == "rpc":
-            gang = run_on_cluster(time_rank, [], client=client, pack=no_rows, args=(quick,), transport="rpc")
+            gang = run_on_cluster(
+                time_rank, [], client=client, pack=no_rows, args=(quick, SLOWER["rpc"]), transport="rpc"
+            )
             found: Timings = gang.value
         elif method == "actor":
             partner = client.submit(Partner, actor=True, workers=addresses[1:])
