@@ -116,19 +116,12 @@ def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Ne
                 cells = summary.distributed(problem, solver, method)
                 base = cells[0].median("seconds")
                 for cell in cells:
-                    seconds, values = cell.median("seconds"), cell.median("kernel_evaluations")
                     wire = cell.stat("communication_s")
-                    rows.append(
-                        (problem, solver, method, str(cell.ranks), "measured", _figure(seconds),
-                         f"{wire.median / seconds:.0%}" if wire else "-", f"{base / seconds:.2f}", _count(values))
-                    )  # fmt: skip
+                    wire_s = wire.median if wire else None
+                    rows.append(_on_ranks(cell, cell.ranks, "measured", cell.median("seconds"), wire_s, base))
                 for n in ranks if cells[0].ranks == 1 else ():
                     found = simulated(cells[0], n, network)
-                    rows.append(
-                        (problem, solver, method, str(n), "simulated", _figure(found.total_s),
-                         f"{found.communication_s / found.total_s:.0%}", f"{base / found.total_s:.2f}",
-                         _count(cells[0].median("kernel_evaluations")))
-                    )  # fmt: skip
+                    rows.append(_on_ranks(cells[0], n, "simulated", found.total_s, found.communication_s, base))
     columns = (
         "problem", "solver", "elimination", "ranks", "", "seconds", "communication", "x 1 rank", "kernel values"
     )  # fmt: skip
@@ -138,6 +131,15 @@ def ranks_table(summary: EliminationSummary, ranks: tuple[int, ...], network: Ne
         "dsgd.study.elimination.model. Waiting for the slowest rank is not in it."
     )
     return Table("Ranks", columns, rows, note, n_text=3)
+
+
+def _on_ranks(
+    cell: EliminationCell, ranks: int | None, how: str, seconds: float, wire_s: float | None, base: float
+) -> tuple[str, ...]:
+    """Return a row of `ranks_table`: what so many ranks take, of which on the wire, beside `base` seconds of one."""
+    share = "-" if wire_s is None else f"{wire_s / seconds:.0%}"
+    what = (cell.problem, cell.solver, cell.method, str(ranks), how)
+    return *what, _figure(seconds), share, f"{base / seconds:.2f}", _count(cell.median("kernel_evaluations"))
 
 
 def counts_of(cell: EliminationCell) -> Counts:
