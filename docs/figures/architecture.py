@@ -26,22 +26,22 @@ class Hop(NamedTuple):
 _SUBMITTED = [
     Hop("dsgd/inputs/estimator.py", "ClusterBlocks.run", "passes the blocks and the rank program on"),
     Hop("dsgd/runtime/gang/job.py", "run_on_cluster", "pickles the program, registers the job with the scheduler"),
-    Hop("dsgd/runtime/gang/job.py", "_outcomes", "forms the gang, and forms it anew after a failure"),
+    Hop("dsgd/runtime/gang/job.py", "_outcomes", "forms the gang, and a new one after a failure"),
     Hop("dsgd/runtime/gang/job.py", "_train", "submits one Dask task for each worker"),
 ]
 
 #: What a worker does with its task, down to the thread of a rank.
 _ON_A_WORKER = [
-    Hop("dsgd/runtime/worker/member.py", "run_member", "takes the task, if it is of the gang that runs"),
+    Hop("dsgd/runtime/worker/member.py", "run_member", "takes the task, if it belongs to the running gang"),
     Hop("dsgd/runtime/worker/member.py", "_Member.run", "packs the blocks, connects to the other workers"),
     Hop("dsgd/runtime/threads.py", "run_threads", "starts a thread for each rank"),
-    Hop("dsgd/runtime/worker/member.py", "_Member.run.<locals>.work", "is that thread"),
-    Hop("dsgd/runtime/worker/member.py", "_Member._run_rank", "makes the `Rank`, and reports an error of it"),
+    Hop("dsgd/runtime/worker/member.py", "_Member.run.<locals>.work", "runs in that thread"),
+    Hop("dsgd/runtime/worker/member.py", "_Member._run_rank", "makes the `Rank`, and reports its errors"),
 ]
 
 _FIT = [
-    Hop("dsgd/inputs/callbacks.py", "notifies_callbacks.<locals>.notifying", "tells the callbacks of begin and end"),
-    Hop("dsgd/estimators/classifier.py", "SGDClassifier.fit", "says where training starts"),
+    Hop("dsgd/inputs/callbacks.py", "notifies_callbacks.<locals>.notifying", "calls the callbacks at begin and end"),
+    Hop("dsgd/estimators/classifier.py", "SGDClassifier.fit", "sets where training starts"),
     Hop("dsgd/estimators/base.py", "AbstractSGD._train", "checks parameters; in process or on a cluster?"),
 ]
 
@@ -54,14 +54,14 @@ _IN_THREADS = [
 #: From the rank program to the kernel.
 _RANK_LOOP = [
     Hop("dsgd/runtime/train/loop.py", "train", "the rank program: epochs until training ends"),
-    Hop("dsgd/runtime/train/loop.py", "_run_epoch", "cuts an epoch where the state may be kept"),
+    Hop("dsgd/runtime/train/loop.py", "_run_epoch", "cuts an epoch where snapshots may be taken"),
     Hop("dsgd/runtime/train/rounds.py", "Rounds.run", "goes from round to round"),
     Hop("dsgd/runtime/train/rounds.py", "Rounds._run_one", "local steps, then the exchange that is due"),
-    Hop("dsgd/runtime/train/walk.py", "Walk.over", "calls the kernel, `run_rows` of `dsgd/kernels/sgd.py`"),
+    Hop("dsgd/runtime/train/visits.py", "RowVisits.over", "calls the kernel, `run_rows` of `dsgd/kernels/sgd.py`"),
 ]
 
 _SOLVE = [
-    Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier._fit_rows", "begins the account of the fit"),
+    Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier._fit_rows", "starts the records of the fit"),
     Hop("svm/estimators/one_vs_one.py", "AbstractKernelClassifier._train", "cuts the classes into pairs"),
     Hop("svm/estimators/kernel_base.py", "AbstractKernelSVM._solve", "chooses the precision, and a solver by size"),
     Hop("svm/kernel_solver/block.py", "_Run.solve", "rounds until the gap over all samples is below `tol`"),
@@ -86,7 +86,7 @@ PATHS: dict[str, list[Hop]] = {
         *_RANK_LOOP,
     ],
     "exchange": [
-        Hop("dsgd/runtime/train/rounds.py", "Rounds._exchange_models", "asks the strategy, where the period is over"),
+        Hop("dsgd/runtime/train/rounds.py", "Rounds._exchange_models", "asks the strategy at the end of a period"),
         Hop("dsgd/sync/compression.py", "AbstractAveraging.sync", "strategy: what is exchanged, and what comes of it"),
         Hop("dsgd/sync/compression.py", "delta_mean", "compresses the change since the last exchange, if asked to"),
         Hop("dsgd/sync/averaging.py", "weighted_mean", "multiplies by the share of the rank"),
@@ -110,7 +110,7 @@ PATHS: dict[str, list[Hop]] = {
             "the rank program: merges equal samples over ranks, then as alone",
         ),
         *_SOLVE,
-        Hop("svm/kernels/peers.py", "Peers.all_of", "in a round: what the ranks know becomes what all know"),
+        Hop("svm/kernels/peers.py", "Peers.all_of", "in a round: gathers what each rank knows"),
         Hop("dsgd/collectives/group.py", "Group.allgather", "collective; from here on as in the exchange of models"),
     ],
     "torch": [

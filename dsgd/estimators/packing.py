@@ -15,7 +15,7 @@ from dsgd.local.mapped import STRIDE_BYTES
 from dsgd.local.windows import WINDOW_BYTES
 from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.train.job import TrainData
-from dsgd.runtime.train.walk import entries_per_call
+from dsgd.runtime.train.visits import entries_per_call
 from dsgd.stages import stage
 from dsgd.types import AnyArray
 

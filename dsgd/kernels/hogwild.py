@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels.epoch_order import block_at, rows_ahead
 from dsgd.kernels.jit import kernel
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.sgd import (
@@ -29,7 +30,6 @@ from dsgd.kernels.sgd import (
     rate_now,
     row_bounds,
 )
-from dsgd.kernels.walk import block_at, rows_ahead
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = ["run_shared_rows"]

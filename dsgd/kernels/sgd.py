@@ -13,19 +13,19 @@ Layout of the parameters: weights, then one intercept per output. Weights are (n
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
 
-What a kernel is told to walk are places in the order of an epoch (`dsgd.kernels.walk`).
+What a kernel is told to walk are places in the order of an epoch (`dsgd.kernels.epoch_order`).
 """
 
 from __future__ import annotations
 
 import numpy as np
 
+from dsgd.kernels.epoch_order import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.kernels.jit import kernel, leaf_kernel, scalar
 from dsgd.kernels.losses import loss_and_slope
 from dsgd.kernels.penalties import truncate
 from dsgd.kernels.schedules import learning_rate
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
-from dsgd.kernels.walk import BEGINS, SHIFTS, block_at, row_of_output, rows_ahead, tail_at
 from dsgd.types import FloatMatrix, FloatVector, IndexVector, IntMatrix, IntVector, PointerVector
 
 __all__ = [
@@ -225,7 +225,7 @@ def run_rows(
     counters, constants, codes : array
         See `COUNTERS`, `CONSTANTS` and `CODES`; counters are updated in place.
     order : array of int64, shape (2, n_blocks + 1)
-        See `dsgd.kernels.walk`.
+        See `dsgd.kernels.epoch_order`.
     start, stop : int
         Places of the walk.
     """

@@ -38,9 +38,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dsgd.kernels.epoch_order import BEGINS, SHIFTS, lay_out
 from dsgd.kernels.rng import draw_each, mix64_each
 from dsgd.kernels.sorting import sort_hashes, spread_strata
-from dsgd.kernels.walk import BEGINS, SHIFTS, lay_out
 from dsgd.types import FloatVector, IntMatrix, IntVector
 
 __all__ = [

@@ -23,7 +23,7 @@ from dsgd.runtime.train.rounds import Rounds
 from dsgd.runtime.train.run import Run
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.suffix import settle_suffix
-from dsgd.runtime.train.walk import charge_visit
+from dsgd.runtime.train.visits import charge_visit
 from dsgd.sync import EveryRows
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractUnderWay

@@ -16,7 +16,7 @@ from dsgd.ledger import COMPUTE
 from dsgd.local import SGDState, add_to_suffix, is_finite, is_in_suffix
 from dsgd.runtime.train.anytime import AnytimeRounds
 from dsgd.runtime.train.run import Run
-from dsgd.runtime.train.walk import MOST_ENTRIES_PER_CALL
+from dsgd.runtime.train.visits import MOST_ENTRIES_PER_CALL
 from dsgd.sync import AnytimeSGD, MinibatchSGD, RoundClock, carry_over
 from dsgd.sync.buckets import buckets_for
 from dsgd.sync.delayed import DelayedMean
@@ -44,14 +44,14 @@ class Rounds:
         strategy, cut, group = run.job.strategy, run.at.cut, run.rank.group
         self._anytime: AnytimeRounds | None = None
         if isinstance(strategy, AnytimeSGD) and run.rank.size > 1:
-            parts = run.walk.call, run.at, run.data.shard
-            self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.walk.rows_per_call)
+            parts = run.visits.call, run.at, run.data.shard
+            self._anytime = AnytimeRounds(run.rank, strategy, *parts, run.job.t_start, run.visits.rows_per_call)
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
         # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
-        fuses = run.fused is not None and run.walk.is_in_memory
+        fuses = run.fused is not None and run.visits.is_in_memory
         self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
 
     @property
@@ -122,7 +122,7 @@ class Rounds:
         self._rank.check()
         if self._job.strategy.exchanges == "model":
             self._begin_walk()
-            self._run.walk.over(start, stop)
+            self._run.visits.over(start, stop)
             self._end_walk(begin)
             self._exchange_models(clock, due=due, decides=decides)
         else:
@@ -197,7 +197,7 @@ class Rounds:
         job.optimizer.gradient(at.params, self._run.data.shard, start, stop, gradient, state)
         if n_local and self._buckets is None:
             gradient /= n_local
-        self._run.walk.has_visited(start, stop)
+        self._run.visits.has_visited(start, stop)
         if ledger.timing:
             ledger.charge(COMPUTE, ledger.clock() - begin)
         if self._buckets is not None:

@@ -21,7 +21,7 @@ from dsgd.runtime.train.pooling import PooledRates
 from dsgd.runtime.train.state import TrainState
 from dsgd.runtime.train.stop_rule import StopRule
 from dsgd.runtime.train.suffix import looks_at_suffix, suffix_share
-from dsgd.runtime.train.walk import Walk
+from dsgd.runtime.train.visits import RowVisits
 from dsgd.runtime.train.weighing import EpochWeights
 from dsgd.stages import stage
 from dsgd.sync import AbstractAdaptation, AbstractLocalTerm, AbstractPeriod, Cut, Hogwild, RoundClock
@@ -49,7 +49,7 @@ class Run:
         That of the strategy, which may make it anew each time that it is asked.
     at : TrainState
         Where training stands.
-    walk : Walk
+    visits : RowVisits
         Takes the local steps.
     gradient : array, shape (n_params,)
         Memory for a gradient.
@@ -71,7 +71,7 @@ class Run:
     rows: list[int]
     period: AbstractPeriod
     at: TrainState
-    walk: Walk
+    visits: RowVisits
     gradient: FloatVector
     fused: FusedRounds | None
     adaptation: Adaptation | None
@@ -102,13 +102,13 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     params: FloatVector = np.array(job.initial) if dual is None else dual.params
     if isinstance(job.strategy, Hogwild):
         params = rank.group.share(params)
-    walk = Walk(rank, job, data.shard, params, state)
+    visits = RowVisits(rank, job, data.shard, params, state)
     gradient = np.zeros_like(params)
 
     rank.ledger.begin_round("setup")
     vector = params if dual is None else dual.vector
     with stage("kernels"):
-        fused = _load_kernels(rank, job, data.shard, walk, params, vector, state, gradient)
+        fused = _load_kernels(rank, job, data.shard, visits, params, vector, state, gradient)
     rows = _count_rows(rank, data, job)
     rank.ledger.end_round()
 
@@ -118,9 +118,9 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
     at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
-        walk.add_term(strategy, at)
+        visits.add_term(strategy, at)
     if looks := looks_at_suffix(rank, job, data.shard, params, state):
-        walk.add_looks(looks, suffix_share(job))
+        visits.add_looks(looks, suffix_share(job))
     adaptation: Adaptation | None = None
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         epochs = job.max_iter, job.epochs_before
@@ -128,7 +128,7 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     weights = EpochWeights(rank, strategy, job.optimizer, rows)
     with rank.ledger.round("setup"):
         rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
-    return Run(rank, job, data, rows, period, at, walk, gradient, fused, adaptation, deadlines, weights, rates)
+    return Run(rank, job, data, rows, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates)
 
 
 def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
@@ -175,7 +175,7 @@ def _load_kernels(
     rank: Rank,
     job: TrainJob,
     shard: AbstractRows,
-    walk: Walk,
+    visits: RowVisits,
     params: FloatVector,
     vector: FloatVector,
     state: AbstractState,
@@ -189,9 +189,9 @@ def _load_kernels(
         plain = optimizer.rule is None and type(optimizer).bind is SGD.bind
         window = window_for(rank, job.strategy, vector) if plain else None
         if window is not None:
-            fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, walk.rows_per_call)
+            fused = FusedRounds(rank, window, optimizer, params, vector, shard, state, visits.rows_per_call)
     if job.strategy.exchanges == "model":
-        walk.call(0, 0)
+        visits.call(0, 0)
     else:
         optimizer.gradient(params, shard, 0, 0, gradient, state)
     if isinstance(optimizer, SGD) and isinstance(shard, Shard) and isinstance(state, SGDState):

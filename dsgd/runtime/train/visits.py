@@ -17,7 +17,7 @@ from dsgd.runtime.train.state import TrainState
 from dsgd.sync import AbstractLocalTerm, Hogwild, LocalSteps
 from dsgd.types import FloatVector
 
-__all__ = ["MOST_ENTRIES_PER_CALL", "Walk", "charge_visit", "entries_per_call"]
+__all__ = ["MOST_ENTRIES_PER_CALL", "RowVisits", "charge_visit", "entries_per_call"]
 
 #: A kernel call should end within about a second, so that the abort flag is read; a core does some 3e8 entries in one.
 MOST_ENTRIES_PER_CALL: Final = 100_000_000
@@ -39,7 +39,7 @@ def charge_visit(rank: Rank, job: TrainJob, rows: AbstractRows, start: int, stop
         rank.worked(rows=stop - start, entries=entries, params=job.initial.size)
 
 
-class Walk:
+class RowVisits:
     """Takes the local steps of one rank.
 
     Parameters
