@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dsgd.sync import AbstractStrategy, EveryRows, weighted_mean
+from dsgd.sync import AbstractStrategy, weighted_mean
 
 
 @dataclass
@@ -19,12 +19,6 @@ class Beyond(AbstractStrategy[LastMean]):
     """x <- m + (m - m_last) / 5, with m the mean of the models of all ranks, every so many rows."""
 
     every: int = 256
-    exchanges = "model"
-
-    @property
-    def period(self):
-        """After so many rows of the rank with the most."""
-        return EveryRows(self.every)
 
     def init(self, group, params, weight):
         """Remember the model that all ranks begin with."""
@@ -35,6 +29,3 @@ class Beyond(AbstractStrategy[LastMean]):
         weighted_mean(group, vector, weight)
         step, state.mean[:] = vector - state.mean, vector
         vector += 0.2 * step
-
-    def collect(self, group, params, weight, state):
-        """Do nothing: all ranks have the same model."""
