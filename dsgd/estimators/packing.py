@@ -128,8 +128,9 @@ class Packer:
         with stage("encode", y.nbytes):
             if self.classes is None:
                 return np.asarray(y, dtype=self.dtype)
-            codes = np.searchsorted(self.classes, y)
-            return (2.0 * codes - 1.0 if len(self.classes) == 2 else codes).astype(self.dtype)
+            if len(self.classes) == 2:
+                return np.where(y == self.classes[1], 1.0, -1.0).astype(self.dtype)
+            return np.searchsorted(self.classes, y).astype(self.dtype)
 
     def _builder(self, folder: str | None) -> ShardBuilder:
         return ShardBuilder(

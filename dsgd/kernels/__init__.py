@@ -6,7 +6,14 @@ from dsgd.kernels.evaluate import evaluate_rows
 from dsgd.kernels.losses import LOSSES, Loss, loss_and_slope
 from dsgd.kernels.penalties import PENALTIES, Penalty, truncate
 from dsgd.kernels.rng import draw, draw_each, mix64, mix64_each
-from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse, place_dense, place_sparse, place_wide
+from dsgd.kernels.rows import (
+    fingerprint_dense,
+    fingerprint_sparse,
+    hash_contents,
+    place_dense,
+    place_sparse,
+    place_wide,
+)
 from dsgd.kernels.schedules import SCHEDULES, Schedule, learning_rate, optimal_t0
 from dsgd.kernels.sgd import all_finite, gradient_rows, run_rows, step_all
 from dsgd.kernels.vector import add_columns, add_row, row_dot, score_columns
@@ -27,6 +34,7 @@ __all__ = [
     "fingerprint_dense",
     "fingerprint_sparse",
     "gradient_rows",
+    "hash_contents",
     "learning_rate",
     "loss_and_slope",
     "mix64",

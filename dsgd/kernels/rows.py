@@ -19,7 +19,7 @@ from dsgd.kernels.jit import kernel, scalar
 from dsgd.kernels.rng import GOLDEN, mix64
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, PointerVector
 
-__all__ = ["fingerprint_dense", "fingerprint_sparse", "place_dense", "place_sparse", "place_wide"]
+__all__ = ["fingerprint_dense", "fingerprint_sparse", "hash_contents", "place_dense", "place_sparse", "place_wide"]
 
 _ONE = np.uint64(1)
 _ZERO = np.uint64(0)
@@ -99,6 +99,29 @@ def fingerprint_sparse(bits: AnyArray, indices: AnyArray, indptr: AnyArray, out:
             largest = max(largest, size)
         out[i] += total
     return bool(_are_finite(largest, bits.itemsize))
+
+
+@kernel
+def hash_contents(prints: AnyArray, words: AnyArray, key: np.uint64, out: AnyArray) -> None:
+    """Write into `out` the hash of (key, content) of every row.
+
+    Parameters
+    ----------
+    prints : array of uint64, shape (n_rows,)
+        Fingerprints of the rows.
+    words : array of uint32 or uint64, shape (n_rows,) or (0,)
+        The bits of their targets, which belong to the content; none where they do not.
+    key : uint64
+        Another one gives other hashes.
+    out : array of uint64, shape (n_rows,)
+        Overwritten.
+    """
+    has_targets = words.shape[0] > 0
+    for i in range(np.uint64(prints.shape[0])):
+        content = prints[i]
+        if has_targets:
+            content += mix64(np.uint64(words[i]))
+        out[i] = mix64(content ^ key)
 
 
 @kernel

@@ -40,6 +40,7 @@ from numpy.typing import NDArray
 
 from dsgd.kernels.epoch_order import BEGINS, SHIFTS, lay_out
 from dsgd.kernels.rng import draw_each, mix64_each
+from dsgd.kernels.rows import hash_contents
 from dsgd.kernels.sorting import sort_hashes, spread_strata
 from dsgd.types import FloatVector, IntMatrix, IntVector
 
@@ -101,10 +102,13 @@ def count_visits(weights: FloatVector) -> IntVector:
     return counts
 
 
-def content_keys(prints: Words, seed: int) -> Words:
-    """Return a hash of (seed, content) for every fingerprint of a content."""
-    start = np.full(1, seed % 2**64, np.uint64)
-    return mix64_each(prints ^ mix64_each(start + np.uint64(1)))
+def content_keys(prints: Words, seed: int, targets: FloatVector | None = None) -> Words:
+    """Return a hash of (seed, content) for every row, of fingerprints; the content includes `targets`, if given."""
+    words = np.empty(0, np.uint64) if targets is None else targets.view(word_type(targets.dtype))
+    key = mix64_each(np.full(1, (seed + 1) % 2**64, np.uint64))
+    keys = np.empty_like(prints)
+    hash_contents(prints, words, key[0], keys)
+    return keys
 
 
 def walking_order(
@@ -115,7 +119,7 @@ def walking_order(
     Parameters
     ----------
     prints : array of uint64, shape (n_rows,)
-        Fingerprints of the rows; overwritten.
+        Fingerprints of the rows.
     targets : array, shape (n_rows,)
         Their targets.
     weighted : tuple or None
@@ -157,8 +161,7 @@ def _hash_order(
     prints: Words, targets: FloatVector, weighted: tuple[IntVector, FloatVector] | None, seed: int
 ) -> IntVector:
     """Return the visits in the order of their hashes; parameters are those of `walking_order`."""
-    prints += mix64_each(targets.view(word_type(targets.dtype)).astype(np.uint64))
-    keys = content_keys(prints, seed)
+    keys = content_keys(prints, seed, targets)
     if weighted is not None:
         keys = keys[weighted[0]]
     order, in_order = sort_keys(keys)
