@@ -16,8 +16,6 @@ from __future__ import annotations
 import contextlib
 import json
 from collections.abc import Sequence
-from dataclasses import replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -27,14 +25,9 @@ from dsgd.comm.mailbox import AbstractMailbox
 from dsgd.comm.sockets.listener import Listener
 from dsgd.comm.wires import inproc_mailbox, link_mailbox
 from dsgd.ledger import RankLedger
-from dsgd.runtime.credentials import MemberCredentials
 from dsgd.runtime.rank import Mail
-from dsgd.runtime.worker.rendezvous import connection_settings, data_wrap, detour
-from dsgd.runtime.worker.store import JobState
-from dsgd.runtime.worker.wires import WireOptions, open_listener
-
-if TYPE_CHECKING:
-    from distributed import Worker
+from dsgd.runtime.worker.rendezvous import MemberContext
+from dsgd.runtime.worker.wires import open_listener
 
 __all__ = ["MemberMailboxes", "servers_of", "wants_mailboxes"]
 
@@ -55,43 +48,26 @@ class MemberMailboxes:
 
     Parameters
     ----------
-    worker : Worker
-        The worker that runs this member.
-    job : JobState
-        What it keeps of the job.
-    credentials : MemberCredentials
-        This member, and its job.
-    options : WireOptions
-        Where to listen.
+    context : MemberContext
+        This member.
     between : AbstractTransport
         Connects the members.
     ledgers : dict of int to RankLedger
         Those of the ranks and servers of this member, by number.
-    timeout_s : float
-        Longest wait for a peer, in seconds.
     """
 
-    def __init__(
-        self,
-        worker: Worker,
-        job: JobState,
-        credentials: MemberCredentials,
-        options: WireOptions,
-        between: AbstractTransport,
-        ledgers: dict[int, RankLedger],
-        timeout_s: float,
-    ) -> None:
-        self._worker, self._job, self._credentials, self._options = worker, job, credentials, options
-        self._ledgers, self._timeout_s, self._n_members = ledgers, timeout_s, between.size
+    def __init__(self, context: MemberContext, between: AbstractTransport, ledgers: dict[int, RankLedger]) -> None:
+        self._context, self._ledgers, self._n_members = context, ledgers, between.size
+        worker, job = context.worker, context.job
         self._listeners: dict[int, Listener] = {}
         self._boxes: dict[int, AbstractMailbox] = {}
         if between.size == 1:
-            boxes = inproc_mailbox.connect(list(ledgers.values()), [job.abort] * len(ledgers), timeout_s)
+            boxes = inproc_mailbox.connect(list(ledgers.values()), [job.abort] * len(ledgers), context.timeout_s)
             self._boxes = dict(zip(ledgers, boxes, strict=True))
             return
         with contextlib.ExitStack() as cleanup:
             for number in ledgers:
-                self._listeners[number] = cleanup.enter_context(open_listener(worker, options))
+                self._listeners[number] = cleanup.enter_context(open_listener(worker, context.wires))
                 job.relays.open_door(self._door(number), self._listeners[number].address)
             mine = {number: (listener.address, worker.address) for number, listener in self._listeners.items()}
             told = Group(between).allgatherv(np.frombuffer(json.dumps(mine).encode(), dtype=np.uint8))
@@ -104,13 +80,11 @@ class MemberMailboxes:
         """Return the mailbox of a rank or server once it is connected with all others; called in its thread."""
         if self._boxes:
             return self._boxes[number]
-        settings = connection_settings(self._credentials, self._job, self._ledgers[number], self._timeout_s)
-        as_rank = replace(self._credentials, member=self._door(number))
         doors = [self._door(peer) for peer in range(len(self._workers))]
-        settings |= {
-            "job_id": f"{self._credentials.job_id}/post",
-            "wrap": data_wrap(self._worker),
-            "detour": detour(self._worker, self._job, as_rank, doors, self._workers, self._options.transport),
+        settings = self._context.settings(self._ledgers[number]) | {
+            "job_id": f"{self._context.credentials.job_id}/post",
+            "wrap": self._context.wrap(),
+            "detour": self._context.detour(doors[number], doors, self._workers),
         }
         return link_mailbox.connect(self._listeners[number], number, self._addresses, **settings)
 
@@ -118,7 +92,7 @@ class MemberMailboxes:
         """Stop listening."""
         if self._listeners:
             for number in self._listeners:
-                self._job.relays.close_door(self._door(number))
+                self._context.job.relays.close_door(self._door(number))
             self._listening.close()
 
     def _door(self, number: int) -> int:

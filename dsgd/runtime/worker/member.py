@@ -36,7 +36,7 @@ from dsgd.runtime.worker.fetch import HeldBlocks
 from dsgd.runtime.worker.heap import keep_freed_memory
 from dsgd.runtime.worker.mailboxes import MemberMailboxes, servers_of, wants_mailboxes
 from dsgd.runtime.worker.plugin import store_of
-from dsgd.runtime.worker.rendezvous import SchedulerLink, join_gang
+from dsgd.runtime.worker.rendezvous import MemberContext, SchedulerLink, join_gang
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
@@ -297,17 +297,16 @@ class _Member:
 
     def _meet(self, cleanup: contextlib.ExitStack) -> _Ends:
         """Meet the other members, and connect ranks and servers; connections between members end with `cleanup`."""
-        task, worker, job, orders = self._task, self._worker, self._job, self._task.orders
+        task, job, orders = self._task, self._job, self._task.orders
         own = [RankLedger(rank) for rank in task.ranks]
         ledgers = {ledger.rank: ledger for ledger in [*own, *map(RankLedger, task.servers)]}
-        between, refused = join_gang(
-            worker, job, self._link, task.credentials, orders.wires, ledger=own[0], timeout_s=orders.timeout_s
-        )
+        context = MemberContext(self._worker, job, task.credentials, orders.wires, orders.timeout_s)
+        between, refused = join_gang(context, self._link, own[0])
         cleanup.callback(between.close)
         transports = nested.connect(between, task.ranks_of, ledgers=own, abort=job.abort, timeout_s=orders.timeout_s)
         mailboxes: MemberMailboxes | None = None
         if wants_mailboxes(orders.mail, task.ranks_of):
-            mailboxes = MemberMailboxes(worker, job, task.credentials, orders.wires, between, ledgers, orders.timeout_s)
+            mailboxes = MemberMailboxes(context, between, ledgers)
             cleanup.callback(mailboxes.close)
         return _Ends(ledgers, between, transports, mailboxes, refused)
 

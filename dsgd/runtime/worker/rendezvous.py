@@ -16,13 +16,13 @@ import socket
 import ssl
 import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from dask.system import CPU_COUNT
 from distributed.comm import get_address_host
 
-from dsgd.comm.base import AbstractTransport, TransportName
+from dsgd.comm.base import AbstractTransport
 from dsgd.comm.frames import job_code
 from dsgd.comm.sockets.listener import Listener, Wrap
 from dsgd.comm.sockets.mesh import Detour
@@ -38,7 +38,7 @@ from dsgd.runtime.worker.wires import WireOptions, open_listener
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["GangConnection", "SchedulerLink", "connection_settings", "data_wrap", "detour", "join_gang", "on_loop"]
+__all__ = ["GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_loop"]
 
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
@@ -108,70 +108,81 @@ def on_loop(
     raise GangTimeoutError(f"worker {worker.address}: {problem} within {timeout_s:g} s.")
 
 
-def connection_settings(
-    credentials: MemberCredentials, job: JobState, ledger: RankLedger, timeout_s: float
-) -> dict[str, Any]:
-    """Return what the connections of a job have in common, in the words of `dsgd.comm.wires.tcp.Entrance`."""
-    return {
-        "job_id": credentials.job_id,
-        "epoch": credentials.epoch,
-        "token": credentials.token,
-        "ledger": ledger,
-        "abort": job.abort,
-        "timeout_s": timeout_s,
-        "connect_timeout_s": min(timeout_s, _CONNECT_S),
-    }
-
-
-def detour(
-    worker: Worker,
-    job: JobState,
-    credentials: MemberCredentials,
-    doors: Sequence[int],
-    workers: Sequence[str],
-    transport: TransportName,
-) -> Detour | None:
-    """Return the way to peers to whom no connection can be opened: through the ports of their workers.
+@dataclass(frozen=True)
+class MemberContext:
+    """A member on its worker: who it is there, and how it talks to the others.
 
     Parameters
     ----------
-    worker, job : Worker and JobState
-        The worker, and what it keeps of the job.
+    worker : Worker
+        The worker that runs it.
+    job : JobState
+        What that keeps of the job.
     credentials : MemberCredentials
-        The job, and as which member this end is known to the relays.
-    doors : sequence of int
-        As which member each peer is known to them.
-    workers : sequence of str
-        The worker of each peer.
-    transport : str
-        What the user asked for; over ``"tcp"`` alone there is no other way.
+        This member, and its job.
+    wires : WireOptions
+        What to talk over and where to listen.
+    timeout_s : float
+        Longest wait for a peer, in seconds.
     """
-    if transport == "tcp":
-        return None
 
-    def through_worker(peer: int) -> socket.socket:
-        call = open_relay(worker, job.relays, credentials, doors[peer], workers[peer])
-        sock: socket.socket = on_loop(worker, call, _CALL_S, f"worker {workers[peer]} did not connect")
-        return sock
+    worker: Worker
+    job: JobState
+    credentials: MemberCredentials
+    wires: WireOptions
+    timeout_s: float
 
-    return Detour(through_worker, always=transport == "rpc")
+    def settings(self, ledger: RankLedger) -> dict[str, Any]:
+        """Return what all connections of the job have in common, in the words of `dsgd.comm.wires.tcp.Entrance`."""
+        return {
+            "job_id": self.credentials.job_id,
+            "epoch": self.credentials.epoch,
+            "token": self.credentials.token,
+            "ledger": ledger,
+            "abort": self.job.abort,
+            "timeout_s": self.timeout_s,
+            "connect_timeout_s": min(self.timeout_s, _CONNECT_S),
+        }
 
+    def wrap(self) -> Wrap | None:
+        """Return what encrypts a data socket with the worker's own certificates, or None on a plain cluster.
 
-def data_wrap(worker: Worker) -> Wrap | None:
-    """Return what encrypts a data socket with the worker's own certificates, or None on a plain cluster.
+        Both sides must show a certificate of the cluster's authority, as Dask's own connections do.
+        """
+        if not self.worker.address.startswith("tls://"):
+            return None
+        security = self.worker.security
 
-    Both sides must show a certificate of the cluster's authority, as Dask's own connections do.
-    """
-    if not worker.address.startswith("tls://"):
-        return None
-    security = worker.security
+        def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
+            settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
+            context: ssl.SSLContext = settings["ssl_context"]
+            return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
 
-    def wrap(sock: socket.socket, server_side: bool) -> socket.socket:
-        settings = security.get_listen_args("worker") if server_side else security.get_connection_args("worker")
-        context: ssl.SSLContext = settings["ssl_context"]
-        return context.wrap_socket(sock, server_side=server_side, do_handshake_on_connect=False)
+        return wrap
 
-    return wrap
+    def detour(self, door: int, doors: Sequence[int], workers: Sequence[str]) -> Detour | None:
+        """Return the way to peers to whom no connection can be opened: through the ports of their workers.
+
+        Parameters
+        ----------
+        door : int
+            As which member this end is known to the relays.
+        doors : sequence of int
+            As which member each peer is known to them.
+        workers : sequence of str
+            The worker of each peer.
+        """
+        if self.wires.transport == "tcp":
+            return None
+        as_door = replace(self.credentials, member=door)
+
+        def through_worker(peer: int) -> socket.socket:
+            call = open_relay(self.worker, self.job.relays, as_door, doors[peer], workers[peer])
+            problem = f"worker {workers[peer]} did not connect"
+            sock: socket.socket = on_loop(self.worker, call, _CALL_S, problem)
+            return sock
+
+        return Detour(through_worker, always=self.wires.transport == "rpc")
 
 
 class GangConnection(NamedTuple):
@@ -189,34 +200,17 @@ class GangConnection(NamedTuple):
     refused: dict[str, int]
 
 
-def join_gang(
-    worker: Worker,
-    job: JobState,
-    link: SchedulerLink,
-    credentials: MemberCredentials,
-    options: WireOptions,
-    *,
-    ledger: RankLedger,
-    timeout_s: float,
-) -> GangConnection:
+def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -> GangConnection:
     """Wait until all members are there, and connect with them.
 
     Parameters
     ----------
-    worker : Worker
-        The worker that runs this member.
-    job : JobState
-        What it keeps of the job; its abort flag is read between slices of the wait.
+    context : MemberContext
+        This member.
     link : SchedulerLink
-        This member's line to the scheduler.
-    credentials : MemberCredentials
-        Which job this is.
-    options : WireOptions
-        What to talk over and where to listen.
+        Its line to the scheduler.
     ledger : RankLedger
-        The account of the first rank of this member, which is the one that talks to the others.
-    timeout_s : float
-        Longest wait for the others, and for anything the transport waits for later.
+        The account of its first rank, which is the one that talks to the others.
 
     Returns
     -------
@@ -232,82 +226,72 @@ def join_gang(
     ClusterError
         Not all members can share memory, with ``transport="shm"``, or no port can be listened on.
     """
-    with open_listener(worker, options) as listener:
-        arrival = _Arrival(worker, job, credentials, options, listener, data_wrap(worker), timeout_s)
-        job.relays.open_door(credentials.member, listener.address)
+    relays, member = context.job.relays, context.credentials.member
+    with open_listener(context.worker, context.wires) as listener:
+        relays.open_door(member, listener.address)
         try:
-            transport = arrival.connect(arrival.wait_for_all(link), ledger)
+            transport = _connect(context, listener, _wait_for_all(context, listener, link), ledger)
         finally:
-            job.relays.close_door(credentials.member)
-        return GangConnection(transport, dict(listener.refused + job.relays.refused))
+            relays.close_door(member)
+        return GangConnection(transport, dict(listener.refused + relays.refused))
 
 
-@dataclass(frozen=True)
-class _Arrival:
-    """A member on its way into the gang: who it is, where its peers find it, and how long it waits for them."""
+def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLink) -> dict[str, Any]:
+    """Return what the scheduler answers when the last member has come."""
+    code, wrap = job_code(context.credentials.job_id), context.wrap()
 
-    worker: Worker
-    job: JobState
-    credentials: MemberCredentials
-    options: WireOptions
-    listener: Listener
-    wrap: Wrap | None
-    timeout_s: float
+    def send_strangers_away() -> None:
+        listener.look(wrap, code, context.credentials.epoch)
 
-    def wait_for_all(self, link: SchedulerLink) -> dict[str, Any]:
-        """Return what the scheduler answers when the last member has come."""
-        code = job_code(self.credentials.job_id)
-
-        def send_strangers_away() -> None:
-            self.listener.look(self.wrap, code, self.credentials.epoch)
-
-        deadline = time.monotonic() + self.timeout_s
-        while True:
-            self.job.abort.check()
-            answer = link.join(self.listener.address, _SLICE_S, send_strangers_away)
-            state = answer["join_state"]
-            if state == "ready":
-                return answer
-            if state == "stopped":
-                raise AbortedError(answer["reason"])
-            if state == "stale":
-                raise AbortedError(
-                    f"job {self.credentials.job_id} no longer knows this task of member {self.credentials.member}"
-                )
-            if time.monotonic() >= deadline:
-                raise GangTimeoutError(
-                    f"the worker waited {self.timeout_s:g} s for {', '.join(answer['missing'])} to start. "
-                    "The worker may be busy with other tasks, paused for memory, or still reading its rows."
-                )
-
-    def connect(self, answer: Mapping[str, Any], ledger: RankLedger) -> AbstractTransport:
-        """Connect with all members over what the user has asked for."""
-        workers: Sequence[str] = answer["workers"]
-        addresses: Sequence[str] = answer["addresses"]
-        asked, member = self.options.transport, self.credentials.member
-        settings = connection_settings(self.credentials, self.job, ledger, self.timeout_s)
-        if asked in ("gloo", "mpi", "ucx"):
-            if self.wrap is not None:
-                raise ClusterError(
-                    f"transport={asked!r} does not encrypt, and the workers of this cluster talk over TLS. "
-                    'Use transport="auto", "tcp" or "rpc".'
-                )
-            library = importlib.import_module(f"dsgd.comm.wires.{asked}")
-            joined: AbstractTransport = library.connect(self.listener, member, addresses, **settings)
-            return joined
-        way_round = detour(self.worker, self.job, self.credentials, range(len(workers)), workers, asked)
-        settings |= {"wrap": self.wrap, "detour": way_round}
-        if asked in ("tcp", "rpc"):
-            return tcp.connect(self.listener, member, addresses, **settings)
-        wait: shm.Wait = "spin" if asked == "spin" else "sleep"
-        # Processes of one host that have a core each may look for a moment before they sleep.
-        on_one_host = len({get_address_host(address) for address in workers}) == 1
-        window = wait == "spin" or (on_one_host and len(workers) <= answer["n_cores"])
-        near = shm.connect(self.listener, member, addresses, wait=wait, window=window, **settings)
-        if asked == "shm" and near.size > 1 and near.wire != "shm":
-            near.close()
-            raise ClusterError(
-                f"the worker cannot share memory with all others: there are {len(set(near.hosts))} hosts, or "
-                'the shared folder has no room (see the log of the worker). Use transport="auto".'
+    deadline = time.monotonic() + context.timeout_s
+    while True:
+        context.job.abort.check()
+        answer = link.join(listener.address, _SLICE_S, send_strangers_away)
+        state = answer["join_state"]
+        if state == "ready":
+            return answer
+        if state == "stopped":
+            raise AbortedError(answer["reason"])
+        if state == "stale":
+            raise AbortedError(
+                f"job {context.credentials.job_id} no longer knows this task of member {context.credentials.member}"
             )
-        return near
+        if time.monotonic() >= deadline:
+            raise GangTimeoutError(
+                f"the worker waited {context.timeout_s:g} s for {', '.join(answer['missing'])} to start. "
+                "The worker may be busy with other tasks, paused for memory, or still reading its rows."
+            )
+
+
+def _connect(
+    context: MemberContext, listener: Listener, answer: Mapping[str, Any], ledger: RankLedger
+) -> AbstractTransport:
+    """Connect with all members over what the user has asked for."""
+    workers: Sequence[str] = answer["workers"]
+    addresses: Sequence[str] = answer["addresses"]
+    asked, member = context.wires.transport, context.credentials.member
+    settings, wrap = context.settings(ledger), context.wrap()
+    if asked in ("gloo", "mpi", "ucx"):
+        if wrap is not None:
+            raise ClusterError(
+                f"transport={asked!r} does not encrypt, and the workers of this cluster talk over TLS. "
+                'Use transport="auto", "tcp" or "rpc".'
+            )
+        library = importlib.import_module(f"dsgd.comm.wires.{asked}")
+        joined: AbstractTransport = library.connect(listener, member, addresses, **settings)
+        return joined
+    settings |= {"wrap": wrap, "detour": context.detour(member, range(len(workers)), workers)}
+    if asked in ("tcp", "rpc"):
+        return tcp.connect(listener, member, addresses, **settings)
+    wait: shm.Wait = "spin" if asked == "spin" else "sleep"
+    # Processes of one host that have a core each may look for a moment before they sleep.
+    on_one_host = len({get_address_host(address) for address in workers}) == 1
+    window = wait == "spin" or (on_one_host and len(workers) <= answer["n_cores"])
+    near = shm.connect(listener, member, addresses, wait=wait, window=window, **settings)
+    if asked == "shm" and near.size > 1 and near.wire != "shm":
+        near.close()
+        raise ClusterError(
+            f"the worker cannot share memory with all others: there are {len(set(near.hosts))} hosts, or "
+            'the shared folder has no room (see the log of the worker). Use transport="auto".'
+        )
+    return near
