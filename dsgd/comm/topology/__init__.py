@@ -6,6 +6,7 @@ ask any of them. Called by strategies, collectives and the simulator. Begin with
 """
 
 from dsgd.comm.topology.graphs import (
+    AbstractFixedGraph,
     AbstractTopology,
     Bipartite,
     Complete,
@@ -19,6 +20,7 @@ from dsgd.comm.topology.graphs import (
 )
 
 __all__ = [
+    "AbstractFixedGraph",
     "AbstractTopology",
     "Bipartite",
     "Complete",

@@ -25,6 +25,7 @@ from dsgd.comm.topology.regular import random_regular_graph
 from dsgd.errors import InvalidParameterError
 
 __all__ = [
+    "AbstractFixedGraph",
     "AbstractTopology",
     "Bipartite",
     "Complete",
