@@ -20,6 +20,7 @@ from dsgd.runtime.rank import Rank
 from dsgd.svm.kernel_solver.merging import fingerprints, merge_prints, rows_are_equal
 from dsgd.svm.kernels.functions import Kernel, is_far, is_sparse_cheaper, row_sums, survey, width_of
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
@@ -125,8 +126,7 @@ class Gang:
         self._holder = np.empty(self.n_rows, dtype=np.int64)
         for number, part in enumerate(numbers):
             self._holder[part] = number
-        self._local = np.full(self.n_rows, -1, dtype=np.int64)
-        self._local[data.ids] = np.arange(len(data.ids))
+        self._local = places_of(data.ids, self.n_rows)
         self._order = np.concatenate(numbers)
         self.target = self._everyone(data.target)
         self.weights = self._everyone(data.weights)

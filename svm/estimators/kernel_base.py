@@ -31,6 +31,7 @@ from dsgd.svm.kernel_solver.pairwise import solve_pairwise
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Posed, Solution
 from dsgd.svm.kernels.functions import KERNELS, Kernel, as_dense, scale_gamma, survey
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatVector, IntVector
 from dsgd.validation import check_choice, check_n_jobs, check_number
@@ -227,9 +228,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
             return self._gang.merge(X, target, weights)
         if self._is_precomputed():
             used = np.flatnonzero(weights > 0)
-            owner = np.full(len(weights), -1, dtype=np.int64)
-            owner[used] = np.arange(len(used))
-            return used, owner, weights[used]
+            return used, places_of(used, len(weights)), weights[used]
         return merge_rows(X, target, weights)
 
     def _solve(self, posed: Posed, tol: float, max_iter: int, *, anew: bool = False) -> Solution:

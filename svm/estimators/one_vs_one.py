@@ -31,6 +31,7 @@ from dsgd.svm.kernel_solver.class_pairs import ClassPairs
 from dsgd.svm.kernel_solver.merging import distribute
 from dsgd.svm.kernel_solver.problem import Dual, Posed, Solution
 from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.threads import Pool
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IntVector
 from dsgd.validation import check_bool, check_choice
@@ -293,8 +294,7 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         for pair, trained in zip(pairs, found, strict=True):
             line = np.where(merged_codes[trained.samples] == pair[0], pair[1] - 1, pair[0])
             merged[line, np.searchsorted(used, trained.samples)] = trained.beta
-        place = np.full(len(total) + 1, -1, dtype=np.int64)  # the last is that of rows without weight
-        place[used] = np.arange(len(used))
+        place = places_of(used, len(total) + 1)  # the last is that of rows without weight
         rows = np.flatnonzero(place[owner] >= 0)
         rows = rows[np.argsort(codes[rows], kind="stable")]
         coefs = np.empty((len(merged), len(rows)))

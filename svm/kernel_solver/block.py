@@ -57,6 +57,7 @@ from dsgd.svm.kernel_solver.smo import collect, solve_block
 from dsgd.svm.kernel_solver.standstill import Standstill
 from dsgd.svm.kernel_solver.state import State
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["solve"]
@@ -304,8 +305,7 @@ class _Run:
         moved = np.bincount(where, weights=(alpha - before) * y, minlength=len(samples)).astype(np.float64)
         changed = np.flatnonzero(moved)
         if len(changed):
-            is_free = np.zeros(len(samples), dtype=np.bool_)
-            is_free[where[(alpha > 0) & (alpha < upper)]] = True
+            is_free = mask_of(where[(alpha > 0) & (alpha < upper)], len(samples))
             self.matrix.add(state.u_a, picked, changed, moved[changed], samples[~is_free])
             state.n_stalls = 0
         else:
@@ -343,8 +343,7 @@ class _Run:
         offers = self._offer(room)
         if not self.peers.is_alone:
             offers, f_newest = self._exchange(offers, f_newest, room)
-        taken = np.zeros(self.state.alpha.size, dtype=np.bool_)
-        taken[newest] = True
+        taken = mask_of(newest, self.state.alpha.size)
         fresh, f_fresh = [], []
         for number, (keys, variables) in enumerate(offers):
             is_open = ~taken[variables]
@@ -369,10 +368,9 @@ class _Run:
         """
         n_active, active, n = len(self.state.u_a), self.matrix.active, self.matrix.n
         keys, places = np.empty(self.state.y_a.size), np.empty(self.state.y_a.size, dtype=np.int64)
-        is_newest = np.zeros(self.state.y_a.size, dtype=np.bool_)
         position = self.matrix.position[self.state.newest % n]
         here = position >= 0
-        is_newest[self.state.newest[here] // n * n_active + position[here]] = True
+        is_newest = mask_of(self.state.newest[here] // n * n_active + position[here], self.state.y_a.size)
         state = self.state
         args = (state.u_a, state.c_a, state.y_a, state.upper_a, state.alpha_a, state.group_a)
         offers = []

@@ -40,6 +40,7 @@ from dsgd.svm.kernel_solver.inactive import InactiveSamples
 from dsgd.svm.kernel_solver.problem import Dual
 from dsgd.svm.kernel_solver.state import State
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import FloatVector, IntVector
 
 __all__ = ["Growth", "begin_small"]
@@ -81,8 +82,7 @@ def begin_small(dual: Dual, matrix: KernelMatrix, n_first: int) -> list[IntVecto
     ends = [n]
     while ends[0] >= 2 * n_first:
         ends.insert(0, ends[0] // 2)
-    is_first = np.zeros(n, dtype=np.bool_)
-    is_first[order[: ends[0]]] = True
+    is_first = mask_of(order[: ends[0]], n)
     matrix.shrink(np.flatnonzero(is_first[matrix.active]), np.flatnonzero(~is_first))
     return [np.sort(order[start:stop]) for start, stop in pairwise(ends)]
 

@@ -11,6 +11,7 @@ import numpy as np
 from dsgd.svm.kernel_solver.elimination import Elimination, Trail, eliminable
 from dsgd.svm.kernel_solver.rebalance import rebalance
 from dsgd.svm.kernel_solver.state import State
+from dsgd.svm.kernels.numbering import mask_of
 from dsgd.types import AnyArray, FloatVector, IntVector
 
 __all__ = ["InactiveSamples"]
@@ -151,8 +152,7 @@ class InactiveSamples:
 
     def _keep(self, keep: IntVector, gone: IntVector) -> None:
         state = self.state
-        is_gone = np.zeros(state.matrix.n, dtype=np.bool_)
-        is_gone[gone] = True
+        is_gone = mask_of(gone, state.matrix.n)
         state.newest = state.newest[~is_gone[state.newest % state.matrix.n]]
         state.matrix.shrink(keep, gone)
         self._rebalance()
@@ -258,9 +258,7 @@ class InactiveSamples:
         ids = state.peers.mine(left_out)
         back = state.peers.join(ids[~self.settled_among(ids)])
         self.margin = 0.0
-        is_back = np.zeros(state.matrix.n, dtype=np.bool_)
-        is_back[back] = True
-        self.trail.restart(left_out[~is_back[left_out]], state.beta())
+        self.trail.restart(left_out[~mask_of(back, state.matrix.n)[left_out]], state.beta())
         if len(back):
             self._n_false = min(self._n_false + 1, 20)
             state.matrix.extend(back)

@@ -31,6 +31,7 @@ import numpy as np
 from dsgd.svm.kernel_solver.elimination import Elimination, EliminationRecord, eliminable
 from dsgd.svm.kernel_solver.problem import Counts, Dual, Solution, conclude, refuse
 from dsgd.svm.kernels.matrix import KernelMatrix
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, take_rows
 from dsgd.svm.kernels.values import block_values, left_form, row_values
 from dsgd.types import FloatVector, IntVector
@@ -74,8 +75,7 @@ class _Pairwise:
         self.rows = matrix.own_rows(np.float64)
         self.rows_a = self.rows
         self.lengths = self._row_lengths()
-        self.place = np.full(self.n, -1, dtype=np.int64)
-        self.place[self.here] = np.arange(len(self.here))
+        self.place = places_of(self.here, self.n)
         self.y, self.upper = dual.y[0], dual.upper[0]
         self.alpha: FloatVector = dual.alpha[0].astype(np.float64)
         self.c_h = (dual.y * dual.p)[0, self.here]

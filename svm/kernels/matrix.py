@@ -15,6 +15,7 @@ import numpy as np
 from dsgd.svm.kernels.cache import RowCache
 from dsgd.svm.kernels.cached_rows import add_rows, read_block, store_rows
 from dsgd.svm.kernels.functions import Kernel
+from dsgd.svm.kernels.numbering import mask_of, places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.products import Products
 from dsgd.svm.kernels.rows import Rows, concatenate_rows, span, take_rows
@@ -123,16 +124,12 @@ class KernelMatrix:
         self._rows = self._prepared(self.active, self.dtype)
         self.__dict__.pop("_cache", None)  # its memory is lent to the next one
         self._picked: Picked | None = None
-        self._number_positions()
+        self.position = places_of(self.active, self.n)
 
     @cached_property
     def _cache(self) -> RowCache:
         """Cached rows; who needs none has no memory set aside for them."""
         return RowCache(self._cache_bytes, len(self.active), self.dtype, self.n)
-
-    def _number_positions(self) -> None:
-        self.position = np.full(self.n, -1, dtype=np.int64)
-        self.position[self.active] = np.arange(len(self.active))
 
     @property
     def mine(self) -> IntVector:
@@ -333,15 +330,13 @@ class KernelMatrix:
             kept = samples
             self.n_active = len(samples)
         else:
-            is_gone = np.zeros(self.n, dtype=np.bool_)
-            is_gone[gone] = True
             held = self._cache.held()
-            kept = held[~is_gone[held]]
+            kept = held[~mask_of(gone, self.n)[held]]
             self.n_active -= len(gone)
         self.active = samples
         self._rows = take_rows(self._rows, keep)
         self._cache.shrink(keep, kept)
-        self._number_positions()
+        self.position = places_of(self.active, self.n)
 
     def extend(self, ids: IntVector) -> None:
         """Make samples active again, on whatever rank; they come last."""
@@ -383,7 +378,7 @@ class KernelMatrix:
             self._rows = self._prepared(self.active, self.dtype)
         else:
             self._rows = concatenate_rows(before, more)
-        self._number_positions()
+        self.position = places_of(self.active, self.n)
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> None:
         """Hand active samples of some ranks over to others; called by all ranks together with (from, to, samples)."""

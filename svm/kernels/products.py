@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from dsgd.svm.kernels.numbering import mask_of, places_of
 from dsgd.svm.kernels.rows import Rows, take_rows
 from dsgd.svm.kernels.sample_rows import SampleRows
 from dsgd.svm.kernels.sums import Sums
@@ -66,13 +67,10 @@ class Products:
             self._peers.check()  # all sources at once may take long
             return self._prepared(ids, dtype)
 
-        place = np.full(self._peers.n, -1, dtype=np.int64)
-        place[targets] = np.arange(len(targets))
-        places = place[sources]
+        places = places_of(targets, self._peers.n)[sources]
         is_both = places >= 0
         both, others = places[is_both], ~is_both
-        is_rest = np.ones(len(targets), dtype=np.bool_)
-        is_rest[both] = False
+        is_rest = ~mask_of(both, len(targets))
         out = np.zeros(len(targets))
         sums = Sums(self._kernel, dtype, self._pool)
         found = sums.symmetric(rows, sources[is_both], targets[is_rest], coefs[is_both])

@@ -53,16 +53,20 @@ class Rows:
 
 def span(rows: Rows, start: int, stop: int) -> Rows:
     """Return rows start..stop, as views where they are held."""
-    n = stop - start
-    if rows.dense is not None:
-        return Rows(n, dense=rows.dense[start:stop])
     if rows.sparse is not None and rows.offsets is not None:
         values, indices, indptr = rows.sparse
         parts = (values, indices, indptr[start : stop + 1])
-        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[start:stop])
+        return Rows(stop - start, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[start:stop])
+    return _pick(rows, stop - start, slice(start, stop))
+
+
+def _pick(rows: Rows, n: int, which: AnyArray | slice) -> Rows:
+    """Return n rows that are not sparse, by number or as a slice."""
+    if rows.dense is not None:
+        return Rows(n, dense=rows.dense[which])
     if rows.ids is not None:
-        return Rows(n, plain=rows.plain, ids=rows.ids[start:stop])
-    return Rows(n, plain=rows.plain[start:stop])
+        return Rows(n, plain=rows.plain, ids=rows.ids[which])
+    return Rows(n, plain=rows.plain[which])
 
 
 def cast_rows(rows: Rows, dtype: Any) -> Rows:
@@ -78,15 +82,10 @@ def cast_rows(rows: Rows, dtype: Any) -> Rows:
 
 def take_rows(rows: Rows, index: AnyArray) -> Rows:
     """Return a copy of some prepared rows."""
-    n = len(index)
-    if rows.dense is not None:
-        return Rows(n, dense=rows.dense[index])
     if rows.sparse is not None and rows.offsets is not None:
         parts = gather_csr(rows.sparse, index)
-        return Rows(n, sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[index])
-    if rows.ids is not None:
-        return Rows(n, plain=rows.plain, ids=rows.ids[index])
-    return Rows(n, plain=rows.plain[index])
+        return Rows(len(index), sparse=parts, n_columns=rows.n_columns, offsets=rows.offsets[index])
+    return _pick(rows, len(index), index)
 
 
 def concatenate_rows(rows: Rows, more: Rows) -> Rows:

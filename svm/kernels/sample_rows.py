@@ -12,6 +12,7 @@ import numpy as np
 import scipy.sparse as sp
 
 from dsgd.svm.kernels.functions import Kernel, centre, prefers_sparse, prepare
+from dsgd.svm.kernels.numbering import places_of
 from dsgd.svm.kernels.peers import Peers
 from dsgd.svm.kernels.rows import Rows, cast_rows, take_rows
 from dsgd.types import FloatVector, IntVector
@@ -71,8 +72,9 @@ class SampleRows:
         self.here: IntVector = self.peers.mine(np.arange(self.peers.n))  # samples of this rank
         self._row_of = np.empty(0, dtype=np.int64)
         if not self.peers.is_alone:
-            self._row_of = np.full(self.peers.n, -1, dtype=np.int64)
-            self._row_of[self.here] = np.arange(len(self.here)) if samples is None else samples
+            self._row_of = places_of(self.here, self.peers.n)
+            if samples is not None:
+                self._row_of[self.here] = samples
 
     @property
     def nbytes(self) -> int:
@@ -110,8 +112,7 @@ class SampleRows:
             self._exact, self._place = rows, everyone
         elif self.is_light(len(self.here)):
             self._exact = self.prepared(self.here, np.float64)
-            self._place = np.full(self.peers.n, -1, dtype=np.int64)
-            self._place[self.here] = np.arange(len(self.here))
+            self._place = places_of(self.here, self.peers.n)
 
     @property
     def are_here(self) -> bool:
@@ -141,8 +142,7 @@ class SampleRows:
             self.here = np.concatenate([stays, theirs])
             if not self.are_here:
                 self._exact = None
-            self._row_of[:] = -1
-            self._row_of[self.here] = np.arange(len(self.here))
+            self._row_of = places_of(self.here, self.peers.n)
         return ours, theirs
 
     def _hand_over(self, giver: int, taker: int, ids: IntVector) -> Any:
