@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -27,6 +28,7 @@ __all__ = ["LinearSVC"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False)
 class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
     """Linear support vector classifier, solved to a certified duality gap.
 
@@ -103,44 +105,24 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
 
     _TASK: ClassVar[str] = "classification"
 
-    def __init__(
-        self,
-        penalty: str = "l2",
-        loss: str = "squared_hinge",
-        *,
-        dual: bool | str = "auto",
-        tol: float = 1e-4,
-        C: float = 1.0,
-        multi_class: str = "ovr",
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1,
-        class_weight: Any = None,
-        verbose: int = 0,
-        random_state: Any = None,
-        max_iter: int = 1000,
-        solver: str = "auto",
-        penalize_intercept: bool = True,
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.penalty = penalty
-        self.loss = loss
-        self.dual = dual
-        self.tol = tol
-        self.C = C
-        self.multi_class = multi_class
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.solver = solver
-        self.penalize_intercept = penalize_intercept
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    penalty: str = "l2"
+    loss: str = "squared_hinge"
+    _: KW_ONLY
+    dual: bool | str = "auto"
+    tol: float = 1e-4
+    C: float = 1.0
+    multi_class: str = "ovr"
+    fit_intercept: bool = True
+    intercept_scaling: float = 1
+    class_weight: Any = None
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    solver: str = "auto"
+    penalize_intercept: bool = True
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -19,6 +20,7 @@ __all__ = ["LinearSVR"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
     """Linear support vector regression, solved to a certified duality gap.
 
@@ -82,40 +84,21 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
 
     _TASK: ClassVar[str] = "regression"
 
-    def __init__(
-        self,
-        *,
-        epsilon: float = 0.0,
-        tol: float = 1e-4,
-        C: float = 1.0,
-        loss: str = "epsilon_insensitive",
-        fit_intercept: bool = True,
-        intercept_scaling: float = 1.0,
-        dual: bool | str = "auto",
-        verbose: int = 0,
-        random_state: Any = None,
-        max_iter: int = 1000,
-        solver: str = "auto",
-        penalize_intercept: bool = True,
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.epsilon = epsilon
-        self.tol = tol
-        self.C = C
-        self.loss = loss
-        self.fit_intercept = fit_intercept
-        self.intercept_scaling = intercept_scaling
-        self.dual = dual
-        self.verbose = verbose
-        self.random_state = random_state
-        self.max_iter = max_iter
-        self.solver = solver
-        self.penalize_intercept = penalize_intercept
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    epsilon: float = 0.0
+    tol: float = 1e-4
+    C: float = 1.0
+    loss: str = "epsilon_insensitive"
+    fit_intercept: bool = True
+    intercept_scaling: float = 1.0
+    dual: bool | str = "auto"
+    verbose: int = 0
+    random_state: Any = None
+    max_iter: int = 1000
+    solver: str = "auto"
+    penalize_intercept: bool = True
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -11,6 +11,7 @@ what is divided by the margin would be noise.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from itertools import combinations
 from typing import Any, ClassVar
 
@@ -30,6 +31,7 @@ __all__ = ["NuSVC"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class NuSVC(AbstractKernelClassifier):
     """Support vector classification by a share of margin errors, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -75,48 +77,25 @@ class NuSVC(AbstractKernelClassifier):
         "specified nu is infeasible - all samples with positive weights belong to the same class"
     )
 
-    def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: str | float = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        probability: bool | str = "deprecated",
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: Any = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Any = None,
-        elimination: str | Elimination = "auto",
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.nu = nu
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.probability = probability
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
-        self.elimination = elimination
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    nu: float = 0.5
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    shrinking: bool = True
+    probability: bool | str = "deprecated"
+    tol: float = 1e-3
+    cache_size: float = 200
+    class_weight: Any = None
+    verbose: bool = False
+    max_iter: int = -1
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+    random_state: Any = None
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     def _check_problem(self) -> None:
         check_number("NuSVC(nu=...)", self.nu, low=0, high=1, open_low=True)

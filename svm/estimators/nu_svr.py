@@ -8,6 +8,7 @@ tolerance as in LIBSVM.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -25,6 +26,7 @@ __all__ = ["NuSVR"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class NuSVR(AbstractKernelRegressor):
     """Support vector regression that finds its own tube, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -42,40 +44,21 @@ class NuSVR(AbstractKernelRegressor):
         Half the width of the tube that was found.
     """
 
-    def __init__(
-        self,
-        *,
-        nu: float = 0.5,
-        C: float = 1.0,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: str | float = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-        elimination: str | Elimination = "auto",
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.nu = nu
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.tol = tol
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.elimination = elimination
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    nu: float = 0.5
+    C: float = 1.0
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    shrinking: bool = True
+    tol: float = 1e-3
+    cache_size: float = 200
+    verbose: bool = False
+    max_iter: int = -1
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     def _check_problem(self) -> None:
         check_number("NuSVR(C=...)", self.C, low=0, open_low=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -21,6 +22,7 @@ __all__ = ["OneClassSVM"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     """One-class SVM, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -43,38 +45,20 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
 
     _IS_BALANCED: ClassVar[bool] = False
 
-    def __init__(
-        self,
-        *,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: str | float = "scale",
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        nu: float = 0.5,
-        shrinking: bool = True,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-        elimination: str | Elimination = "auto",
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.tol = tol
-        self.nu = nu
-        self.shrinking = shrinking
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.elimination = elimination
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    tol: float = 1e-3
+    nu: float = 0.5
+    shrinking: bool = True
+    cache_size: float = 200
+    verbose: bool = False
+    max_iter: int = -1
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = ["SVC"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class SVC(AbstractKernelClassifier):
     """Support vector classification, to LIBSVM's optimum, with a gap over all samples in float64 that says so.
 
@@ -52,50 +54,26 @@ class SVC(AbstractKernelClassifier):
     (['no'], True)
     """
 
-    def __init__(
-        self,
-        *,
-        C: float = 1.0,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: str | float = "scale",
-        coef0: float = 0.0,
-        shrinking: bool = True,
-        probability: bool | str = "deprecated",
-        tol: float = 1e-3,
-        cache_size: float = 200,
-        class_weight: Any = None,
-        verbose: bool = False,
-        max_iter: int = -1,
-        decision_function_shape: str = "ovr",
-        break_ties: bool = False,
-        random_state: Any = None,
-        elimination: str | Elimination = "auto",
-        solver: str = "block",
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.C = C
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.shrinking = shrinking
-        self.probability = probability
-        self.tol = tol
-        self.cache_size = cache_size
-        self.class_weight = class_weight
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.decision_function_shape = decision_function_shape
-        self.break_ties = break_ties
-        self.random_state = random_state
-        self.elimination = elimination
-        self.solver = solver
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    C: float = 1.0
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    shrinking: bool = True
+    probability: bool | str = "deprecated"
+    tol: float = 1e-3
+    cache_size: float = 200
+    class_weight: Any = None
+    verbose: bool = False
+    max_iter: int = -1
+    decision_function_shape: str = "ovr"
+    break_ties: bool = False
+    random_state: Any = None
+    elimination: str | Elimination = "auto"
+    solver: str = "block"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     def _check_problem(self) -> None:
         check_number("SVC(C=...)", self.C, low=0, open_low=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ __all__ = ["SVR"]
 
 
 @inherit_docs
+@dataclass(eq=False, repr=False, kw_only=True)
 class SVR(AbstractKernelRegressor):
     """Support vector regression with an ε-insensitive loss, to LIBSVM's optimum, certified as in `SVC`.
 
@@ -30,40 +32,21 @@ class SVR(AbstractKernelRegressor):
         Half the width of the tube.
     """
 
-    def __init__(
-        self,
-        *,
-        kernel: Any = "rbf",
-        degree: int = 3,
-        gamma: str | float = "scale",
-        coef0: float = 0.0,
-        tol: float = 1e-3,
-        C: float = 1.0,
-        epsilon: float = 0.1,
-        shrinking: bool = True,
-        cache_size: float = 200,
-        verbose: bool = False,
-        max_iter: int = -1,
-        elimination: str | Elimination = "auto",
-        n_jobs: int | None = None,
-        client: Any = None,
-        transport: TransportName = "auto",
-    ) -> None:
-        self.kernel = kernel
-        self.degree = degree
-        self.gamma = gamma
-        self.coef0 = coef0
-        self.tol = tol
-        self.C = C
-        self.epsilon = epsilon
-        self.shrinking = shrinking
-        self.cache_size = cache_size
-        self.verbose = verbose
-        self.max_iter = max_iter
-        self.elimination = elimination
-        self.n_jobs = n_jobs
-        self.client = client
-        self.transport = transport
+    kernel: Any = "rbf"
+    degree: int = 3
+    gamma: str | float = "scale"
+    coef0: float = 0.0
+    tol: float = 1e-3
+    C: float = 1.0
+    epsilon: float = 0.1
+    shrinking: bool = True
+    cache_size: float = 200
+    verbose: bool = False
+    max_iter: int = -1
+    elimination: str | Elimination = "auto"
+    n_jobs: int | None = None
+    client: Any = None
+    transport: TransportName = "auto"
 
     def _check_problem(self) -> None:
         check_number("SVR(C=...)", self.C, low=0, open_low=True)
