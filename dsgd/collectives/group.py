@@ -27,7 +27,7 @@ from dsgd.errors import IncompatiblePartsError, InvalidParameterError
 from dsgd.ledger import RankLedger
 from dsgd.types import AnyArray
 
-__all__ = ["PLANS", "Algorithm", "Group"]
+__all__ = ["Algorithm", "Group"]
 
 #: What a rank does in an all-reduce of n elements of some bytes, by algorithm: from rank, size, n and bytes.
 PLANS: Final[dict[str, Callable[[int, int, int, int], Plan]]] = {
