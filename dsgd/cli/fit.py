@@ -73,7 +73,10 @@ _OnFailure: TypeAlias = Annotated[
 _Checkpoint: TypeAlias = Annotated[
     str | None, _training_option(help="Folder or URL that gets the state of training twice a minute.")
 ]
-_ResumeFrom: TypeAlias = Annotated[str | None, _training_option(help="Folder or URL of checkpoints to continue from.")]
+_ResumeFrom: TypeAlias = Annotated[
+    str | None,
+    _training_option(help="Folder or URL of checkpoints to continue from; auto: that of --checkpoint, if it has any."),
+]
 _OutOfCore: TypeAlias = Annotated[
     bool, place_option("--out-of-core", help="Keep rows on disk, for data larger than memory.")
 ]

@@ -136,9 +136,11 @@ class AbstractSGD(AbstractLinearEstimator):
         What happens on a cluster when a worker is lost or hangs: raise the error; continue with all rows on the
         remaining workers; or continue with the remaining ranks and the rows they hold. The objects set how often.
     checkpoint : str, path, `dsgd.runtime.Checkpoint` or None, default None
-        Folder or URL where ``fit`` writes the state of training, every 30 seconds by default.
-    resume_from : str, path or None, default None
-        Folder or URL of checkpoints from which ``fit`` continues, with the same data and parameters.
+        Folder or URL where ``fit`` writes the state of training, every 30 seconds by default. A folder that holds
+        checkpoints of another fit is refused.
+    resume_from : "auto", str, path or None, default None
+        Folder or URL of checkpoints from which ``fit`` continues, with the same data and parameters. "auto" continues
+        from what is in the folder of `checkpoint`, or starts from the beginning if it is empty.
     elastic : bool, default False
         Whether workers that join the cluster take part from the next epoch on.
     out_of_core : bool, default False

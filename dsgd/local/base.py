@@ -46,6 +46,10 @@ class AbstractRows(ABC):
     def digest(self) -> int:
         """Return a number that other rows, or the same ones in another order, would hardly have."""
 
+    @abstractmethod
+    def content(self) -> int:
+        """Return a 64-bit number that other rows would hardly have; those of parts add up, in whatever order."""
+
 
 class _Counter:
     """One entry of a state's vector of counters, read and written as an attribute."""

@@ -10,15 +10,19 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.errors import InvalidDataError
+from dsgd.kernels.rng import mix64_each
+from dsgd.kernels.rows import fingerprint_dense, fingerprint_sparse
 from dsgd.local.base import AbstractRows
 from dsgd.local.mapped import STRIDE_BYTES, MappedFile
-from dsgd.local.order import epoch_order, spans
+from dsgd.local.order import epoch_order, spans, word_type
 from dsgd.types import AnyArray, FloatMatrix, FloatVector, IndexVector, IntMatrix, PointerVector
 
 __all__ = ["Residency", "Shard", "split"]
 
 # A digest reads this many entries of the rows, spread over all of them.
 _SAMPLE: Final = 65_536
+# What a pass over all rows has in memory at a time, where they lie in a file.
+_ROWS_AT_A_TIME: Final = 65_536
 
 
 @dataclass(frozen=True)
@@ -107,6 +111,24 @@ class Shard(AbstractRows):
         for vector in (self.weights, self.values.reshape(-1)):
             code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
         return code
+
+    def content(self) -> int:
+        """Return the wrap-around sum of a hash of (row, target, weight) over all visits."""
+        total = 0
+        for start in range(0, self.n_rows, _ROWS_AT_A_TIME):
+            stop = min(self.n_rows, start + _ROWS_AT_A_TIME)
+            rows = self.rows(start, stop)
+            prints = np.zeros(stop - start, np.uint64)
+            bits = rows.values.view(word_type(self.dtype))
+            if rows.indptr is None:
+                fingerprint_dense(bits.reshape(stop - start, -1), prints)
+            else:
+                fingerprint_sparse(bits, rows.indices, rows.indptr, prints)
+            for vector in (rows.targets, rows.weights):
+                prints = mix64_each(prints ^ mix64_each(vector.view(bits.dtype).astype(np.uint64)))
+            total += int(prints.sum(dtype=np.uint64))
+            self.release(start, stop)
+        return total % 2**64
 
     def mean_square(self, n_most: int = 4096) -> float:
         """Return the mean squared length of the first rows, so many at most; zero if there are none."""

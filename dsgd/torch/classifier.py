@@ -99,8 +99,8 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
         What happens when a worker is lost; see `dsgd.runtime.run_on_cluster`.
     checkpoint : Checkpoint, path or None, default None
         Where the state of training is written.
-    resume_from : path or None, default None
-        Checkpoints to continue from.
+    resume_from : "auto", path or None, default None
+        Checkpoints to continue from; "auto" are those of `checkpoint`, if there are any.
     **options
         ``module__*``, ``criterion__*`` and ``optimizer__*``.
 

@@ -10,6 +10,8 @@ from typing import Any, Final, Self
 import numpy as np
 import torch
 
+from dsgd.kernels.rng import mix64_each
+from dsgd.kernels.rows import fingerprint_dense
 from dsgd.local import AbstractRows
 from dsgd.types import AnyArray
 
@@ -77,6 +79,23 @@ class TensorRows(AbstractRows):
             vector = tensor.reshape(-1).numpy()
             code = zlib.crc32(vector[:: max(1, vector.size // _SAMPLE)].tobytes(), code)
         return code
+
+    def content(self) -> int:
+        """Return the wrap-around sum of a hash of (input, target) over the rows; of a dataset, their number."""
+        if self.targets is None:
+            return self.n_rows
+        total = 0
+        for start in range(0, self.n_rows, ROWS_PER_LOOK):
+            part = self.rows(start, start + ROWS_PER_LOOK)
+            prints = np.zeros(part.n_rows, np.uint64)
+            for tensor in (part.inputs, part.targets):
+                # As bytes, so that all types of numbers are one.
+                content = tensor.reshape(part.n_rows, -1).contiguous().view(torch.uint8).numpy()
+                hashes = np.zeros(part.n_rows, np.uint64)
+                fingerprint_dense(content.astype(np.uint32), hashes)
+                prints = mix64_each(prints ^ hashes)
+            total += int(prints.sum(dtype=np.uint64))
+        return total % 2**64
 
     def order(self, epoch: int) -> AnyArray | None:
         """Return the places of the rows in the order of an epoch; None is the order in which they are."""

@@ -19,7 +19,7 @@ from dsgd.local import SGD, Objective
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sync import DPSGD, EASGD, SCAFFOLD, SGP, ChocoSGD, DiLoCo, LocalSGD, MinibatchSGD, SlowMo
@@ -86,7 +86,7 @@ def go_on(
         keeper = SnapshotKeeper() if lost else None
         rank = Rank(group, AbortFlag(), keeper=keeper)
         kept = replace(job, checkpoint=None if lost else Checkpoint(folder, every_s=0))
-        snapshots = SnapshotSchedule(rank, kept, shards[group.rank], BEFORE)
+        snapshots = SnapshotSchedule(rank, kept, TrainData(shards[group.rank]), BEFORE)
         wishes = np.array([1.0, 1.0, 1.0, 0.0])
         snapshots.end_epoch(at, wishes, is_last=False, same_model=strategy.ends_equal)
         copy = keeper and keeper.latest
@@ -102,7 +102,7 @@ def go_on(
         rank = Rank(group, AbortFlag(), keeper=keeper)
         shard = shards_of(now)[group.rank]
         at = state_of(group, later, shard, now)
-        assert SnapshotSchedule(rank, later, shard, list(now)).recall(at) is not None
+        assert SnapshotSchedule(rank, later, TrainData(shard), list(now)).recall(at) is not None
         look(group, at, now)
         return {name: array.copy() for name, array in state_arrays(at.strategy).items()}
 

@@ -14,7 +14,7 @@ from dsgd.comm.wires import inproc
 from dsgd.local import SGD, Momentum, Objective, make_shard
 from dsgd.runtime.checkpoints.snapshot import Snapshot, SnapshotKeeper
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.snapshots import SnapshotSchedule
 from dsgd.runtime.train.state import TrainState
 from dsgd.sim import SimulatedCluster
@@ -193,7 +193,7 @@ def test_what_is_lost_with_a_rank_is_its_own(strategy: Any) -> None:
 
     def recall(rank: Rank) -> TrainState:
         at = state(rank, shards[rank.number])
-        assert SnapshotSchedule(rank, job, shards[rank.number], [30, 30, 0]).recall(at) == ""
+        assert SnapshotSchedule(rank, job, TrainData(shards[rank.number]), [30, 30, 0]).recall(at) == ""
         return at
 
     found = raise_first(run_ranks([lambda rank=rank: recall(rank) for rank in ranks]))

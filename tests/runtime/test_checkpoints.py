@@ -17,6 +17,7 @@ from typing import Any
 import fsspec
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 from sklearn.base import clone
 
 from dsgd import SGDClassifier, SGDRegressor
@@ -26,7 +27,7 @@ from dsgd.compress import TopK
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.local import SGD, Objective, make_shard, split
 from dsgd.runtime import Checkpoint, Restart, Shrink, run_on_threads
-from dsgd.runtime.checkpoints.checkpoint import SavedState, describe, read_newest, read_own, write
+from dsgd.runtime.checkpoints.checkpoint import SavedState, SupersededError, describe, read_newest, read_own, write
 from dsgd.runtime.train import TrainData, TrainJob, TrainResult, snapshots, train
 from dsgd.runtime.train.state import TrainState, adapted
 from dsgd.sync import ChocoSGD, Cut, EpochAveraging, LocalSGD, MinibatchSGD, OneShotAveraging
@@ -110,8 +111,9 @@ def test_a_resumed_run_is_the_uninterrupted_one(
     resumed = dataclasses.replace(job, resume_from=str(tmp_path))
     for n in (1, 3, 5):
         stop_after(n)
+        place = Checkpoint(tmp_path, every_s=0, overwrite=True)
         with pytest.raises(_Killed):
-            run_on_threads(train, data, (dataclasses.replace(job, checkpoint=Checkpoint(tmp_path, every_s=0)),))
+            run_on_threads(train, data, (dataclasses.replace(job, checkpoint=place),))
         assert bits(run_on_threads(train, data, (resumed,)).value) == whole
 
 
@@ -267,6 +269,149 @@ def test_a_job_finds_what_it_has_written_itself(tmp_path: Path) -> None:
     newest.mkdir()
     with pytest.raises(CheckpointError, match="cannot be read"):
         read_own(tmp_path, "mine", (0, 0))
+
+
+def test_a_list_names_no_file_of_another_folder(tmp_path: Path) -> None:
+    """A list that somebody has written leads neither out of the folder nor to files that are no checkpoints."""
+    files, configuration = saved(tmp_path / "ours")
+    outside, _ = saved(tmp_path / "theirs", n=9)
+    listed = tmp_path / "ours" / "newest.json"
+    names = [f"../theirs/{outside[0].name}", str(outside[0]), "notes.txt", files[1].name]
+    listed.write_text(json.dumps({"version": 1, "names": names}))
+    assert read_newest(tmp_path / "ours", configuration).position == (1, 0)
+
+
+def test_a_gang_that_was_given_up_writes_no_more(tmp_path: Path) -> None:
+    """What a lost gang writes late hides nothing of the one in its place, and that one may begin further back."""
+
+    def put(epoch: int, formed: int) -> str:
+        state = SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id="mine", formed=formed)
+        return write(Checkpoint(tmp_path, keep=3), state)
+
+    def listed() -> list[str]:
+        return list(json.loads((tmp_path / "newest.json").read_text())["names"])
+
+    first = [put(epoch, formed=0) for epoch in (5, 6)]
+    second = put(4, formed=1)
+    assert listed() == [second, *reversed(first)]
+    for late in (3, 7):
+        with pytest.raises(SupersededError, match="later gang"):
+            put(late, formed=0)
+    assert listed() == [second, *reversed(first)]
+    assert sorted(path.name for path in tmp_path.glob("*.dsgd")) == sorted([second, *first])
+    found = read_own(tmp_path, "mine", (0, 0))
+    assert found is not None
+    assert (found.position, found.formed) == ((4, 0), 1)
+
+
+@pytest.mark.parametrize("n_jobs", [1, 2])
+def test_checkpoints_of_another_fit_are_not_written_over(n_jobs: int, rows: Any, tmp_path: Path) -> None:
+    """A second fit with the same folder is refused before it has done anything, unless it is told to overwrite."""
+    options: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0, "n_jobs": n_jobs}
+    place = Checkpoint(tmp_path, every_s=0)
+    SGDClassifier(**options, checkpoint=place).fit(*rows)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    for other in (SGDClassifier(**options, checkpoint=place), SGDRegressor(**options, checkpoint=tmp_path)):
+        with pytest.raises(CheckpointError, match=r"another fit.*resume_from='auto'.*overwrite=True"):
+            other.fit(*rows)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+    other = {**options, "alpha": 0.01, "max_iter": 2}
+    fresh = SGDClassifier(**other, checkpoint=Checkpoint(tmp_path, overwrite=True)).fit(*rows)
+    # Not of the fit before, though that was further on.
+    again = SGDClassifier(**other, resume_from=tmp_path).fit(*rows)
+    assert again.coef_.tobytes() == fresh.coef_.tobytes()
+
+
+@pytest.mark.parametrize("n_jobs", [1, 3])
+def test_auto_begins_or_goes_on(n_jobs: int, rows: Any, tmp_path: Path) -> None:
+    """The same line of a script begins where there is no checkpoint, and goes on where there is one."""
+    options: dict[str, Any] = {"tol": None, "random_state": 0, "n_jobs": n_jobs}
+    whole = SGDClassifier(**options, max_iter=6).fit(*rows)
+    place = {"checkpoint": tmp_path / "job", "resume_from": "auto"}
+    SGDClassifier(**options, **place, max_iter=3).fit(*rows)
+    for _ in range(2):
+        resumed = SGDClassifier(**options, **place, max_iter=6).fit(*rows)
+        assert resumed.coef_.tobytes() == whole.coef_.tobytes()
+        assert (resumed.n_iter_, resumed.loss_curve_) == (whole.n_iter_, whole.loss_curve_)
+    with pytest.raises(CheckpointError, match="alpha"):
+        SGDClassifier(**options, **place, alpha=0.5).fit(*rows)
+    with pytest.raises(InvalidParameterError, match="set checkpoint="):
+        SGDClassifier(**options, resume_from="auto").fit(*rows)
+
+
+@pytest.mark.parametrize("early_stopping", [False, True])
+@pytest.mark.parametrize("form", ["dense", "csr"])
+def test_other_rows_are_refused_by_another_number_of_ranks(
+    form: str, early_stopping: bool, rows: Any, tmp_path: Path
+) -> None:
+    """The rows of all ranks together are compared: one value that differs is found, their order is not asked for."""
+    X, y = rows
+    as_form = csr_array if form == "csr" else np.asarray
+    options: dict[str, Any] = {"max_iter": 2, "tol": None, "random_state": 0, "early_stopping": early_stopping}
+    weights = np.linspace(0.5, 2.5, len(y))
+    SGDClassifier(**options, n_jobs=3, checkpoint=tmp_path).fit(as_form(X), y, sample_weight=weights)
+
+    def resume(X: Any, y: Any, weights: Any) -> None:
+        SGDClassifier(**options, n_jobs=2, resume_from=tmp_path).fit(as_form(X), y, sample_weight=weights)
+
+    # Which rows are held out depends on where they are.
+    order = np.arange(len(y)) if early_stopping else np.random.default_rng(0).permutation(len(y))
+    resume(X[order], y[order], weights[order])
+    one_value, one_target, one_weight = X.copy(), y.copy(), weights.copy()
+    one_value[17, 3] += 1e-3
+    one_target[17] *= -1
+    one_weight[17] += 1e-3
+    for other in ((one_value, y, weights), (X, one_target, weights), (X, y, one_weight)):
+        with pytest.raises(CheckpointError, match="other rows"):
+            resume(*other)
+
+
+class _Disk:
+    """Writes checkpoints, but for those that it fails at."""
+
+    def __init__(self, fails: Callable[[int], bool]) -> None:
+        self.n_calls, self.fails = 0, fails
+
+    def write(self, target: Checkpoint, state: SavedState) -> str:
+        self.n_calls += 1
+        if self.fails(self.n_calls):
+            raise CheckpointError("No space left on device.")
+        return write(target, state)
+
+
+def test_a_disk_that_is_full_for_a_moment_ends_no_fit(
+    rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A checkpoint that cannot be written is logged and written again soon; only several in a row end the fit."""
+    options: dict[str, Any] = {"max_iter": 8, "tol": None, "random_state": 0, "n_jobs": 2}
+    monkeypatch.setattr(snapshots, "_RETRY_S", 0.0)
+    whole = SGDClassifier(**options).fit(*rows)
+    moment = _Disk(lambda call: call in (2, 3, 5))
+    monkeypatch.setattr(snapshots, "write", moment.write)
+    fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "a", every_s=0)).fit(*rows)
+    assert fitted.coef_.tobytes() == whole.coef_.tobytes()
+    assert moment.n_calls == 8
+    assert caplog.text.count("could not be written") == 3
+    assert json.loads((tmp_path / "a" / "newest.json").read_text())["names"][0] == "checkpoint-00000008-00000000.dsgd"
+    full = _Disk(lambda call: call > 1)
+    monkeypatch.setattr(snapshots, "write", full.write)
+    with pytest.raises(CheckpointError, match="No space left"):
+        SGDClassifier(**options, checkpoint=Checkpoint(tmp_path / "b", every_s=0)).fit(*rows)
+    assert full.n_calls == 4
+
+
+def test_a_model_is_not_lost_with_its_last_checkpoint(
+    rows: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Training that is complete ends with its model and a warning where the last file cannot be written."""
+    options: dict[str, Any] = {"max_iter": 4, "tol": None, "random_state": 0, "n_jobs": 2}
+    monkeypatch.setattr(snapshots, "_RETRY_S", 0.0)
+    full = _Disk(lambda call: True)
+    monkeypatch.setattr(snapshots, "write", full.write)
+    with pytest.warns(RuntimeWarning, match=r"last checkpoint could not be written: No space left.*complete"):
+        fitted = SGDClassifier(**options, checkpoint=Checkpoint(tmp_path, every_s=3600)).fit(*rows)
+    assert full.n_calls == 3
+    assert fitted.coef_.tobytes() == SGDClassifier(**options).fit(*rows).coef_.tobytes()
 
 
 def test_an_object_store(rows: Any) -> None:

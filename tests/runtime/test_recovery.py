@@ -143,7 +143,7 @@ def test_when_all_workers_are_lost_the_checkpoint_is_left(
     """A restart without survivors goes on from what its own job has written, bit for bit, and from nobody else's."""
     X, y = rows
     options = OPTIONS | {"n_jobs": 3, "average": True, "penalty": "l1"}
-    place = Checkpoint(tmp_path, every_s=0.2)
+    place = Checkpoint(tmp_path, every_s=0.2, overwrite=True)
     whole = SGDClassifier(**options, client=client, checkpoint=place).fit(X, y)
 
     def kill_all() -> None:

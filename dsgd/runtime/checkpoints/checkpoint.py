@@ -14,7 +14,9 @@ Format (version 1), all numbers little-endian::
 
 Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. A local file is written
 beside its place, flushed to the disk and renamed; in an object store one object is put, which is atomic there. Last,
-``newest.json`` lists the files that count, newest first, and older files go.
+``newest.json`` lists the files that count, newest first, with the job that wrote each and how often its gang had been
+formed; older files go. A gang that was given up, but still runs somewhere, finds a later one of its job in the list and
+writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
 """
@@ -26,6 +28,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import secrets
 import struct
 import zipfile
@@ -40,23 +43,37 @@ import numpy as np
 
 from dsgd.errors import CheckpointError, InvalidParameterError
 from dsgd.types import AnyArray
-from dsgd.validation import check_number
+from dsgd.validation import check_bool, check_number
 
 __all__ = [
+    "AUTO",
     "Checkpoint",
     "SavedState",
+    "SupersededError",
     "as_checkpoint",
     "check_configuration",
+    "check_vacant",
     "describe",
+    "is_empty",
     "read_newest",
     "read_own",
+    "same_place",
     "write",
 ]
+
+#: As `resume_from`: go on from what is in the folder of the checkpoints, if anything is.
+AUTO: Final = "auto"
 
 _MAGIC: Final = b"DSGDCKPT"
 _VERSION: Final = 1
 _PREFIX: Final = struct.Struct("<8sII32s")
 _LIST: Final = "newest.json"
+# What a list may name: a file of this folder that we have written, and no other one.
+_FILE: Final = re.compile(r"checkpoint-\d{8,}-\d{8,}\.dsgd")
+
+
+class SupersededError(CheckpointError):
+    """A gang that was given up would write, though a later one of its job does."""
 
 
 @dataclass(frozen=True)
@@ -67,11 +84,14 @@ class Checkpoint:
     ----------
     path : str or os.PathLike
         A folder, or the URL of one that fsspec can open (``"s3://bucket/job"``). On a cluster it is rank 0 that
-        writes, so the folder should be shared by the workers. One job, one folder.
+        writes, so the folder should be shared by the workers. One job, one folder: one that holds checkpoints of
+        another fit is refused, unless this fit goes on from them (``resume_from``).
     every_s : float, default 30
         Seconds between two checkpoints; 0 writes one at every point where ranks agree, which is for tests.
     keep : int, default 2
         How many are kept: the newest, and those it falls back on when that one is damaged.
+    overwrite : bool, default False
+        Whether checkpoints of other fits in the folder may be replaced.
 
     Raises
     ------
@@ -82,6 +102,7 @@ class Checkpoint:
     path: str | os.PathLike[str]
     every_s: float = 30.0
     keep: int = 2
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what cannot be written."""
@@ -89,6 +110,7 @@ class Checkpoint:
             raise InvalidParameterError(f"Checkpoint(path=...) must be a folder or a URL. Got {self.path!r}.")
         check_number("Checkpoint(every_s=...)", self.every_s, low=0)
         check_number("Checkpoint(keep=...)", self.keep, low=1, integer=True)
+        check_bool("Checkpoint(overwrite=...)", self.overwrite)
 
 
 def as_checkpoint(given: Checkpoint | str | os.PathLike[str] | None) -> Checkpoint | None:
@@ -113,7 +135,9 @@ class SavedState:
     note : str, default ""
         What the user should know about how it was read.
     job_id : str, default ""
-        Of the job on the cluster that wrote it.
+        Of the job that wrote it.
+    formed : int, default 0
+        How many times the gang of that job had been formed before.
     """
 
     position: tuple[int, int]
@@ -122,6 +146,43 @@ class SavedState:
     arrays: Mapping[str, AnyArray]
     note: str = ""
     job_id: str = ""
+    formed: int = 0
+
+
+def is_empty(path: str | os.PathLike[str]) -> bool:
+    """Return whether a place, as in `Checkpoint`, holds no checkpoint.
+
+    Raises
+    ------
+    CheckpointError
+        It cannot be read.
+    """
+    try:
+        return not _listed(_folder(path))
+    except OSError as error:
+        raise CheckpointError(f"checkpoint={str(path)!r} cannot be read: {error}.") from error
+
+
+def same_place(a: str | os.PathLike[str], b: str | os.PathLike[str]) -> bool:
+    """Return whether two places, as in `Checkpoint`, are one."""
+    return _folder(a).path == _folder(b).path
+
+
+def check_vacant(target: Checkpoint) -> None:
+    """Refuse a place that holds what another fit has written, before training begins.
+
+    Raises
+    ------
+    CheckpointError
+        It does, and `Checkpoint.overwrite` is off; or it cannot be read.
+    """
+    if target.overwrite or is_empty(target.path):
+        return
+    place = str(target.path)
+    raise CheckpointError(
+        f"checkpoint={place!r} holds checkpoints of another fit. To go on from them, pass resume_from='auto'; to "
+        f"replace them, checkpoint=Checkpoint({place!r}, overwrite=True); else choose another folder."
+    )
 
 
 def write(target: Checkpoint, state: SavedState) -> str:
@@ -138,13 +199,24 @@ def write(target: Checkpoint, state: SavedState) -> str:
     ------
     CheckpointError
         It cannot be written; with the reason of the file system.
+    SupersededError
+        A later gang of the same job has written there.
     """
     folder = _folder(target.path)
     name = _name(state.position)
     try:
+        listed = _listed(folder)
+        own = {other: formed for other, (job_id, formed) in listed.items() if job_id == state.job_id}
+        if any(formed > state.formed for formed in own.values()):
+            raise SupersededError(
+                f"checkpoint={str(target.path)!r}: this job goes on in a later gang, which has written there already."
+            )
         folder.put(name, _encode(state))
-        kept = [name, *(other for other in _listed(folder) if other != name)][: target.keep]
-        folder.put(_LIST, json.dumps({"version": _VERSION, "names": kept}).encode())
+        own[name] = state.formed
+        newest_first = sorted(own, key=lambda other: (own[other], other), reverse=True)
+        kept = [*newest_first, *(other for other in listed if other not in own)][: target.keep]
+        authors = {other: [state.job_id, own[other]] if other in own else listed[other] for other in kept}
+        folder.put(_LIST, json.dumps({"version": _VERSION, "names": kept, "written_by": authors}).encode())
         for other in folder.names():
             # Also what a process that was killed left: a file that was never listed, or one half written.
             if other.lstrip(".").startswith("checkpoint-") and other not in kept:
@@ -286,6 +358,7 @@ def _encode(state: SavedState) -> bytes:
             "position": list(state.position),
             "configuration": state.configuration,
             "job_id": state.job_id,
+            "formed": state.formed,
         }
     ).encode()
     buffer = io.BytesIO()
@@ -312,8 +385,8 @@ def _decode(content: bytes) -> SavedState:
     except (ValueError, zipfile.BadZipFile) as error:
         raise _DamagedError(str(error)) from error
     epoch, number = header["position"]
-    job_id = header.get("job_id", "")
-    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, job_id=job_id)
+    by = {"job_id": header.get("job_id", ""), "formed": header.get("formed", 0)}
+    return SavedState((epoch, number), header["world_size"], header["configuration"], arrays, **by)
 
 
 def _differences(where: str, saved: Any, ours: Any) -> list[str]:
@@ -328,19 +401,25 @@ def _differences(where: str, saved: Any, ours: Any) -> list[str]:
     return [] if json.dumps(saved) == json.dumps(ours) else [f"{where} was {saved!r} there and is {ours!r} here"]
 
 
-def _listed(folder: _LocalFolder | _RemoteFolder) -> list[str]:
-    """Return the names of the checkpoints, newest first; of all files where the list itself is lost."""
-    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
-        listed = json.loads(folder.get(_LIST))["names"]
-        return [str(name) for name in listed]
-    return sorted((name for name in folder.names() if name.endswith(".dsgd")), reverse=True)
+def _listed(folder: _LocalFolder | _RemoteFolder) -> dict[str, tuple[str, int]]:
+    """Return the names of the checkpoints, newest first, each with its job and how often that had been formed.
+
+    Where the list itself is lost they are those of all files, and nobody knows of which job they are.
+    """
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
+        content = json.loads(folder.get(_LIST))
+        authors = content.get("written_by", {})
+        names = [str(name) for name in content["names"] if _FILE.fullmatch(str(name))]
+        return {name: (str(authors.get(name, ("", 0))[0]), int(authors.get(name, ("", 0))[1])) for name in names}
+    names = sorted((name for name in folder.names() if _FILE.fullmatch(name)), reverse=True)
+    return dict.fromkeys(names, ("", 0))
 
 
 class _LocalFolder:
     """A folder of this machine."""
 
     def __init__(self, path: str) -> None:
-        self.path = Path(path)
+        self.path = Path(path).absolute()
 
     def put(self, name: str, content: bytes) -> None:
         self.path.mkdir(parents=True, exist_ok=True)

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from dsgd.errors import InvalidParameterError
 from dsgd.local import AbstractLocalOptimizer, AbstractRows, split
-from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState
+from dsgd.runtime.checkpoints.checkpoint import AUTO, Checkpoint, SavedState
 from dsgd.runtime.stragglers import Straggler
 from dsgd.sync import AbstractStrategy, check_combination
 from dsgd.types import AnyArray, FloatVector
@@ -84,7 +85,7 @@ class TrainJob:
     checkpoint : Checkpoint or None, default None
         Where and how often rank 0 writes the state of training.
     resume_from : str or None, default None
-        Path or URL of checkpoints to go on from.
+        Path or URL of checkpoints to go on from; "auto" is that of `checkpoint`, if there are any.
     seed : int, default 0
         Where random numbers of compressors begin.
     epochs_before : int, default 0
@@ -99,6 +100,8 @@ class TrainJob:
     ------
     IncompatiblePartsError
         The strategy and the optimiser do not go together.
+    InvalidParameterError
+        `resume_from` is "auto" without a `checkpoint`.
     """
 
     optimizer: AbstractLocalOptimizer[Any, Any]
@@ -121,6 +124,10 @@ class TrainJob:
 
     def __post_init__(self) -> None:
         check_combination(self.strategy, self.optimizer.steps)
+        if self.resume_from == AUTO and self.checkpoint is None:
+            raise InvalidParameterError(
+                "resume_from='auto' goes on from what is in the folder of the checkpoints: set checkpoint=... as well."
+            )
 
 
 @dataclass(frozen=True)

@@ -82,7 +82,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
         t=_step_counter(run),
         converged=at.stop_rule.stopped,
         history=at.history,
-        note=note or "",
+        note=" ".join(filter(None, (note, snapshots.note))),
         stragglers=[watch.found[number] for number in sorted(watch.found)],
         statistics=at.optimizer.statistics(),
         periods=[] if run.adaptation is None else run.adaptation.history(at),
@@ -95,7 +95,7 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
     at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
-    snapshots = SnapshotSchedule(rank, run.job, run.data.shard, run.rows)
+    snapshots = SnapshotSchedule(rank, run.job, run.data, run.rows)
     note = snapshots.recall(at)
     if note is None and run.job.epochs_before:
         take_over(rank, run.job, at, run.rows)

@@ -12,7 +12,11 @@ Cost: an all-gather of a dozen numbers per look, a copy of the model per snapsho
 
 from __future__ import annotations
 
+import logging
+import os
+import secrets
 import sys
+import time
 from collections.abc import Mapping
 from typing import Any, Final
 
@@ -20,11 +24,22 @@ import numpy as np
 
 from dsgd.errors import CheckpointError, PausedError
 from dsgd.kernels import sgd as kernels
-from dsgd.local import AbstractRows
-from dsgd.runtime.checkpoints.checkpoint import SavedState, describe, read_newest, read_own, write
+from dsgd.runtime.checkpoints.checkpoint import (
+    AUTO,
+    Checkpoint,
+    SavedState,
+    SupersededError,
+    check_vacant,
+    describe,
+    is_empty,
+    read_newest,
+    read_own,
+    same_place,
+    write,
+)
 from dsgd.runtime.checkpoints.snapshot import Snapshot, find_newest, share
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train.job import TrainJob
+from dsgd.runtime.train.job import TrainData, TrainJob
 from dsgd.runtime.train.state import OWN_MEMORY, RETURNED, TrainState, adapted, is_exact, share_of
 from dsgd.sync import Hogwild
 from dsgd.sync.averaging import weighted_mean
@@ -41,6 +56,14 @@ _COPY, _WRITE, _STRIDE, _PAUSE = range(N_WISHES)
 _LOOK_S: Final = 0.25
 _COPY_S: Final = 0.5
 
+#: How often in a row a checkpoint may fail, a disk be full for a moment, before that ends the fit; and how long after
+#: one that failed the next is due. The last one of a fit is tried as often, and what has been trained is not lost with
+#: it.
+_MOST_FAILURES: Final = 3
+_RETRY_S: Final = 1.0
+
+_logger = logging.getLogger(__name__)
+
 
 class SnapshotSchedule:
     """Keeps the state of one rank, together with its peers.
@@ -51,13 +74,13 @@ class SnapshotSchedule:
         The rank; it may have a keeper.
     job : TrainJob
         The job; it may name a place for checkpoints, and one to go on from.
-    shard : AbstractRows
+    data : TrainData
         The rows of this rank.
     rows : sequence of int
         The rows of each rank.
     """
 
-    def __init__(self, rank: Rank, job: TrainJob, shard: AbstractRows, rows: list[int]) -> None:
+    def __init__(self, rank: Rank, job: TrainJob, data: TrainData, rows: list[int]) -> None:
         self._rank, self._rows, self._strategy = rank, rows, job.strategy
         self._keeper, self._target, self._resume_from = rank.keeper, job.checkpoint, job.resume_from
         self._clock = rank.ledger.clock
@@ -67,11 +90,21 @@ class SnapshotSchedule:
         self._is_shared = isinstance(job.strategy, Hogwild)
         self._differ = job.strategy.exchanges == "model" and not job.strategy.ends_equal and not self._is_shared
         self._mixes = job.strategy.talks != "together" and not job.strategy.n_servers
+        # Threads of one process have no job on a cluster; each fit is one.
+        self._job_id = rank.job_id or secrets.token_hex(8)
+        self._failures: list[str] = []
+        #: What the user should know when training has ended; mostly nothing.
+        self.note = ""
         self._configuration: Mapping[str, Any] = {}
         self._digests: AnyArray = np.zeros(0, dtype=np.int64)
+        self._content = np.zeros(1, dtype=np.uint64)
         if job.checkpoint is not None or job.resume_from is not None:
             self._configuration = _configuration(job)
-            self._digests = rank.group.allgather(np.array([shard.digest()], dtype=np.int64)).ravel()
+            content = data.shard.content() + (0 if data.validation is None else data.validation.content())
+            mine = np.array([data.shard.digest(), content % 2**64], dtype=np.uint64)
+            gathered = rank.group.allgather(mine.view(np.int64)).reshape(-1, 2)
+            self._digests = gathered[:, 0].copy()
+            self._content = gathered[:, 1].view(np.uint64).sum(dtype=np.uint64, keepdims=True)
 
     @property
     def is_on(self) -> bool:
@@ -114,9 +147,9 @@ class SnapshotSchedule:
         if root is not None:
             if mine is not None and group.rank == root:
                 note, arrays = "" if own is None else own.note, mine.arrays
-        elif self._resume_from is not None:
+        elif self._resumes():
             root = 0
-            if group.rank == root:
+            if self._resume_from is not None and group.rank == root:
                 saved = read_newest(self._resume_from, self._configuration)
                 self._check_rows(saved)
                 note, arrays = saved.note, saved.arrays
@@ -135,6 +168,21 @@ class SnapshotSchedule:
             self._unite(at, self._keeper.latest, (epoch, int(shared["cut"][0]) + number))
         self._began -= at.elapsed_s
         return note
+
+    def _resumes(self) -> bool:
+        """Return whether there is a checkpoint to go on from, and none in the way of ours; called by all ranks."""
+        group, is_asked = self._rank.group, self._resume_from == AUTO
+        if group.rank == 0 and self._target is not None:
+            place = self._target.path
+            if is_asked:
+                self._resume_from = None if is_empty(place) else os.fspath(place)
+            if not self._rank.formed and not (self._resume_from and same_place(self._resume_from, place)):
+                check_vacant(self._target)
+        if not is_asked:
+            return self._resume_from is not None
+        found = np.array([self._resume_from is not None], dtype=np.int64)
+        group.broadcast(found, 0)
+        return bool(found[0])
 
     def _unite(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
         """Replace what ranks have of their own by its mean or sum over all copies of the moment that was taken up.
@@ -225,11 +273,13 @@ class SnapshotSchedule:
         counters = None
         if agreed[_COPY] or agreed[_WRITE]:
             counters = self._rank.group.allgather(at.optimizer.counters)
-        self._keep(at, agreed, counters, same_model=same_model)
+        self._keep(at, agreed, counters, same_model=same_model, is_last=is_last)
         if pause:
             raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as requested")
 
-    def _keep(self, at: TrainState, agreed: FloatVector, counters: AnyArray | None, *, same_model: bool) -> None:
+    def _keep(
+        self, at: TrainState, agreed: FloatVector, counters: AnyArray | None, *, same_model: bool, is_last: bool = False
+    ) -> None:
         self._stride = int(agreed[_STRIDE])
         if counters is None or not (agreed[_COPY] or agreed[_WRITE]):
             return
@@ -249,12 +299,38 @@ class SnapshotSchedule:
             # The others would step on while the model is copied.
             self._rank.group.barrier()
         if agreed[_WRITE] and self._target is not None:
-            if self._rank.number == 0:
-                arrays = {**common, **vectors, "digests": self._digests}
-                job_id = self._rank.job_id
-                state = SavedState(at.position, self._rank.size, self._configuration, arrays, job_id=job_id)
-                write(self._target, state)
             self._written = self._clock()
+            if self._rank.number == 0:
+                arrays = {**common, **vectors, "digests": self._digests, "content": self._content}
+                position, size, formed = at.position, self._rank.size, self._rank.formed
+                state = SavedState(position, size, self._configuration, arrays, "", self._job_id, formed)
+                self._write(self._target, state, is_last=is_last)
+
+    def _write(self, target: Checkpoint, state: SavedState, *, is_last: bool) -> None:
+        """Write a checkpoint; one that cannot be written is written soon again, and ends the fit only if it goes on so.
+
+        What has been trained to its end is not lost because a disk is full: then the last one is left out, with a note.
+        """
+        for attempt in range(1, _MOST_FAILURES + 1):
+            try:
+                write(target, state)
+            except SupersededError:
+                raise
+            except CheckpointError as error:
+                self._failures.append(str(error))
+                n_failures = attempt if is_last else len(self._failures)
+                _logger.warning("a checkpoint could not be written (%d in a row): %s", n_failures, error)
+                if not is_last and n_failures >= _MOST_FAILURES:
+                    raise
+            else:
+                self._failures.clear()
+                return
+            if not is_last:
+                self._written += _RETRY_S - target.every_s
+                return
+            if attempt < _MOST_FAILURES:
+                time.sleep(_RETRY_S)
+        self.note = f"The last checkpoint could not be written: {self._failures[-1]} The model is complete."
 
     def _check_rows(self, saved: SavedState) -> None:
         before, now = saved.arrays["rows"].tolist(), self._rows
@@ -266,6 +342,9 @@ class SnapshotSchedule:
                 f"{where} was trained on other rows: those of rank {other[0]} differ. Fit with the same data, cut the "
                 "same way."
             )
+        content = saved.arrays.get("content", self._content)  # versions before did not write it
+        if not np.array_equal(content, self._content):
+            raise CheckpointError(f"{where} was trained on other rows, though as many. Fit with the same data.")
 
 
 def _configuration(job: TrainJob) -> dict[str, Any]:
