@@ -34,7 +34,8 @@ __all__ = ["app"]
 
 app = typer.Typer(
     name="dsgd",
-    help="Train linear models and SVMs by parallel SGD on a Dask cluster, with a tunable synchronisation frequency.",
+    help="Train linear models, linear SVMs among them, by parallel SGD on a Dask cluster, with a tunable "
+    "synchronisation period.",
     epilog="Every command has --help with an example. Add --debug to any of them to see the traceback of an error.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,

@@ -36,8 +36,9 @@ _Model: TypeAlias = Annotated[
 _Sync: TypeAlias = Annotated[
     str,
     _training_option(
-        help="How often ranks average their models: every N samples (larger means less often), auto, epoch, one-shot, "
-        "or minibatch:N for averaged gradients of N rows, anytime:SECONDS to average by the clock, or "
+        help="How often ranks average their models: every N rows of each (larger means less often), auto, epoch, "
+        "one-shot, or minibatch:N for mean gradients of N rows of all ranks together, anytime:SECONDS to average by "
+        "the clock, or "
         "package.module:Name of a strategy of your own."
     ),
 ]
@@ -55,7 +56,9 @@ _LearningRate: TypeAlias = Annotated[
     str | None, _training_option(help="Schedule: optimal, constant, invscaling, adaptive, pegasos.")
 ]
 _Eta0: TypeAlias = Annotated[float | None, _training_option(help="First step size.")]
-_Average: TypeAlias = Annotated[bool, _training_option("--average", help="Average the steps.")]
+_Average: TypeAlias = Annotated[
+    bool, _training_option("--average", help="Return the mean of the weights over all steps (averaged SGD).")
+]
 _Seed: TypeAlias = Annotated[int, _training_option(help="Seed of the row order.")]
 _Transport: TypeAlias = Annotated[
     str,

@@ -28,7 +28,7 @@ app = typer.Typer(no_args_is_help=True)
 
 @app.callback()
 def _study() -> None:
-    """Reproduce published studies."""
+    """Measure and answer a question; some reproduce a paper."""
 
 
 def given(ctx: typer.Context) -> dict[str, Any]:

@@ -36,7 +36,8 @@ class _FirstUse(event.Listener):
         if not self._is_said and str(event.data["dispatcher"].py_func.__module__).startswith("dsgd."):
             self._is_said = True
             logging.getLogger("dsgd").warning(
-                "compiling kernels of dsgd for this machine: a few seconds, once; they are kept on disk."
+                "compiling kernels of dsgd for this machine: these take a few seconds now and are kept on disk; others "
+                "follow when they are first used."
             )
         # Numba compiles one at a time, and what that calls inside it.
         self._stages.append(stage("kernels").__enter__())
