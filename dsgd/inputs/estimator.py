@@ -134,7 +134,9 @@ class _LeftOut:
             return self
         name = owner.__name__
         if "_ledger_is_elsewhere" not in vars(estimator):
-            raise AttributeError(f"{name!r} object has no attribute 'ledger_': no ranks have trained it yet.")
+            is_fitted = any(attribute.endswith("_") and attribute[0] != "_" for attribute in vars(estimator))
+            why = "only models trained on a cluster (client=) have one" if is_fitted else "no ranks have trained it yet"
+            raise AttributeError(f"{name!r} object has no attribute 'ledger_': {why}.")
         raise AttributeError(
             f"this {name} has no 'ledger_': pickles and copies of a model leave it out, as it may be a thousand times "
             "as long. Save it beside the model before, as in joblib.dump((model, model.ledger_), path)."

@@ -10,6 +10,7 @@ from typing import Any
 import joblib
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from dsgd import Ledger, SGDClassifier, SGDRegressor
 from dsgd.sim import SimulatedCluster
@@ -60,6 +61,9 @@ def test_a_ledger_is_saved_beside_the_model(estimator: Any) -> None:
         _ = estimator.ledger_
     assert not hasattr(estimator, "ledger_")
     X, y = rows(5)
+    if estimator.n_jobs != 2:
+        with pytest.raises(AttributeError, match=r"only models trained on a cluster \(client=\) have one"):
+            _ = clone(estimator).fit(X, y).ledger_
     fitted = estimator.set_params(client=None if estimator.n_jobs == 2 else SimulatedCluster(2)).fit(X, y)
     file = io.BytesIO()
     joblib.dump((fitted, fitted.ledger_), file)
