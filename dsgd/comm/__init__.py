@@ -1,7 +1,7 @@
 """Communication between ranks: transports, mailboxes and topologies.
 
 `base` is the contract of every wire; collectives and strategies see nothing else of this folder, but for `topology`.
-Begin with `base`, then `wires.inproc`, the shortest wire there is. The rooms:
+Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 
 - `topology`: graphs of ranks, and the weights and order of an exchange with neighbours; pure functions;
 - `wires`: one module per wire: threads of one process, TCP, shared memory, the workers' ports, libraries;
