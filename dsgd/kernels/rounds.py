@@ -82,8 +82,6 @@ STRETCH: Final = 11  # rows that are walked at a time, where the rank loop would
 N_PLACES: Final = 16
 N_STAMPS: Final = 4
 
-# Places in what `run_rows` takes.
-_TARGETS, _PARAMS, _RECEIVED, _COUNTERS = 3, 6, 8, 10
 _POLLS: Final = 40_000
 _POLLS_PER_LOOK: Final = 64
 
@@ -257,7 +255,9 @@ def run_rounds(
         `DONE` where all ranks left the loop after the same round, before ``places[NUMBER]``; or `LATE`, `FULL`,
         `ABORTED`, `BROKEN`.
     """
-    targets, params, received, counters = steps[_TARGETS], steps[_PARAMS], steps[_RECEIVED], steps[_COUNTERS]
+    # Taken apart once: for each round, it would count a reference to every array, which takes as long as a step does.
+    values, indices, indptr, targets, row_weights, class_weights, params = steps[:7]
+    auxiliary, received, factors, counters, constants, codes, order = steps[7:]
     begin = places[BEGIN]
     n_rows = targets.shape[0] - begin
     has_dual = vector.shape[0] > params.shape[0]
@@ -276,7 +276,24 @@ def run_rounds(
                 if load(abort.ctypes.data) != 0:
                     return ABORTED
                 first, row = row, min(stop, row + places[STRETCH])
-                run_rows(*steps, first, row)
+                run_rows(
+                    values,
+                    indices,
+                    indptr,
+                    targets,
+                    row_weights,
+                    class_weights,
+                    params,
+                    auxiliary,
+                    received,
+                    factors,
+                    counters,
+                    constants,
+                    codes,
+                    order,
+                    first,
+                    row,
+                )
             if timed:
                 stamps[1] = _now(stamps)
             if has_dual:
