@@ -368,7 +368,8 @@ class Ledger:
     def summary(self) -> str:
         """Return a text table: one line per rank, the total, the share of communication, and where the ranks ran.
 
-        Below it a line for each stage of the fit; of those on workers, the longest seconds and the bytes of all.
+        Below it a line for each stage of the fit: its seconds, and the bytes of rows and targets that it has handled.
+        Of stages on workers, the longest seconds and the bytes of all.
         """
         header = f"{'rank':>5} {'compute':>11} {'encode':>11} {'wire':>11} {'wait':>11} {'sent':>11} {'rounds':>9}"
         lines = [header, "-" * len(header)]
@@ -400,10 +401,10 @@ def _stage_lines(stages: Sequence[Stage]) -> list[str]:
         seconds, nbytes = found.get(key, (0.0, 0))
         found[key] = max(seconds, stage.seconds), nbytes + stage.nbytes
     lines = [
-        f"{name:>10} {where:>8} {seconds:>10.4f}s {_bytes_text(nbytes) if nbytes else '':>11}"
+        f"{name:>10} {where:>8} {seconds:>10.4f}s {_bytes_text(nbytes) if nbytes else '':>13}"
         for (name, where), (seconds, nbytes) in found.items()
     ]
-    return ["", f"{'stage':>10} {'where':>8} {'seconds':>11} {'bytes':>11}", *lines] if lines else []
+    return ["", f"{'stage':>10} {'where':>8} {'seconds':>11} {'bytes handled':>13}", *lines] if lines else []
 
 
 def _line(name: str, totals: dict[str, float]) -> str:

@@ -57,7 +57,9 @@ def msf(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """How often must ranks synchronise? Sweep the period and recompute the claims of arXiv 1905.01219.
+    """How often must ranks synchronise? Sweep the period (model synchronisation frequency, hence MSF).
+
+    Recomputes the claims of arXiv 1905.01219.
 
     Every run is trained on real worker processes and becomes one row in OUT/rows.jsonl as soon as it is finished. The
     same command resumes an interrupted study. OUT/report.html is self-contained.

@@ -253,7 +253,7 @@ class AbstractSGD(AbstractLinearEstimator):
         held_out = None
         if self.early_stopping and not start.is_part and n_ranks == 1:
             held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
-        with stage("encode", nbytes_of(block[1])):
+        with stage("labels", nbytes_of(block[1])):
             check_any_weight(block[2])
             summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
         seed = self._draw_seed()
@@ -301,7 +301,7 @@ class AbstractSGD(AbstractLinearEstimator):
     def _plan(self, summaries: Sequence[BlockSummary], start: _Start, seed: int) -> tuple[Packer, TrainJob]:
         """Return what packs the rows and what trains on them."""
         check_summaries(summaries)
-        with stage("encode"):
+        with stage("labels"):
             self._learn_targets(summaries)
         objective = self._objective(summaries)
         sparse, d = next(s.sparse for s in summaries if s.rows), int(self.n_features_in_)

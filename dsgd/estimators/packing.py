@@ -125,7 +125,7 @@ class Packer:
 
     def targets(self, y: AnyArray) -> AnyArray:
         """Return what the kernels learn: -1/+1 for two classes, codes for more, values for regression."""
-        with stage("encode", y.nbytes):
+        with stage("labels", y.nbytes):
             if self.classes is None:
                 return np.asarray(y, dtype=self.dtype)
             if len(self.classes) == 2:

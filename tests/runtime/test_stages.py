@@ -90,7 +90,7 @@ def test_a_fit_tells_its_stages(kind: str, n_jobs: int) -> None:
     assert all(entry["seconds"] >= 0 for entry in stages.values())
     assert next(iter(stages)) == "check"
     assert list(stages)[-1] == "other"
-    assert {"encode", "hash", "order", "pack", "kernels", "train", "gather"} < set(stages)
+    assert {"labels", "hash", "order", "pack", "kernels", "train", "gather"} < set(stages)
     given = X.data.nbytes + X.indices.nbytes + X.indptr.nbytes if kind == "sparse" else X.nbytes
     walked = (X.nnz * 8 if kind == "sparse" else N * D * 4) + N * (8 + (8 if kind == "sparse" else 0))
     assert stages["check"]["bytes"] == 0  # the pass that hashes rows sees whether they are finite
