@@ -46,7 +46,8 @@ _Compress: TypeAlias = Annotated[
     str | None,
     _training_option(
         help="Compression of what ranks exchange: auto (lossless), or a compressor, as topk:0.01, qsgd:7, "
-        "gtopk:0.001, powersgd:2, onebit, sign, fp16; a wrong name lists them."
+        "gtopk:0.001, powersgd:2, onebit, sign, fp16, or package.module:Name of one of your own; "
+        "a wrong name lists them."
     ),
 ]
 _L1Ratio: TypeAlias = Annotated[float, model_option(help="Share of l1 in elasticnet.")]
@@ -207,7 +208,8 @@ def compressing(sync: Any, text: str) -> Any:
     sync : int, str or AbstractStrategy
         What `parse_sync` has returned.
     text : str
-        See `dsgd.compress.parse_compressor`. What a biased one leaves out of gradients is sent later.
+        See `dsgd.compress.parse_compressor`; modules of the current folder are found too. What a biased one
+        leaves out of gradients is sent later.
 
     Raises
     ------
@@ -218,6 +220,8 @@ def compressing(sync: Any, text: str) -> Any:
     from dsgd.sync import resolve
 
     strategy: Any = resolve(sync)
+    if ":" in text:
+        sys.path.insert(0, str(Path.cwd()))
     compressor = parse_compressor(text)
     if "compressor" not in {field.name for field in fields(strategy)}:
         raise InvalidParameterError(f"--compress {text!r}: {type(strategy).__name__} takes no compressor.")

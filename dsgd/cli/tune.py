@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import partial
@@ -145,6 +146,8 @@ def _check_report(path: Path) -> None:
 def _compressor(text: str) -> Any:
     from dsgd.compress import parse_compressor
 
+    if ":" in text:
+        sys.path.insert(0, str(Path.cwd()))
     return parse_compressor(text)
 
 

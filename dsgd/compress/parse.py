@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from importlib import import_module
 from types import MappingProxyType
 from typing import Any, Final, Literal
 
@@ -50,12 +51,13 @@ def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
     Parameters
     ----------
     text : str
-        ``auto``, or a name of `COMPRESSOR_NAMES`, some with their first parameter after a colon: ``topk:0.01``.
+        ``auto``; a name of `COMPRESSOR_NAMES`, some with their first parameter after a colon: ``topk:0.01``; or
+        ``package.module:Name`` of a compressor of your own, which is imported: an instance, or a class with defaults.
 
     Raises
     ------
     InvalidParameterError
-        The text names none, or its number cannot be.
+        The text names none, its number cannot be, or what it names cannot be imported or is no compressor.
 
     Examples
     --------
@@ -76,7 +78,25 @@ def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
                 value = None
             if value is not None:
                 return make(value)
+    elif name and number.isidentifier():
+        return _imported(text)
     known = ", ".join(f"{name}:N" if kind else name for name, (_, kind) in COMPRESSOR_NAMES.items())
     raise InvalidParameterError(
-        f"No compressor {text!r}; give auto, {known}, as topk:0.01, or a name without a number."
+        f"No compressor {text!r}; give auto, {known}, as topk:0.01, a name without a number, or package.module:Name "
+        "of a compressor of your own."
     )
+
+
+def _imported(text: str) -> AbstractCompressor[Any]:
+    """Return the compressor, or the defaults of the class, that ``package.module:Name`` stands for."""
+    module, _, name = text.partition(":")
+    try:
+        found = getattr(import_module(module), name)
+        compressor = found() if isinstance(found, type) else found
+    except (ImportError, AttributeError, TypeError) as error:
+        raise InvalidParameterError(
+            f"No compressor {text!r}: it cannot be imported, or not be made without parameters: {error}."
+        ) from error
+    if not isinstance(compressor, AbstractCompressor):
+        raise InvalidParameterError(f"{text!r} is a {type(compressor).__name__}, which is not a compressor.")
+    return compressor

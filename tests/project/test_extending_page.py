@@ -14,7 +14,10 @@ import numpy as np
 import pytest
 
 from dsgd import SGDClassifier
+from dsgd.cli.fit import compressing
 from dsgd.comm.wires import carried
+from dsgd.compress import QSGD
+from dsgd.errors import InvalidParameterError
 from dsgd.sync import DPSGD, LocalSGD
 from dsgd.testing import check_compressor, check_strategy, check_topology
 from gangs import connect_with, raise_first, run_ranks
@@ -64,6 +67,27 @@ def test_the_compressor_keeps_the_laws() -> None:
         fitted(sync).ledger_.totals()["bytes_sent"] for sync in (LocalSGD(64, compressor=EightBits()), LocalSGD(64))
     ]
     assert 0 < sent[0] < sent[1]
+
+
+def test_the_command_line_takes_the_compressor() -> None:
+    """By its module and name; one that does not exist, is none, or has no defaults is refused with the reason."""
+    assert compressing(64, "eight_bits:EightBits") == LocalSGD(64, compressor=EightBits())
+    for text, reason in [
+        ("eight_bits:NineBits", "cannot be imported.*NineBits"),
+        ("no_such_module:Name", "cannot be imported.*no_such_module"),
+        ("dsgd.compress:Layerwise", "without parameters"),
+        ("eight_bits:WORD_BYTES", "is a int, which is not a compressor"),
+    ]:
+        with pytest.raises(InvalidParameterError, match=reason):
+            compressing(64, text)
+
+
+def test_the_command_line_takes_a_module_of_the_current_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An instance of a module there stands for itself, with its parameters."""
+    (tmp_path / "coarse_bits.py").write_text("from dsgd.compress import QSGD\n\nthree = QSGD(3)\n", encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    assert compressing(64, "coarse_bits:three") == LocalSGD(64, compressor=QSGD(3))
 
 
 def test_the_topology_keeps_the_laws() -> None:
