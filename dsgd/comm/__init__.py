@@ -9,6 +9,8 @@ Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 - `memory`: memory that threads of a process, or processes of a host, share.
 
 `mailbox` is the contract of messages whose sender does not wait for the receiver; `frames` is what travels.
+
+Where a rank waits, and how long it looks before it sleeps, is a table of `docs/architecture.rst`.
 """
 
 from dsgd.comm.abort import AbortFlag

@@ -1,8 +1,9 @@
 """Socket connections between ranks.
 
 `listener` waits for peers, `handshake` finds out that they belong to the same job, `mesh` connects all ranks with all
-others. A connection is a `link`; `duplex` moves frames both ways at once. Called by `dsgd.comm.wires`. Begin with
-`mesh`.
+others. A connection is a `link`; `duplex` moves parts of frames without waiting. Frames that do not leave at once are
+moved both ways by `dsgd.comm.memory.frame_exchange`, which serves sockets alone, too. Called by `dsgd.comm.wires`.
+Begin with `mesh`.
 """
 
 __all__: list[str] = []
