@@ -3,10 +3,18 @@
 from __future__ import annotations
 
 import json
+import re
 import runpy
 from pathlib import Path
 
-FIGURES = Path(__file__).parents[2] / "docs" / "figures"
+import numpy as np
+
+from dsgd import SGDClassifier
+from dsgd.sim import SimulatedCluster
+from dsgd.svm import SVC, LinearSVC
+
+DOCS = Path(__file__).parents[2] / "docs"
+FIGURES = DOCS / "figures"
 
 
 def test_the_tables_of_strategies_are_those_of_their_rows():
@@ -16,3 +24,26 @@ def test_the_tables_of_strategies_are_those_of_their_rows():
         assert (FIGURES / name).read_text(encoding="utf-8") == text, f"run docs/figures/strategies.py: {name} is old"
     newest = {(row["case"], row["gang"], row["ranks"], row["strategy"]): row for row in rows}
     assert [key for key, row in newest.items() if row["score"] < row["sequential"] - 0.01] == []
+
+
+def test_the_keys_of_the_report_are_those_of_fits():
+    """The page on the ledger lists the keys of every kind of model, under the kinds that have them."""
+    text = (DOCS / "ledger.rst").read_text(encoding="utf-8")
+    text = text[text.index(".. begin: keys of fit_report_") : text.index(".. end: keys of fit_report_")]
+    of_all, of_sgd, of_linear, of_torch, of_svms, of_linear_svms = (
+        {key for line in re.findall(r"^``.*``$", part, re.MULTILINE) for key in re.findall(r"``(\w+)``", line)}
+        for part in re.split(r"^(?:Models|linear|torch|kernel|and linear)\b.*$", text, flags=re.MULTILINE)
+    )
+    X = np.random.default_rng(0).normal(size=(60, 3))
+    y = X[:, 0] > 0
+
+    def keys(estimator):
+        return set(estimator.fit(X, y).fit_report_)
+
+    assert keys(SGDClassifier(n_jobs=2)) == of_all | of_sgd | of_linear
+    assert keys(SVC(client=SimulatedCluster(2))) == of_all | of_svms
+    assert keys(LinearSVC(client=SimulatedCluster(2))) == of_all | of_linear_svms
+    source = (DOCS.parent / "dsgd" / "torch" / "estimator.py").read_text(encoding="utf-8")
+    told = source[source.index("self._take_report(") :]
+    told = told[: told.index("\n        )")]
+    assert {*re.findall(r"^            (\w+)=", told, re.MULTILINE)} == of_torch | of_sgd | {"elapsed_s", "converged"}
