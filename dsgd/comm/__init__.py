@@ -9,6 +9,7 @@ Begin with `base`, then `wires.inproc`, the simplest wire there is. The rooms:
 - `memory`: memory that threads of a process, or processes of a host, share.
 
 `mailbox` is the contract of messages whose sender does not wait for the receiver; `frames` is what travels.
+`frame_exchange` sends and receives at once where that takes several steps, over sockets, through memory or both.
 
 Where a rank waits, and how long it looks before it sleeps, is a table of `docs/architecture.rst`.
 """

@@ -1,7 +1,7 @@
 """Sending and receiving pieces of frames at the same time on one connection, without waiting.
 
 A wrapped socket (TLS) has no calls that do not wait: it is asked only when the system has something for it.
-`dsgd.comm.memory.frame_exchange` moves whole frames by these.
+`dsgd.comm.frame_exchange` moves whole frames by these.
 
 Cost: a system call per piece, or two on a wrapped socket.
 """

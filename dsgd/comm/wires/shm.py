@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from typing import Any, Final, Literal, get_args
 
 from dsgd.comm.base import AbstractTransport
-from dsgd.comm.memory.frame_exchange import SPIN_S, FrameExchange, drain
+from dsgd.comm.frame_exchange import SPIN_S, FrameExchange, drain
 from dsgd.comm.memory.neighbours import Neighbourhood, join_neighbours, warn_of
 from dsgd.comm.memory.ring import Ring, pump
 from dsgd.comm.memory.streams import DONE

@@ -23,8 +23,8 @@ from typing import Any, Final, NoReturn
 
 from dsgd.comm.abort import AbortFlag, check_limit
 from dsgd.comm.base import AbstractTransport
+from dsgd.comm.frame_exchange import FrameExchange
 from dsgd.comm.frames import HEADER_BYTES, check_array
-from dsgd.comm.memory.frame_exchange import FrameExchange
 from dsgd.comm.sockets.handshake import Credentials
 from dsgd.comm.sockets.link import (
     Link,
