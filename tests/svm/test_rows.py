@@ -13,7 +13,7 @@ from sklearn.base import clone
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.svm import SVC, SVR, LinearSVC, NuSVC, NuSVR, OneClassSVM
 from dsgd.svm.kernel_solver.merging import distribute
-from dsgd.svm.kernel_solver.problem import conclude
+from dsgd.svm.kernel_solver.problem import Counts, conclude
 from dsgd.svm.kernels.functions import Kernel
 
 MACHINES = [SVC(), NuSVC(nu=0.3), SVR(), NuSVR(), OneClassSVM()]
@@ -191,9 +191,7 @@ def test_many_classes_take_the_memory_of_their_support_vectors(monkeypatch):
         kernel, rows = Kernel("rbf"), dual.y[0]
         alpha = np.zeros(dual.y.shape)
         alpha[0, [0, -1]] = 1.0
-        return conclude(
-            dual, kernel, alpha, np.zeros(len(rows)), tol=9.0, n_iter=1, n_rounds=1, n_evaluations=0, history=[]
-        )
+        return conclude(dual, kernel, alpha, np.zeros(len(rows)), tol=9.0, counts=Counts(n_iter=1, n_rounds=1))
 
     monkeypatch.setattr(SVC, "_solve_pair", solve_pair)
     X, y = np.arange(float(n))[:, None], np.arange(n) % k

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 import gang_programs as programs
 from dsgd.collectives import Group
+from dsgd.comm.abort import AbortFlag
 from dsgd.comm.wires import inproc
 from dsgd.errors import InvalidParameterError
 from dsgd.ledger import RankLedger
@@ -59,7 +60,7 @@ def run_timed(
             slices.append((start, stop))
             walk(start, stop)
 
-        rank = Rank(Group(transports[number]), transports[number]._abort)
+        rank = Rank(Group(transports[number]), AbortFlag())
         rounds = AnytimeRounds(rank, AnytimeSGD(seconds), walk_noting, at, shard, 1.0, 10**6)
         n_rounds = []
         for _ in range(n_epochs):
@@ -128,7 +129,7 @@ def test_without_a_limit_it_is_averaging_per_epoch(kind: str) -> None:
         def program(group: Group) -> TrainResult:
             shard = make_shard(*rows_of(group.rank, (50, 50, 0)[group.rank]))
             job = TrainJob(OPTIMIZER, strategy, np.zeros(n_params(N_FEATURES, 1)), 4, tol=None, n_iter_no_change=5)
-            return train(Rank(group, group.transport._abort), TrainData(shard), job)
+            return train(Rank(group, AbortFlag()), TrainData(shard), job)
 
         return run_gang(kind, 3, program)
 

@@ -25,7 +25,7 @@ from dsgd.errors import AbortedError, GangTimeoutError, ProtocolError
 from dsgd.kernels import rounds as kernels
 from dsgd.local import SGD, Objective, Shard, make_shard, n_params
 from dsgd.runtime.rank import Rank
-from dsgd.runtime.train import TrainJob, TrainResult, fused, rounds, walk
+from dsgd.runtime.train import TrainJob, TrainResult, fused, rounds, visits
 from dsgd.runtime.train.fused import FusedRounds
 from dsgd.runtime.train.rounds import Rounds
 from dsgd.sync import AbstractStrategy, Cut, EpochAveraging, LocalSGD, MinibatchSGD
@@ -132,8 +132,8 @@ def test_calls_within_a_long_round_end_where_they_do_outside(
     """A round of many calls of the kernel that takes steps, to whose ends the model owes some of its bits, is fused."""
     shards, strategy = shards_of([60, 47]), LocalSGD(every=20)
     whole, _ = train_on("threads-asleep", shards, strategy)
-    monkeypatch.setattr(walk, "_ENTRIES_PER_CALL", 100)
-    monkeypatch.setattr(walk, "_ENTRIES_PER_WEIGHT", 0)
+    monkeypatch.setattr(visits, "_ENTRIES_PER_CALL", 100)
+    monkeypatch.setattr(visits, "_ENTRIES_PER_WEIGHT", 0)
     expected, _ = train_on("threads-asleep", shards, strategy)
     assert not calls
     got, _ = train_on(kind, shards, strategy)
