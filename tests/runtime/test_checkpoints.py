@@ -295,13 +295,27 @@ def test_a_gang_that_was_given_up_writes_no_more(tmp_path: Path) -> None:
     second = put(4, formed=1)
     assert listed() == [second, *reversed(first)]
     for late in (3, 7):
-        with pytest.raises(SupersededError, match="later gang"):
+        with pytest.raises(SupersededError, match="another fit or a later gang"):
             put(late, formed=0)
     assert listed() == [second, *reversed(first)]
     assert sorted(path.name for path in tmp_path.glob("*.dsgd")) == sorted([second, *first])
     found = read_own(tmp_path, "mine", (0, 0))
     assert found is not None
     assert (found.position, found.formed) == ((4, 0), 1)
+
+
+def test_a_fit_whose_folder_another_one_took_over_writes_no_more(tmp_path: Path) -> None:
+    """A fit that was given up, though it still runs, does not hide what the fit that resumed from it has written."""
+
+    def put(epoch: int, job_id: str) -> str:
+        return write(Checkpoint(tmp_path), SavedState((epoch, 0), 2, {}, {"value": np.ones(1)}, job_id=job_id))
+
+    put(5, "before")
+    newest = put(6, "after")
+    with pytest.raises(SupersededError, match="another fit or a later gang"):
+        put(7, "before")
+    assert read_newest(tmp_path, {}).position == (6, 0)
+    assert json.loads((tmp_path / "newest.json").read_text())["names"][0] == newest
 
 
 @pytest.mark.parametrize("n_jobs", [1, 2])

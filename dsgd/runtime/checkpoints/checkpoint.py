@@ -15,8 +15,8 @@ Format (version 1), all numbers little-endian::
 Files are named by their position, ``checkpoint-EPOCH-ROUND.dsgd``, so that names sort by age. A local file is written
 beside its place, flushed to the disk and renamed; in an object store one object is put, which is atomic there. Last,
 ``newest.json`` lists the files that count, newest first, with the job that wrote each and how often its gang had been
-formed; older files go. A gang that was given up, but still runs somewhere, finds a later one of its job in the list and
-writes nothing.
+formed; older files go. A gang that was given up, but still runs somewhere, finds a later one of its job, or the fit
+that resumed from it, at the head of the list and writes nothing.
 
 Cost: one gathered state per checkpoint, written by rank 0 while the others wait in their next round.
 """
@@ -73,7 +73,7 @@ _FILE: Final = re.compile(r"checkpoint-\d{8,}-\d{8,}\.dsgd")
 
 
 class SupersededError(CheckpointError):
-    """A gang that was given up would write, though a later one of its job does."""
+    """A gang that was given up would write, though a later one, or another fit, does."""
 
 
 @dataclass(frozen=True)
@@ -200,16 +200,18 @@ def write(target: Checkpoint, state: SavedState) -> str:
     CheckpointError
         It cannot be written; with the reason of the file system.
     SupersededError
-        A later gang of the same job has written there.
+        Another job, or a later gang of the same one, has written there since.
     """
     folder = _folder(target.path)
     name = _name(state.position)
     try:
         listed = _listed(folder)
         own = {other: formed for other, (job_id, formed) in listed.items() if job_id == state.job_id}
-        if any(formed > state.formed for formed in own.values()):
+        # A fit may begin where others have been; once it has written there, whoever is newer has taken the folder over.
+        if own and (next(iter(listed)) not in own or any(formed > state.formed for formed in own.values())):
             raise SupersededError(
-                f"checkpoint={str(target.path)!r}: this job goes on in a later gang, which has written there already."
+                f"checkpoint={str(target.path)!r}: another fit or a later gang of this one writes there. Let that one "
+                "end, or give each fit a folder of its own."
             )
         folder.put(name, _encode(state))
         own[name] = state.formed

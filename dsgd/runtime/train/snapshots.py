@@ -135,7 +135,7 @@ class SnapshotSchedule:
         Raises
         ------
         CheckpointError
-            There is no checkpoint where one is asked for, or it belongs to another job or of other rows.
+            There is no checkpoint where one is asked for, or it belongs to another job or to other rows.
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
