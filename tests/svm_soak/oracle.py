@@ -54,8 +54,9 @@ def kernel_values(problem: Problem) -> Values:
     with np.errstate(over="ignore", invalid="ignore"):
         if name == "rbf":
             K = np.exp(-gamma * cdist(X, X, "sqeuclidean"))
-            centred = X if is_sparse else X - X.mean(axis=0)
-            norms = np.sqrt((centred * centred).sum(axis=1))
+            # Of sparse rows that are half full products of dense ones cost less, and those may be centred or not.
+            origins = (0.0, X.mean(axis=0)) if is_sparse else (X.mean(axis=0),)
+            norms = np.max([np.linalg.norm(X - origin, axis=1) for origin in origins], axis=0)
             return Values(K, K * (1.0 + (d + 4) * gamma * (norms[:, None] + norms) ** 2))
         size = np.abs(X) @ np.abs(X).T * (d + 1)
         if name == "linear":
