@@ -2,20 +2,20 @@
 
 Problem: gossip in rounds (`DPSGD`) waits for the slowest neighbour, a server is a bottleneck.
 
-Update: ranks of even numbers are active, the others passive, so that no chain of ranks can wait in a circle. After
-`every` rows an active rank sends its model x_i to a passive one drawn at random, and goes on. When the passive rank j
-looks into its mailbox, after rows of its own, it sends back its model x_j and takes the mean, ``x_j <- (x_i + x_j) /
-2``. When that has come the active rank adds what it has missed, ``x_i <- x_i + (x_j - x_i as sent) / 2``. Both changes
-add up to zero: the mean over ranks is that of their steps alone, and the pair has averaged as if at one moment, with
-the steps of the active rank in between applied late. Training returns the mean.
+Update: ranks with even numbers are active, the others passive, so that ranks cannot wait for each other in a circle.
+After `every` rows an active rank sends its model x_i to a random passive rank and continues. When the passive rank j
+next reads its mailbox, after rows of its own, it sends its model x_j back and takes the mean, ``x_j <- (x_i + x_j) /
+2``. When the answer arrives, the active rank adds its half of the difference, ``x_i <- x_i + (x_j - x_i as sent) / 2``.
+The two changes add up to zero: the mean over ranks changes by their steps alone, and the pair has averaged as if at one
+moment, with the steps that the active rank took meanwhile applied late. Training returns the mean.
 
-The method needs answers that come soon: its rate is proven for a bounded delay. They do where each rank has a core.
-Where ranks share cores, one could be through its rows before its partner runs at all. So an active rank waits for an
-answer once it has looked `patience` times in vain, and a passive one that is through its rows of an epoch answers until
-all active ones are.
+The method needs prompt answers: its rate is proven for a bounded delay. With one core per rank they are prompt. If
+ranks share cores, one could finish its rows before its partner runs at all. So an active rank blocks after it has
+looked for an answer `patience` times, and a passive rank that has finished its epoch answers until all active ranks
+have finished theirs.
 
-Cost per exchange: one message of the model each way, whatever the number of ranks; an active rank has one exchange
-under way at a time. At the end of an epoch each active rank sends one more to every passive one.
+Cost per exchange: one message of the model each way, for any number of ranks; an active rank has one exchange under way
+at a time. At the end of an epoch each active rank sends one more message to every passive one.
 
 Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its own.
 """
@@ -54,9 +54,9 @@ class PairState:
     Attributes
     ----------
     sent : array, shape (n_params + 1,)
-        The model that is under way. Like what follows it belongs to this gang, and is not kept for another one.
+        The model as it was sent. It and the fields below belong to this gang and are not handed to another.
     partner : int
-        Who has it; negative for nobody.
+        The rank it was sent to; negative for none.
     looks : int
         How often this rank has looked for the answer.
     going : set of int
@@ -113,7 +113,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         return state
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: PairState) -> None:
-        """Answer what has come, or ask somebody; see `AbstractStrategy.sync`."""
+        """Answer the messages that have arrived, or start an exchange; see `AbstractStrategy.sync`."""
         if group.size == 1:
             return
         state.exchanges += 1
@@ -131,7 +131,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
             group.mailbox.post(state.partner, state.sent, OP_POST)
 
     def settle(self, group: Group, params: FloatVector, state: PairState) -> None:
-        """Answer until nobody asks any more, and wait for the own answer; see `AbstractUnderWay.settle`."""
+        """Answer until no rank asks any more, or wait for the answer to this rank; see `AbstractUnderWay.settle`."""
         if group.size == 1:
             return
         if group.rank % 2:

@@ -7,9 +7,9 @@ Update: every rank takes sequential SGD steps on its rows, going round them, unt
 visited all of them; then ``x_p <- sum_q (d_q / d) x_q`` with d_q the rows that rank q has visited in this round and d
 their sum. An epoch ends with the round in which the ranks together have visited as many rows as they have.
 
-What it minimises: with constant rates and shards of unlike rows ``sum_p d_p^2 f_p``, f_p the mean loss of rank p and
-d_p the rows that it visits in a round. Weights that made this ``sum_p n_p f_p`` would be longest for the slowest ranks,
-and all others would wait for them again. So rows are to be dealt at random, as the source supposes.
+What it minimises: with constant rates and shards of unlike rows, ``sum_p d_p^2 f_p``, f_p being the mean loss of rank p
+and d_p the rows that it visits in a round. Weights that made this ``sum_p n_p f_p`` would be largest for the slowest
+ranks, for which all others would wait again. So rows should be assigned to ranks at random, as the source assumes.
 
 Cost per round: one all-reduce of the model and one of a single number, `dsgd.collectives.allreduce_cost`; the number
 of rounds follows from the speed of the ranks.

@@ -7,7 +7,7 @@ Update: after `every` rows of its own steps a worker sends its model x_p. The se
 other loses, so the sum of the centre and the models changes by steps alone. The centre is what training returns.
 
 Cost per round and worker: a message to the server and one back, `message_bytes` each. The worker keeps one more vector,
-the centre at the end of the last epoch, from which training goes on after a failure.
+the centre at the end of the last epoch, from which training resumes after a failure.
 
 Source: Zhang, Choromanska and LeCun 2015 (algorithm 1; beta = 0.9).
 """
@@ -44,7 +44,7 @@ class ElasticState:
     centre : array, shape (n_params,)
         The centre at the end of the last epoch, equal on all workers.
     version : array of int64, shape (1,)
-        Number of exchanges that it had had when this worker last heard of it.
+        The number of exchanges it had had at its last answer to this worker.
     """
 
     centre: FloatVector = field(metadata=ALIKE)

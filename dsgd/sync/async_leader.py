@@ -81,7 +81,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
         check_numbers(self, "stretch", low=1, integer=True, optional=True)
 
     def init(self, group: Group, params: FloatVector, weight: float) -> FollowerState:
-        """Return the record of a worker that has heard of no leader."""
+        """Return the record of a worker that knows no leader yet."""
         return FollowerState(np.zeros(1, dtype=np.int64), np.zeros(2))
 
     def correct(self, params: FloatVector, steps: LocalSteps, state: FollowerState) -> None:
@@ -99,7 +99,7 @@ class AsyncLeaderSGD(AbstractServerStrategy[FollowerState], AbstractLocalTerm[Fo
             vector += leader
 
     def settle(self, group: Group, params: FloatVector, state: FollowerState) -> None:
-        """Do nothing: a worker has all of its model, and hears of leaders by its next message."""
+        """Do nothing: a worker has its whole model, and the answer to its next message names the leader."""
 
     def collect(self, group: Group, params: FloatVector, weight: float, state: FollowerState) -> None:
         """Return the weighted mean of all models, the same on every rank."""
@@ -132,7 +132,7 @@ class _Desk(AbstractServerHandler):
             self._author = worker
         self._n += 1
         if self._n >= model.n_workers:
-            # Without a score that is a number nobody leads.
+            # If no score is a number, there is no leader.
             if self._lowest < np.inf:
                 model.params[:] = self._candidate
                 model.author = self._author

@@ -1,18 +1,19 @@
 """Local SGD with a period that the ranks choose during training.
 
-Problem: how often to average depends on the wire, on the machine, on the rows and on the place in training, and nobody
-knows it beforehand: too often and ranks wait for messages, too rarely and the replicas drift apart.
+Problem: the best period depends on the wire, the machine, the rows and the stage of training, and is not known in
+advance. If it is too short, ranks wait for messages; if it is too long, the replicas drift apart.
 
 Update: that of local SGD, ``x_p <- sum_q v_q x_q``, every h rows of the rank with the most rows. In the first
 rounds ranks measure seconds per row and per synchronisation, wire and wait apart; then, and every so many rounds later,
 a rule (`dsgd.sync.adaptive`) chooses the next h. Steps that ranks take meanwhile count as all others do.
 
 The first period is a sixteenth of the rows of the longest rank. Longer ones are for replicas that stay together: with S
-the mean squared distance of the models from their mean wbar, which for rows dealt at random grows like the period, the
-cap is that at which S is expected to be half of ``|wbar|^2``, from that sixteenth up to one synchronisation per epoch,
-in which an epoch ends in any case. With rows dealt by label S is soon above, and the cap comes down again.
+the mean squared distance of the models from their mean wbar, which grows like the period if rows were assigned at
+random, the cap is the period at which S is expected to reach half of ``|wbar|^2``. It is at least that sixteenth, and
+at most one synchronisation per epoch, with which an epoch ends in any case. If rows were assigned by label, S soon
+exceeds this, and the cap falls again.
 
-How ranks agree: in a round in which they decide, each appends what it has measured to the model that it sends. The
+How ranks agree: in a round in which they decide, each appends its measurements to the model that it sends. The
 weighted mean of the appended numbers is, as that of the models, equal on all ranks to the bit, and a rule is a pure
 function of it.
 
@@ -54,7 +55,7 @@ _FIRST_ROUNDS: Final = 5
 _MOST_ROUNDS: Final = 80
 _LEAST_S: Final = 0.005
 _MOST_PERIODS: Final = 64
-# What a rank tells: the period that it has, and what it has seen.
+# What a rank reports: its period and its measurements.
 _N_TOLD: Final = 1 + len(Seen._fields)
 
 
@@ -67,14 +68,14 @@ class AutoState:
     every : array of int64, shape (3,)
         The period, after how many rounds ranks decide, and how often they have decided.
     asks : array of int64, shape (1,)
-        Whether the next exchange tells what ranks have seen.
+        Whether the next exchange carries the measurements of the ranks.
     told : array of float64, shape (12,)
-        What this rank tells; afterwards the mean over ranks.
+        The measurements of this rank; after the exchange, their mean over ranks.
     start : array of float64, shape (18,)
         `Measured` at the first decision.
     periods : array of float64, shape (64, 4)
         The periods so far: since how many rows of the longest rank, since when in seconds, rows, and the number in
-        `WHYS` of why. Rows that are not in use are zero; when all are, the second oldest is dropped.
+        `WHYS` of the reason. Unused rows are zero; when all are used, the second oldest is dropped.
     compression : NoState or CompressionState
         The state of the compressor.
     """
@@ -213,7 +214,7 @@ class AutoSync(AbstractStrategy[AutoState], AbstractAdaptation[AutoState]):
         ]
 
     def _measured(self, rows: Sequence[int], moved_sq: float, norm_sq: float, state: AutoState) -> Measured:
-        """Return what ranks have told each other, and what follows from it."""
+        """Return the measurements that ranks have exchanged, and what follows from them."""
         agreed, seen = float(state.told[0]), Seen(*state.told[1:].tolist())
         every = int(state.every[0])
         if not abs(agreed - every) <= 0.5:

@@ -19,8 +19,8 @@ __all__ = ["weighted_mean"]
 def weighted_mean(group: Group, vector: FloatVector, weight: float) -> None:
     """Replace `vector` by its weighted mean over ranks, in place; bitwise equal on all of them.
 
-    A rank of weight zero adds exact zeros, whatever its vector holds. A rank that is alone with weight one keeps its
-    vector bit for bit, so that training on one rank is plain SGD.
+    A rank with weight zero adds exact zeros, whatever its vector holds. A single rank with weight one keeps its vector
+    bit for bit, so that training on one rank is plain SGD.
 
     Parameters
     ----------

@@ -4,13 +4,13 @@ Problem: a synchronous step takes as long as its slowest worker; asynchronous st
 
 Update: of P workers a step takes the first N = P - backups gradients of the current model,
 ``x <- x - eta (1 / N) sum g_p(x)``, and answers those workers. A gradient of an older model is dropped, and its worker
-answered at once with the current one. Workers without rows are none of the P, and nobody waits for them. Gradients are
-never stale; those of slow workers are lost, so that the model minimises ``sum_p k_p n_p f_p``, f_p being the mean loss
-of rank p and k_p the share of its gradients that are taken: with unlike rows on ranks of unlike speed that is not the
-whole. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an epoch, where
-fewer than N workers have rows left, a step takes all that are still to come. The step counter counts gradients:
-the rate is that which `ASGD` has after as many of them. With b rows in each gradient an epoch of n rows so gets
-``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"`` makes up for it.
+answered at once with the current one. P counts only workers that have rows; no step waits for the others. Gradients are
+never stale, but those of slow workers are lost. The model therefore minimises ``sum_p k_p n_p f_p``, f_p being the mean
+loss of rank p and k_p the share of its gradients that are used: not the loss of all rows, if ranks of different speed
+have different rows. With ``backups=0`` it is `MinibatchSGD` with batches of P times ``batch`` rows. At the end of an
+epoch, when fewer than N workers have rows left, a step takes all gradients that are still to come. The step counter
+counts gradients: the rate is that of `ASGD` after as many of them. With b rows in each gradient, an epoch of n rows
+gets ``N^p (b P)^(1 - p)`` times less far than one of steps by row, at rates c / t^p; ``rates="pooled"`` compensates.
 
 Cost per round and worker: that of `ASGD`.
 

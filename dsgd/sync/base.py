@@ -1,10 +1,10 @@
 """The interface of a synchronisation strategy.
 
-A strategy is a frozen dataclass of its policy alone; what changes during training lives in a record that `init` makes
-and the rank loop hands back. The loop cuts every epoch into rounds of the same number on every rank: rank r with n_r
-rows works on rows ``[n_r k // K, n_r (k + 1) // K)`` in round k of K, so ranks with unequal shards never wait for a
-step that a peer does not have; what they count in a mean is in `dsgd.sync.weighing`. A strategy that finds its period
-while it trains (`AbstractAdaptation`) has what is left of an epoch cut anew, at the same round on every rank.
+A strategy is a frozen dataclass of its policy alone. What changes during training is in a record that `init` makes and
+the rank loop passes back. The loop cuts every epoch into the same number of rounds on every rank: in round k of K, rank
+r with n_r rows works on rows ``[n_r k // K, n_r (k + 1) // K)``. So a rank never waits for a step that a peer with a
+shorter shard does not have. `dsgd.sync.weighing` defines the weights of ranks in a mean. With a strategy that finds its
+period during training (`AbstractAdaptation`), every rank cuts the rest of an epoch into new rounds, at the same round.
 """
 
 from __future__ import annotations
@@ -67,17 +67,17 @@ class AbstractStrategy(ABC, Generic[StateT]):
         Whether the exchange of a round, but for the last of an epoch, runs beside the steps of the next one
         (`dsgd.sync.delayed`); of gradients, beside the pass that makes them (`dsgd.sync.buckets`).
     momentum : {"keep", "zero", "average"}
-        What becomes of the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
+        What happens to the memory of a local rule after a synchronisation (`dsgd.sync.momentum`).
     compressor : AbstractCompressor, "auto" or None
-        How what is exchanged travels (`dsgd.sync.compression`); None sends whole vectors.
+        How exchanged vectors are encoded (`dsgd.sync.compression`); None sends them whole.
     talks : {"together", "in pairs", "by mailbox"}
         How ranks exchange. ``"together"``: in collectives only. ``"in pairs"``: any two ranks may exchange vectors.
         ``"by mailbox"``: ranks send messages without waiting, so that they wait for the slowest only at the end of an
         epoch.
     weighs : {"rows", "rates", "alike"}
-        What ranks count by where models are exchanged. ``"rates"``: by their rows over the sums of their rates
-        (`dsgd.sync.weighing`). ``"rows"``: by their rows. ``"alike"``: all alike, and what the steps of a rank have
-        changed in a round is scaled before `sync` instead. Gradients are weighted by rows in any case.
+        The weights of ranks when models are exchanged. ``"rates"``: their rows over the sums of their rates
+        (`dsgd.sync.weighing`). ``"rows"``: their rows. ``"alike"``: equal weights; instead, the change that the steps
+        of a rank have made in a round is scaled before `sync`. Gradients are always weighted by rows.
     rates : {"own", "pooled"}
         Whether steps are as long as the schedule says, or so much longer that an epoch gets as far as that of one rank:
         by `lag`, as far as rows bear it (`dsgd.local.SGD.pooled_factor`).
@@ -262,7 +262,7 @@ class Plan(NamedTuple):
     every : int
         Rows of the rank with the most rows, between two synchronisations.
     rounds : int
-        In which synchronisation from here on ranks decide anew: 1 is the next one.
+        The synchronisation, counted from here, in which ranks decide again: 1 is the next one.
     """
 
     every: int
@@ -272,8 +272,8 @@ class Plan(NamedTuple):
 class AbstractAdaptation(ABC, Generic[StateT]):
     """The part of a strategy that chooses its period during training.
 
-    Every so many synchronisations ranks decide. Each first says what it has seen; it travels with what `sync` exchanges
-    anyway, and from the sums, which are equal on all ranks to the bit, all of them take the same decision.
+    Ranks decide every so many synchronisations. The measurements of each are sent with the vectors that `sync`
+    exchanges anyway; their sums are equal on all ranks to the bit, so that all ranks decide the same.
     """
 
     @property
@@ -299,7 +299,7 @@ class AbstractAdaptation(ABC, Generic[StateT]):
 
     @abstractmethod
     def decide(self, rows: Sequence[int], moved_sq: float, norm_sq: float, state: StateT) -> Plan:
-        """Return what holds from here on, after the `sync` that has told what all ranks have seen.
+        """Return what holds from here on, after the `sync` that has exchanged the measurements of all ranks.
 
         Parameters
         ----------

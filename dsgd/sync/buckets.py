@@ -3,10 +3,10 @@
 Problem: a backward pass brings the gradient of the last layer long before that of the first, and a sum of whole
 gradients waits for all of it.
 
-Method: the vector is cut into buckets from its end, where the last layers are, to its front. A bucket is summed as soon
-as the gradient is final from its beginning on, in a thread of its own, while the pass goes on. Buckets have fixed
-places and are summed one after the other, so that all ranks sum the same entries in the same order; whether a sum runs
-beside the pass or after it changes no bit.
+Method: the vector is cut into buckets from its end, where the last layers are, to its front. As soon as the gradient is
+final from the start of a bucket on, a separate thread sums the bucket while the pass continues. Buckets have fixed
+places and are summed in order, so that all ranks sum the same entries in the same order. Whether a sum runs during the
+pass or after it changes no bit.
 
 A compressor that takes entries one by one (`Half`) sees each bucket by itself, and its mean is that of the whole.
 
@@ -36,7 +36,7 @@ __all__ = ["GradientBuckets", "buckets_for"]
 class GradientBuckets:
     """Turns the sum of a rank's gradients into the mean over all ranks; used in the order begin, ready ..., finish.
 
-    Between `begin` and `finish` nobody else uses the group.
+    Between `begin` and `finish` nothing else may use the group.
 
     Parameters
     ----------
@@ -121,7 +121,7 @@ class GradientBuckets:
 
 
 def buckets_for(group: Group, strategy: AbstractStrategy[Any]) -> GradientBuckets | None:
-    """Return the buckets that a strategy sums gradients in; None if it has none, or nobody to sum with."""
+    """Return the buckets in which a strategy sums gradients; None if it has none, or on a single rank."""
     if not isinstance(strategy, MinibatchSGD) or strategy.bucket_bytes is None or group.size == 1:
         return None
     compressor = strategy.compressor

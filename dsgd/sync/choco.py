@@ -9,8 +9,8 @@ the mean of its neighbours' copies, ``s_i = sum_j W_ij c_j``. With Q the compres
     q_i = Q(x_i - c_i);  c_i <- c_i + q_i;  s_i <- s_i + sum_j W_ij q_j
     x_i <- x_i + gamma (s_i - c_i)
 
-The mean over ranks stays, whatever Q leaves out; what it leaves out comes later, so there is no other memory. With Q
-the identity and gamma = 1 it is `DPSGD`. The model that is returned is the mean.
+The mean over ranks stays, whatever Q leaves out. What it leaves out is sent later, so there is no other memory. With
+the identity as Q and gamma = 1 it is `DPSGD`. The mean of the models is returned.
 
 Cost per round: one payload per neighbour; one all-reduce of the model at the end. Two more vectors per rank, and what
 the compressor remembers.

@@ -7,17 +7,17 @@ keep the model z that they had in common after the last synchronisation, and exc
 
     d_p = x_p - z;  z <- z + sum_p C_p(w_p d_p);  x_p <- z
 
-with a memory of what a biased compressor leaves out or rounds away. Whether z or x_p is compressed makes all the
-difference: of a model most entries would be lost for good, of d_p they are late.
+with a memory of what a biased compressor leaves out or rounds away. It matters that d_p is compressed and not x_p: most
+entries of a model would be lost for good, whereas those of d_p only arrive late.
 
 A rank that is alone does what the compressor does, so that a model trained by one rank is what more of them would
 approach. Only what loses nothing is left out there: with it training on one rank is plain SGD, bit for bit.
 
-``"auto"`` loses nothing and asks nothing of the optimiser: it sends what is not zero (`NonZero`), and ranks sum whole
-vectors in the rounds in which that is less. An L2 penalty shrinks all weights by one factor, so that after a round no
-difference is zero; the factor c_p is found by comparing a few weights, and ``x_p - c_p z`` is sent, which is zero for
-every weight that no row of the round has touched. On wide sparse data this saves most of all, and no training changes
-but by the rounding of sums.
+``"auto"`` loses nothing and works with any optimiser: it sends the entries that are not zero (`NonZero`); in rounds in
+which whole vectors take fewer bytes, ranks sum those. An L2 penalty shrinks all weights by one factor, so that after a
+round no difference is zero. The factor c_p is found by comparing a few weights, and ``x_p - c_p z`` is sent, which is
+zero for every weight that no row of the round has touched. This saves most on wide sparse data. Training changes only
+by the rounding of sums.
 
 Cost per round: `dsgd.collectives.compressed_cost`; one vector of memory for z, and those of the compressor.
 
@@ -56,7 +56,7 @@ __all__ = [
     "start_compression",
 ]
 
-#: What strategies take: a compressor, ``"auto"`` for what is exact, None for whole vectors.
+#: What strategies accept: a compressor, ``"auto"`` for lossless compression, None for whole vectors.
 Compressor: TypeAlias = AbstractCompressor[Any] | Literal["auto"] | None
 
 # Weights that are compared to find by what factor all of them have shrunk.
@@ -173,7 +173,7 @@ def start_compression(
 def gradient_mean(
     group: Group, gradient: FloatVector, weight: float, compressor: Compressor, state: NoState | CompressionState
 ) -> None:
-    """Replace `gradient` by the mean over ranks of what is sent of it; `weighted_mean` without a compressor."""
+    """Replace `gradient` by the mean over ranks of its compressed parts; `weighted_mean` without a compressor."""
     meant = _of_gradients(compressor)
     if isinstance(state, NoState) or (group.size == 1 and meant.lossless):
         weighted_mean(group, gradient, weight)
@@ -184,7 +184,7 @@ def gradient_mean(
 def delta_mean(
     group: Group, params: FloatVector, weight: float, compressor: Compressor, state: NoState | CompressionState
 ) -> None:
-    """Replace the model by the last one in common plus the mean of what ranks send of their differences from it.
+    """Replace the model by the last common one plus the mean of the compressed differences of all ranks from it.
 
     Parameters
     ----------

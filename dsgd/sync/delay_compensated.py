@@ -8,8 +8,8 @@ the Hessian and only its diagonal. Then ``x <- x - eta g``. With ``decay`` lambd
 ``lambda / sqrt(m + 1e-7)`` with m the running mean of g * g. The outer product stands for the Hessian where the
 loss is a negative log-likelihood (log loss); for others it has the wrong scale. Where ``lambda g (x - b_p)`` is beyond
 one in size, as with long rows and large rates, the correction is larger than what it corrects and the expansion says
-nothing: there it is cut to one, or training would diverge; ``limit=inf`` is the source's. Where shards are uneven g is
-the gradient itself, and the share that weighs it in the step weighs what it has become.
+nothing. It is then cut to one, without which training would diverge; ``limit=inf`` is the source's. With uneven shards,
+g is the gradient itself; its share weights the corrected gradient in the step.
 
 Cost per round and worker: that of `ASGD`. The server keeps P models.
 
@@ -90,7 +90,7 @@ class _Desk(AbstractServerHandler):
         model, vector, strength = self.model, message.body, self._compensation
         share = float(message.head["score"])
         if strength and share:
-            # What has come is the share of the worker times its gradient; for one without rows it is nothing.
+            # The message holds the gradient times the share of the worker; a worker without rows has no share.
             if share != 1.0:
                 vector /= vector.dtype.type(share)
             change = strength * vector * (model.params - self._given[worker])

@@ -3,14 +3,14 @@
 Problem: while vectors travel, cores idle, and while cores work, the wire does. On a slow wire each takes its share of
 every round.
 
-Update, for models x_p that the ranks had at the end of round k: the ranks go on from them, and at the end of round
-k + 1, when ``mean_k = sum_q v_q x_q`` has come, each applies what it has missed::
+Update, for models x_p that the ranks had at the end of round k: the ranks continue from them, and at the end of round
+k + 1, when ``mean_k = sum_q v_q x_q`` has arrived, each adds its correction::
 
     x_p <- x_p + (mean_k - x_p at the end of round k)
 
 The corrections of all ranks, weighted by v (`dsgd.sync.weighing`), add up to zero: the mean of the models is that of
-ranks which do not talk at all, and only their distance from it is corrected, one round later than by an average in
-time.
+ranks that do not communicate at all. Only their distance from it is corrected, one round later than by an average
+without delay.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, in a thread of its own, and three passes
 over the model. A round takes as long as the longer of steps and exchange, and not as both.
@@ -35,8 +35,8 @@ __all__ = ["DelayedMean"]
 class DelayedMean:
     """Exchanges the models of one round during the next; used by one rank in the order hold, start, finish.
 
-    Between `start` and `finish` nobody else uses the group, and the ledger takes the exchange as part of the round in
-    which it runs: seconds of wire and wait are then beside those of compute, not after them.
+    Between `start` and `finish` nothing else may use the group. The ledger counts the exchange in the round in which it
+    runs: seconds of wire and wait then overlap those of compute.
 
     Parameters
     ----------
@@ -66,7 +66,7 @@ class DelayedMean:
             self._running = self._thread.submit(weighted_mean, self._group, self._mean, weight)
 
     def finish(self, params: FloatVector) -> None:
-        """Wait for the mean, if one is under way, and add what it corrects to the model, in place.
+        """Wait for the mean, if one is under way, and add its correction to the model, in place.
 
         Raises
         ------

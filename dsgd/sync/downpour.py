@@ -2,18 +2,17 @@
 
 Problem: a message for every gradient is too many; a worker can take many steps between two of them.
 
-Update: a worker takes SGD steps on its rows. After `every` of them it sends what they have changed since it last sent
-or fetched, ``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at
-the end of an epoch, it waits for the answer, the model of the server, and goes on from there. One worker alone takes
-plain SGD steps.
+Update: a worker takes SGD steps on its rows. After `every` of them it sends the change since it last sent or fetched,
+``d = x_p - b_p``, and the server adds a share of it, ``x <- x + s d``. Every `fetch_every` times, and at the end of an
+epoch, the worker waits for the model of the server and continues from it. A single worker takes plain SGD steps.
 
-With ``s = 1``, as in the source, the server adds up what P workers do, so their rates add up too, and must be P times
-smaller where one rank's are near to what is stable. Nor does ``s = 1 / P`` do: a change is P - 1 messages old when it
-comes, and where the steps of a round go all the way to what the worker takes for the minimum, the server follows
-``x <- x - s x_old``, which swings, and makes noise louder, for s above ``(1 - 1 / P)^(P - 1) / P``. That is the
-default, which needs no other rates than one rank: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. Where
-rates fall like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
-``rates="pooled"`` makes up for it.
+With ``s = 1``, as in the source, the server adds the changes of P workers, so their rates add up too: if those of one
+rank are close to unstable, they must be P times smaller. ``s = 1 / P`` is not small enough: a change is P - 1 messages
+old when it arrives, and if the steps of a round reach the worker's own minimum, the server follows
+``x <- x - s x_old``, which oscillates and amplifies noise for s above ``(1 - 1 / P)^(P - 1) / P``. That is the default,
+with which the rates of one rank can be kept: 1, 1/4 and 0.11 for 1, 2 and 4 workers, 1 / (e P) for many. If rates fall
+like t^-p, more slowly than 1 / t, an epoch then gets ``1 / (s P^p)`` times less far than one of one rank;
+``rates="pooled"`` compensates.
 
 Cost per round and worker: a message to the server and, every `fetch_every` rounds, one back, `message_bytes` each. The
 worker keeps one more vector.

@@ -10,8 +10,8 @@ it is set by the spectral gap of W (`dsgd.comm.topology`). The model that is ret
 Ranks count alike, as a graph has no place for weights, and the steps of unequal shards are scaled for it
 (`dsgd.sync.weighing`).
 
-Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, whatever the number of ranks;
-one all-reduce at the end.
+Cost per round: one message of the model per neighbour, `dsgd.collectives.gossip_cost`, for any number of ranks; one
+all-reduce at the end.
 
 Source: Lian, Zhang, Zhang et al. 2017, algorithm 1, in which gradients are taken at the model before it is mixed.
 """

@@ -8,7 +8,7 @@ Update, in Jacobi form, both from old values, with a = beta / P::
     x_p    <- x_p - a (x_p - centre)
     centre <- (1 - beta) centre + beta (1 / P) sum_q x_q
 
-Models and centre together keep their sum: what a rank gives, the centre gets. The model that is returned is the centre.
+The sum of all models and the centre stays: the centre gains what the models lose. The centre is returned.
 With momentum in the local steps (`dsgd.local.Momentum` with ``nesterov=True``) it is EAMSGD.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`: every rank holds the centre, so there is

@@ -29,8 +29,8 @@ class EpochAveraging(AbstractAveraging):
     momentum : {"keep", "zero", "average"}, default "keep"
         What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
-        How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
-        sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
+        How the difference from the last common model is encoded; what a biased compressor leaves out is sent later.
+        ``"auto"`` sends the changed weights and loses nothing; None sends whole models. See `dsgd.sync.compression`.
 
     Raises
     ------

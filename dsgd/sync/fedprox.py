@@ -5,8 +5,8 @@ mean of those is no good.
 
 Update: rank p minimises ``f_p(x) + (mu / 2) ||x - anchor||^2``, the anchor being the last average; then ``x_p <- sum_q
 v_q x_q`` with v of `dsgd.sync.weighing`. The spring is applied every `stretch` rows (with a local rule, after every
-minibatch), as an implicit step, which is stable whatever the rates are: with s the sum of the rates since the last
-time, ``x <- (x + s mu anchor) / (1 + s mu)``.
+minibatch) as an implicit step, which is stable at any rate: with s the sum of the rates since the last time,
+``x <- (x + s mu anchor) / (1 + s mu)``.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per stretch.
 One more vector per rank.

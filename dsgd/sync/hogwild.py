@@ -3,13 +3,13 @@
 Problem: where rows are sparse, two threads seldom want the same weight at the same time; to lock, or to keep copies and
 to average them, costs more than the few steps that are lost.
 
-Update: every thread takes SGD steps on its rows, on the weights of each row's columns alone, in memory that all share.
-The penalty of a step goes to these columns too, divided by the share of rows that have them. The step counter goes on
-by the number of threads with each row, so rates fall as those of one thread that takes all steps.
+Update: every thread takes SGD steps on its rows, in memory that all threads share, and changes only the weights of each
+row's columns. The penalty of a step applies to these columns too, divided by the share of rows that have them. Each row
+advances the step counter by the number of threads, so that rates fall like those of one thread that takes all steps.
 
-Cost per round: nothing is sent but the control message at the end of an epoch, which is also where threads wait for
-each other, and the sum of what they saw of the model. Threads whose rows share no column leave the model of one thread
-that takes the same steps, bit for bit, but for the intercept, which all rows have.
+Cost per round: none. At the end of an epoch threads wait for each other, and send the control message and the sum of
+what they saw of the model. Threads whose rows share no column end with the model of one thread that takes the same
+steps, bit for bit, except for the intercept, which all rows have.
 
 On dense rows threads are in each other's way all the time. So where rates fall like 1 / t every thread looks at the
 model in the last half of an epoch, up to 64 times, and the mean of what all saw is the model at the end

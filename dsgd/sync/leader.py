@@ -1,7 +1,7 @@
 """Leader SGD: every rank is pulled towards the best one.
 
-Problem: the mean of models in different valleys of a loss that is not convex lies on the ridge between them, and the
-centre of elastic averaging is drawn there too. The best rank never does.
+Problem: the mean of models in different valleys of a non-convex loss is on the ridge between them, and elastic
+averaging pulls its centre there too. The best rank is always in a valley.
 
 Update, after every `every` rows: every rank's score is the mean training loss of its rows since the last exchange; the
 leader of a group is its rank with the lowest, the lowest number among equals, and the global leader the best of all.
@@ -56,7 +56,7 @@ class LeaderState:
     group_leader : array, shape (n_params,) or (0,)
         The model of the leader of this rank's group at the last exchange; empty with one group.
     global_leader : array, shape (n_params,)
-        The model of the global leader when it was last heard of.
+        The last model of the global leader that this rank received.
     losses : array of float64, shape (2,)
         Sum of the losses since the last exchange, and their number.
     exchanges : array of int64, shape (1,)
@@ -64,7 +64,7 @@ class LeaderState:
     leader : array of int64, shape (1,)
         The rank that led all others at the last exchange.
     leads : array of int64, shape (2,)
-        Whether the copies of the leaders, of the group and of all, are of this rank; also while there are no leaders.
+        Whether this rank led its group, and all ranks, at the last exchange; also true while there are no leaders.
     """
 
     group_leader: FloatVector
@@ -106,7 +106,7 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
     InvalidParameterError
         A value is out of range.
     IncompatiblePartsError
-        By `init`: there are groups, and ranks are threads of several processes, which cannot talk in groups.
+        By `init`: there are groups, and ranks are threads of several processes, which cannot communicate in groups.
     """
 
     every: int = 256
@@ -138,14 +138,14 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
             leads=np.ones(2, np.int64),
         )
         if has_groups:
-            # Here and not where it is used first: where ranks cannot talk in groups, they hear of it before they work.
+            # Here and not where it is used first: ranks that cannot communicate in groups raise before they work.
             state.subgroup = group.subgroup(Groups(self.n_groups).members(group.rank, group.size))
         return state
 
     def correct(self, params: FloatVector, steps: LocalSteps, state: LeaderState) -> None:
         """Note the losses and apply the proximal pulls; see `AbstractLocalTerm.correct`."""
         state.losses += (steps.loss_sum, steps.n_rows)
-        # As many as add up to the whole pull until the leader is heard of again.
+        # Small pulls that add up to the whole one by the time of the next exchange.
         part = steps.n_rows / self.every
         if self.proximal > 0.0 and state.group_leader.size and not state.leads[0]:
             _pull(params, state.group_leader, min(1.0, self.proximal * part))
@@ -183,7 +183,7 @@ class LeaderSGD(AbstractStrategy[LeaderState], AbstractLocalTerm[LeaderState]):
 
 
 def take_score(losses: FloatVector) -> float:
-    """Return the mean of losses, given their sum and number, and begin anew; who has seen no rows does not lead."""
+    """Return the mean of losses, given their sum and number, and reset both; without rows a rank cannot lead."""
     loss_sum, n_rows = losses.tolist()
     losses[:] = 0.0
     return loss_sum / n_rows if n_rows else np.inf
@@ -192,7 +192,7 @@ def take_score(losses: FloatVector) -> float:
 def _scores(group: Group, state: LeaderState) -> FloatVector:
     """Return the mean loss of every rank since the last exchange."""
     scores = group.allgather(np.array([take_score(state.losses)])).ravel()
-    # A loss that is no number leads nobody either.
+    # Nor can a rank whose loss is NaN.
     return np.where(np.isnan(scores), np.inf, scores)
 
 

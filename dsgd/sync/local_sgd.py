@@ -39,18 +39,17 @@ class LocalSGD(AbstractAveraging):
         Samples that the rank with the most rows works on between two averages. A number beyond its rows means one
         average per epoch.
     overlap : bool, default False
-        Whether the models of a round are exchanged while the ranks work on the next one: worth it where the wire takes
-        as long as the work. The last average of an epoch is waited for.
+        Whether the models of a round are exchanged while the ranks work on the next one. Use it where the wire takes as
+        long as the work. Ranks wait for the last average of an epoch.
     momentum : {"keep", "zero", "average"}, default "keep"
         What happens to the momentum of a local rule at an average; see `dsgd.sync.momentum`.
     compressor : AbstractCompressor, "auto" or None, default None
-        How the difference from the last model in common travels; what a biased one leaves out is sent later. ``"auto"``
-        sends the weights that have changed and loses nothing; None sends whole models. See `dsgd.sync.compression`.
+        How the difference from the last common model is encoded; what a biased compressor leaves out is sent later.
+        ``"auto"`` sends the changed weights and loses nothing; None sends whole models. See `dsgd.sync.compression`.
     rates : {"own", "pooled"}, default "own"
-        ``"own"``: a rank steps at the rates of its own schedule, as in the papers. Where they do not fall like 1 / t, P
-        ranks then get less far in an epoch than one, at constant rates a P-th of the way. ``"pooled"``: rates of plain
-        steps by row are higher by what is missing, as far as rows of that length bear it; see
-        `dsgd.local.SGD.pooled_factor`.
+        ``"own"``: a rank steps at the rates of its own schedule, as in the papers. Unless these fall like 1 / t, P
+        ranks get less far in an epoch than one, at constant rates a P-th of the way. ``"pooled"``: raises the rates of
+        plain steps by row to compensate, as far as rows of that length allow; see `dsgd.local.SGD.pooled_factor`.
 
     Raises
     ------

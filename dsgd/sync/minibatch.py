@@ -7,8 +7,8 @@ the mean gradient of rank p's rows; then every rank takes the same step with ``g
 
 The rate may grow with the batch: kappa times that of a batch of `base_batch` rows, with kappa = batch / base_batch,
 after a warm-up in which the factor grows from 1 to kappa in a straight line, step by step. For linear models
-``rates="pooled"`` finds the factor: what a step of B rows lacks where rates fall more slowly than 1 / t,
-``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length bear it.
+``rates="pooled"`` finds the factor that compensates for steps of B rows when rates fall more slowly than 1 / t:
+``B^(1 - p)`` at rates c / t^p, which is B at constant ones, as far as rows of that length allow.
 
 Where rates fall like 1 / t, as they do by default, the model at the end of an epoch is the mean over its last half
 (`dsgd.local.suffix`): steps are few, and after as many rows longer than those of single rows. ``suffix=0.0`` leaves the
@@ -53,13 +53,13 @@ class MinibatchSGD(AbstractStrategy[NoState | CompressionState]):
     warmup : float, default 0
         Epochs until the rate has its whole factor. The source takes 5.
     compressor : AbstractCompressor, "auto" or None, default None
-        How gradients travel. A biased one must be wrapped in `ErrorFeedback` or have a memory of its own; ``"auto"``
-        sends the entries that are not zero and loses nothing. See `dsgd.sync.compression`.
+        How gradients are encoded. A biased compressor must be wrapped in `ErrorFeedback` or have its own memory;
+        ``"auto"`` sends the entries that are not zero and loses nothing. See `dsgd.sync.compression`.
     bucket_bytes : int or None, default None
         Gradients are summed in buckets of so many bytes, those of the last layers first; None sums them whole. Of the
         compressors, those go with it that take entries one by one: `Half`.
     overlap : bool, default False
-        Whether buckets are summed while the gradients of earlier layers come about: worth it for neural networks on a
+        Whether buckets are summed while the gradients of earlier layers are computed. Use it for neural networks on a
         slow wire. It changes no bit.
     suffix : float, default 0.5
         Share of the steps of an epoch, the last ones, whose mean model is that at its end where rates fall like 1 / t;

@@ -1,9 +1,9 @@
 """What happens to the momentum of local optimisers when models are averaged.
 
-Problem: after an average the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
-has. Papers and released codes differ, often without saying so, in what they do about it.
+Problem: after an average, the velocity of a rank, or its running mean of squares, belongs to a model that it no longer
+has. Papers and released code treat this differently, often without mentioning it.
 
-Policies: ``"keep"`` leaves the memory of every rank alone (Lin et al. 2020; DiLoCo), ``"zero"`` starts anew after every
+Policies: ``"keep"`` leaves the memory of every rank alone (Lin et al. 2020; DiLoCo), ``"zero"`` resets it after every
 synchronisation, ``"average"`` replaces it by the mean with the weights of the models (Yu, Jin and Yang 2019). Means of
 squares stay non-negative under all three.
 
@@ -26,12 +26,12 @@ MomentumPolicy = Literal["keep", "zero", "average"]
 
 
 def check_momentum(strategy: Any) -> None:
-    """Raise `InvalidParameterError` unless what a strategy says of momentum is a policy."""
+    """Raise `InvalidParameterError` unless the momentum of a strategy is a policy."""
     check_choice(f"{type(strategy).__name__}(momentum=...)", strategy.momentum, get_args(MomentumPolicy))
 
 
 def carry_over(policy: MomentumPolicy, group: Group, memory: Iterable[FloatVector], weight: float) -> None:
-    """Do to what a rule remembers what the policy says, in place; called by all ranks after their models are averaged.
+    """Apply the policy to the memory of a rule, in place; called by all ranks after their models are averaged.
 
     Parameters
     ----------

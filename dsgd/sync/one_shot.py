@@ -1,6 +1,6 @@
 """One-shot averaging: ranks train independently and average once, at the end.
 
-Problem: where ranks cannot talk while they train, or a message costs as much as a training run.
+Problem: ranks cannot communicate during training, or one message costs as much as a training run.
 
 Update: every rank runs SGD on its rows to the end; then, once, ``x_p <- sum_q (n_q / n) x_q``. Until then the models
 of the ranks differ. Early stopping looks at the mean that training would return, one more all-reduce per epoch.

@@ -10,9 +10,9 @@ x - sum_q v_q x_q``::
     x <- x - rate u                    (heavy ball)
     x <- x - rate (delta + beta u)     (Nesterov)
 
-All ranks go on from x. With rate 1 and beta 0 this is the mean: local SGD. With a compressor delta is the sum of what
-is sent of ``v_q (x - x_q)``, and what is left out comes later: with error feedback in the place of momentum this is how
-the largest entries of rare exchanges are sent.
+All ranks continue from x. With rate 1 and beta 0 this is the mean: local SGD. With a compressor, delta is the sum of
+the compressed ``v_q (x - x_q)``, and what is left out is sent later. With error feedback in place of momentum, this is
+how only the largest entries are sent in rare exchanges.
 
 Cost per round: one all-reduce of the model, `dsgd.collectives.allreduce_cost`, or `compressed_cost`. Two more vectors
 per rank; with a compressor one more, and those of the compressor.

@@ -1,25 +1,25 @@
 """Overlap SGP: stochastic gradient push whose messages are used some rounds later.
 
-Problem: even one message per round is waited for. A rank that sends its share and goes on, and takes in what was sent
-to it some rounds ago, waits only for peers that are that many rounds behind: short stalls of a rank or a link cost
-nothing.
+Problem: even with one message per round, ranks wait for it. Here a rank sends its share and continues, and adds the
+shares that its peers sent some rounds ago. It waits only for peers that are that many rounds behind, so that short
+stalls of a rank or a link cost nothing.
 
 Update: that of `dsgd.sync.sgp`, but what was sent in round k is added in round ``k + delay``. Masses and weights under
 way keep the sums over ranks whole, and ``z = x / w`` with the weight that a rank has itself corrects for them. A rank
-is at most `delay` rounds ahead of those it hears from. At the end everything under way is taken in.
+is at most `delay` rounds ahead of those that send to it. At the end everything under way is added.
 
 Of a mass of one, ``delay`` shares are under way: a rank that keeps the part s has the weight ``w = 1 / (1 + delay (1 -
-s))``, which is 0.67, 0.4 and 0.22 for a delay of 1, 3 and 7 on the default graph. What its steps change is added to the
-mass as it is, so that the mean of all masses moves at the rate that was asked for, while the rank's own model moves by
-1 / w of it at first. A round should therefore bring a model by less than the part 2 w nearer to where it goes: with a
-long delay rounds must be short or rates small.
+s))``, which is 0.67, 0.4 and 0.22 for a delay of 1, 3 and 7 on the default graph. The change that its steps make is
+added to the mass unscaled, so that the mean of all masses moves at the given rate, while the rank's own model at first
+moves by 1 / w of it. A round should therefore bring a model less than the part 2 w closer to its limit: with a long
+delay, rounds must be short or rates small.
 
-Training begins as if shares of the first model had been under way for ever; no rank needs to be sent them.
+Training starts as if shares of the first model had always been under way; nothing is sent for that.
 
 Messages are added in the round that is theirs and not when they come, so the same seed gives the same model.
 
 Cost per round: one message of the mass and its weight per out-peer, as SGP; ``delay`` more vectors per rank, the
-shares under way, which a gang that goes on from a checkpoint sends again.
+shares under way, which a gang that resumes from a checkpoint sends again.
 
 Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 2 (tau-overlap SGP). There a rank sends in one round of tau,
 so that one share is under way, and a message that comes early is added early.
@@ -60,7 +60,7 @@ class InFlightState(AbstractRejoining):
         z after the last exchange.
     sent : array, shape (delay, n_params + 1)
         The share of each of the last rounds, as every out-peer of that round gets it; round k in row ``k % delay``. At
-        first, in the rows of rounds that are to come, what comes in in them.
+        first, the rows of future rounds hold what arrives in those rounds.
     """
 
     weight: FloatVector = field(metadata=OWN)
@@ -76,7 +76,7 @@ class InFlightState(AbstractRejoining):
         self.first: tuple[float, FloatVector] = 1.0, np.zeros(0)
 
     def begin(self, params: FloatVector) -> None:
-        """Begin with a model that all ranks have, of which shares have been under way for ever."""
+        """Start from a model that all ranks have, as if shares of it had always been under way."""
         self.weight[0], arriving = self.first
         self.rounds[0] = self.posted = 0
         self.anchor[:] = params
@@ -87,7 +87,7 @@ class InFlightState(AbstractRejoining):
                 row[-1] = weight
 
     def rejoin(self, params: FloatVector) -> None:
-        """Begin anew: all ranks have the same model now, in which is what was under way."""
+        """Start again from the model that all ranks have now, which includes what was under way."""
         self.begin(params)
 
 
@@ -165,7 +165,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         state.anchor[:] = vector
 
     def settle(self, group: Group, params: FloatVector, state: InFlightState) -> None:
-        """Do nothing: what is under way is in the state of who has sent it."""
+        """Do nothing: what is under way is in the state of its sender."""
 
     def leave(self, group: Group, params: FloatVector, state: InFlightState) -> None:
         """Take what is under way out of the mailbox; see `AbstractUnderWay.leave`."""
@@ -185,7 +185,7 @@ class OverlapSGP(AbstractStrategy[InFlightState], AbstractUnderWay[InFlightState
         np.divide(mass[:-1], mass[-1], out=params)
 
     def _first_weight(self, rank: int, size: int) -> float:
-        """Return the weight of a rank that with what it has under way makes one."""
+        """Return the weight of a rank that adds up to one with the shares it has under way."""
         under_way = sum(1.0 - shares(self.topology, rank, size, k) for k in range(self.delay))
         return 1.0 / (1.0 + under_way)
 

@@ -1,8 +1,8 @@
 """The period: the rounds of an epoch, and which of them end with a synchronisation.
 
-A period is a pure function of the rows of all ranks and of the place in training. All ranks ask it the same and so
-agree without a message. A strategy that finds its period while it trains (`dsgd.sync.base.AbstractAdaptation`) has what
-is left of an epoch cut anew.
+A period is a pure function of the rows of all ranks and of the progress of training. All ranks call it with the same
+arguments and so agree without a message. With a strategy that finds its period during training
+(`dsgd.sync.base.AbstractAdaptation`), the rest of an epoch is cut into new rounds.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class RoundClock(NamedTuple):
 
 @dataclass(frozen=True)
 class Cut:
-    """How what is left of an epoch is cut into rounds, on all ranks alike.
+    """How the rest of an epoch is cut into rounds, equally on all ranks.
 
     Parameters
     ----------
@@ -74,7 +74,7 @@ class Cut:
         return begin + left * first // self.rounds, begin + left * (last + 1) // self.rounds
 
     def after(self, number: int, rows: Sequence[int], every: int) -> Cut:
-        """Return the cut of what is left before round `number`, into rounds of `every` rows or a little less.
+        """Cut the rest of the epoch, from round `number` on, into rounds of `every` rows or a little less.
 
         Parameters
         ----------

@@ -1,13 +1,13 @@
 """The common part of methods whose workers send gradients to a server that takes the steps.
 
-Every worker walks its rows in batches of its own. It sends the mean gradient of a batch and gets a model, from which it
-goes on. Shards of unequal length are cut into as many batches, so a gradient counts by its rows: worker p, with n_p of
-n rows, sends ``(P n_p / n) g_p``, P being the number of workers that have rows, and says that factor, its share, with
-it.
+Every worker takes its rows in batches. It sends the mean gradient of a batch, and continues from the model that it gets
+back. All shards are cut into the same number of batches, whatever their length, so a gradient is weighted by its rows:
+worker p, with n_p of n rows, sends ``(P n_p / n) g_p`` together with that factor, its share. P is the number of workers
+that have rows.
 
-Steps of a server are few beside those of one rank, and its gradients late. Where rates fall like 1 / t, as they do by
-default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.suffix`);
-``suffix=0.0`` leaves the last one, as in the sources.
+A server takes few steps compared with a single rank, and its gradients are stale. If rates fall like 1 / t, as they do
+by default, the model at the end of an epoch is therefore the mean over its last half (`dsgd.local.suffix`);
+``suffix=0.0`` leaves the last model, as in the sources.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ with v of `dsgd.sync.weighing`; once controls are right, any weights of the mode
 The correction is applied every `stretch` rows (with a local rule, after every minibatch) for all of their rates at
 once: every step of a sparse row would otherwise cost a pass over the model.
 
-Steps must be plain ones: what others change, over their rates, is no gradient.
+Steps must be plain ones: the change that other rules make, divided by their rates, is not a gradient.
 
 Cost per round: one all-reduce of twice the model, `dsgd.collectives.allreduce_cost`, and a pass over the model per
 stretch. Three more vectors per rank.

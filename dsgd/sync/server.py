@@ -1,7 +1,7 @@
 """The parameter server: a rank without rows that keeps the model of the others.
 
-Problem: where everybody waits for everybody, the slowest rank and the slowest link set the pace. Ranks that only talk
-to a server wait for nobody else.
+Problem: if all ranks wait for each other, the slowest rank and the slowest link set the pace. Ranks that only exchange
+with a server do not wait for each other.
 
 A worker posts a message, a vector with the version of the model that it was made with, and waits for the answer. The
 server takes messages as they come, hands each to its handler, the small part that differs from method to method, and
@@ -9,9 +9,9 @@ answers those workers that the handler names: at once, later (a worker that is a
 or never.
 
 At the end of an epoch, where workers wait for the slowest of them anyway (for the control message: losses, the stopping
-rule), the server takes in what is left, and when the last worker has arrived it sends all of them the same model. So
-the model of the server is scored, kept and returned, and not the older ones of the workers.
-Inside an epoch nothing synchronises, and no state is kept.
+rule), the server applies the remaining messages, and when the last worker has arrived it sends all of them the same
+model. So the model of the server is scored, saved and returned, and not the older ones of the workers. Within an epoch
+nothing synchronises, and no snapshot is taken.
 
 Cost per round and worker: one message to the server and one back, each of the vector and 24 bytes, and as much at the
 end of an epoch. The server's port carries the messages of all: P times as much. `message_bytes` is the closed form.
@@ -61,7 +61,7 @@ _HEAD: Final = np.dtype([("kind", np.int64), ("version", np.int64), ("score", np
 
 @final
 class ServerMessage:
-    """A vector, what it is and which version of the model it belongs to, in one piece of memory.
+    """A vector, its kind and the version of the model that it belongs to, in one piece of memory.
 
     Parameters
     ----------
@@ -103,7 +103,7 @@ def _nothing() -> None:
 
 @dataclass
 class Model:
-    """What a server keeps, and what it works with.
+    """The state of a server, and the functions it uses.
 
     Parameters
     ----------
@@ -112,21 +112,21 @@ class Model:
     step : callable
         Takes a mean gradient and a factor of the rate, and takes one step, penalty included, as a rank would.
     worked : callable
-        Says that the model was passed over once, for the clock of a simulated server.
+        Called after each pass over the model, for the clock of a simulated server.
     n_workers : int
         How many ranks it serves.
     rounds : int
-        In how many rounds each of them walks an epoch.
+        Rounds of each of them in an epoch.
     version : int
-        Number of updates that it has received; of gradients, each counts.
+        Number of updates that it has received; each gradient counts.
     n_messages : int
-        Number of vectors that have come.
+        Number of vectors received.
     author : int
-        The worker whose vector the model is, or a negative number: every answer says it.
+        The worker whose vector the model is, or a negative number; sent with every answer.
     settle : callable
-        Replaces the model by what it is at the end of an epoch.
+        Replaces the model by the model at the end of an epoch.
     idle : frozenset of int
-        Those that have no rows and so no gradients: they ask for the model, and what they send is not looked at.
+        The workers without rows, which have no gradients: they fetch the model, and their vectors are ignored.
     """
 
     params: FloatVector
@@ -176,11 +176,11 @@ class AbstractServerHandler(ABC):
         """
 
     def answer(self, worker: int, out: FloatVector) -> None:
-        """Write into `out`, shape (n_params,), what a worker gets: the model, unless a method says else."""
+        """Write the vector that a worker gets into `out`, shape (n_params,): the model, unless overridden."""
         out[:] = self.model.params
 
     def settle(self) -> None:
-        """Take in what is left, when every worker is at the end of an epoch, and end with `Model.settle`."""
+        """Apply what is left when every worker is at the end of an epoch, then call `Model.settle`."""
         self.model.settle()
 
 
@@ -198,11 +198,11 @@ class AbstractServerStrategy(AbstractStrategy[StateT], AbstractUnderWay[StateT],
 
     @abstractmethod
     def handler(self, model: Model) -> AbstractServerHandler:
-        """Return what a server does with the messages of its workers."""
+        """Return the handler with which a server applies the messages of its workers."""
 
     @abstractmethod
     def served(self, params: FloatVector, state: StateT) -> tuple[FloatVector, int]:
-        """Return the model that a server starts or goes on from, and how many updates it has received.
+        """Return the model that a server starts or resumes from, and how many updates it has received.
 
         Parameters
         ----------
@@ -221,13 +221,13 @@ def push(group: Group, vector: FloatVector, version: AnyArray, *, score: float =
     group : Group
         The workers.
     vector : array, shape (n_params,)
-        What the handler of the server takes; afterwards what it gives.
+        The vector for the handler of the server; replaced by its answer.
     version : array of int64, shape (1,)
-        That of the model; updated.
+        The version of the model; updated.
     score : float, default 0
-        What else there is to say.
+        One more number for the handler.
     wants_answer : bool, default True
-        Whether there is an answer; without one the vector stays.
+        Whether to wait for an answer; without one the vector stays.
 
     Returns
     -------
@@ -281,8 +281,8 @@ def serve(mailbox: AbstractMailbox, handler: AbstractServerHandler) -> None:
     Raises
     ------
     AbortedError, GangTimeoutError, ProtocolError
-        See `AbstractMailbox`. The limit of a wait is that of the whole gang, and it is for *any* worker: those that
-        compute for long may do so as long as others talk.
+        See `AbstractMailbox`. The deadline of a wait is that of the gang, and a message of *any* worker meets it: one
+        worker may compute for longer while others still send.
     """
     ledger, model = mailbox.ledger, handler.model
     message = ServerMessage(model.params.shape[0], model.params.dtype)

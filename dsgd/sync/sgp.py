@@ -4,20 +4,20 @@ Problem: to average with a neighbour both must be there at once. Sending one way
 plain averages would not keep the mean.
 
 Update, after every `every` rows, with push-sum: rank i has a mass x_i, a vector, and a weight w_i, 1 at first; its
-model is ``z_i = x_i / w_i``. Local steps are taken at z, and what they change is added to the mass as it is::
+model is ``z_i = x_i / w_i``. Local steps are taken at z, and the change they make is added to the mass unscaled::
 
     x_i <- x_i + (z_i after the steps - z_i before them)
 
-Then the rank cuts mass and weight into equal parts, keeps one, sends one to each out-peer of the round, and adds what
-comes in. The sums of masses and weights over ranks stay whatever the graph is, so that the mean of the masses moves by
-the mean of what the steps have changed: on any graph training settles where steps along the model itself would, and at
-the rate that was asked for. (Steps that change ``w_i z_i`` by w_i times as much would count ranks by their weights, and
-minimise ``sum_i w_i f_i``.) The model that is returned is the mean of the masses over the mean of the weights.
+Then the rank cuts mass and weight into equal parts, keeps one, sends one to each out-peer of the round, and adds the
+parts it receives. The sums of masses and weights over ranks are the same on any graph, so that the mean of the masses
+moves by the mean change of the steps: on any graph training converges to the same model, at the given rate. (Steps that
+change ``w_i z_i`` by w_i times as much would weight ranks by w_i, and minimise ``sum_i w_i f_i``.) The mean of the
+masses over the mean of the weights is returned.
 
 Ranks count alike, and the steps of unequal shards are scaled for it (`dsgd.sync.weighing`).
 
-Cost per round: one message of the mass and its weight per out-peer, `dsgd.collectives.gossip_cost`, whatever the
-number of ranks; one all-reduce at the end. On the default graph a rank sends one message, half of a ring's. One more
+Cost per round: one message of the mass and its weight per out-peer, `dsgd.collectives.gossip_cost`, for any number of
+ranks; one all-reduce at the end. On the default graph a rank sends one message, half as many as on a ring. One more
 vector per rank.
 
 Source: Assran, Loizou, Ballas and Rabbat 2019, algorithm 1, where steps on the mass are taken along
@@ -79,7 +79,7 @@ class PushSumState:
 
 
 def load_mass(mass: FloatVector, params: FloatVector, anchor: FloatVector, weight: float) -> None:
-    """Write ``(w anchor + (params - anchor), w)``, what steps have changed added to the mass as it is.
+    """Write ``(w anchor + (params - anchor), w)``: the change of the steps, added to the mass unscaled.
 
     Parameters
     ----------

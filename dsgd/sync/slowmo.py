@@ -10,8 +10,8 @@ Cost per round: one all-reduce of the model. Two more vectors per rank.
 
 Source: Wang, Tantia, Ballas and Rabbat 2020, algorithm 1. There u is divided by the rate of the local steps, which is
 the same where that is constant; ours is in units of the model, so that ranks with different step counters agree. Where
-rates fall, as they do by default, it so repeats the longer steps of rounds before: beta is 0.2 from four ranks on. The
-released code (fairscale), for networks, goes on to 0.5 for 8 ranks and 0.6 for 16; the rate of 1 is that of the code.
+rates fall, as they do by default, it therefore repeats the longer steps of earlier rounds: beta is 0.2 from four ranks
+on. The released code (fairscale), for networks, raises it to 0.5 for 8 ranks and 0.6 for 16; it also has the rate of 1.
 BMUF (Chen and Huo 2016) is a special case.
 """
 

@@ -1,7 +1,7 @@
 """Stale synchronous parallel: workers may be at most a few rounds ahead of the slowest.
 
-Problem: without bounds a slow worker sends gradients of models that nobody remembers; with a barrier in every round it
-stops everybody.
+Problem: without bounds, a slow worker sends gradients of models that are long outdated; with a barrier in every round,
+it stops all others.
 
 Update: as in `ASGD` the server steps with every gradient as it comes. A worker that has sent c of them is answered once
 every other one has sent at least c - slack, and so reads a model that holds all that was sent up to then.

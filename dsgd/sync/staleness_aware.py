@@ -1,12 +1,12 @@
 """Staleness-aware asynchronous SGD: old gradients get smaller rates.
 
-Problem: a gradient that was computed d steps ago points from where the model was; at full rate late workers throw the
-model back.
+Problem: a gradient that was computed d steps ago belongs to the model of that time. At full rate, the gradients of late
+workers set the model back.
 
 Update: a gradient that was computed with version j of the model and goes into the step that makes version i + 1 of
 version i has the staleness ``d = i - j``, and its rate is multiplied by ``s = min(1, usual / max(d, 1))``, for the
 penalty too. After every c arrivals the server takes one step with all of them, each at its own rate and divided by c;
-the worker is answered at once. At the end of an epoch it takes one with those that have come.
+the worker is answered at once. At the end of an epoch it takes one step with those that have arrived.
 
 The source calls this n-softsync, with ``c = P / n`` of P workers: between two gradients of a worker there are n steps,
 and that is what d is in the mean, a little less for few workers. With c = 1 (n = P) every gradient is a step, as in

@@ -9,13 +9,13 @@ steps. So ranks count by their rows over that sum::
 
     v_p = (n_p / S_p) / sum_q (n_q / S_q),      x <- sum_q v_q x_q
 
-With a constant rate all ranks with rows count alike; with rates that fall like 1 / t the sums of an epoch become equal,
-and ranks count by their rows. The v_p add up to one and none is negative, so that the mean lies between the models
-whatever the steps were. Sums are those of an epoch as it is planned, the same for all of its rounds: of a rank with few
-rows most rounds have none.
+With a constant rate all ranks that have rows get equal weights. With rates that fall like 1 / t the sums of an epoch
+become equal, and ranks are weighted by their rows. The v_p add up to one and none is negative, so that the mean is
+between the models whatever the steps were. The sums are planned for a whole epoch and hold for all of its rounds,
+because a rank with few rows has none in most rounds.
 
-Where ranks count alike whatever they do (neighbours in a graph, springs, a server that adds up), a rank multiplies what
-its steps have changed in a round by ``P v_p``, so that the mean over ranks moves as above.
+Where ranks have equal weights by design (neighbours in a graph, springs, a server that adds up), a rank multiplies the
+change of its steps in a round by ``P v_p``, so that the mean over ranks moves as above.
 
 Cost: none; which rank takes which steps is known to all.
 

@@ -1,8 +1,8 @@
 """The interface of a rule for the period: a pure function of what all ranks have measured.
 
-All ranks call it with the same numbers, which are sums over ranks, and must come to the same period on whatever machine
-they run. So rules add, multiply, divide and take square roots, which IEEE 754 rounds in one way only, and leave powers
-and logarithms, which libraries round differently, alone.
+All ranks call it with the same numbers, which are sums over ranks, and must compute the same period on any machine. So
+rules only add, multiply, divide and take square roots, whose rounding IEEE 754 defines. They avoid powers and
+logarithms, which libraries round differently.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import ClassVar, Final, Literal, NamedTuple, get_args
 
 __all__ = ["WHYS", "AbstractRule", "Choice", "Measured", "Why", "comm_floor"]
 
-#: Why a period is what it is.
+#: Reasons for a period.
 Why = Literal["start", "communication", "dispersion", "loss", "rate", "budget", "switch", "cap"]
 WHYS: Final[tuple[Why, ...]] = get_args(Why)
 

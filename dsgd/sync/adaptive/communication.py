@@ -1,7 +1,7 @@
 """The communication floor: the shortest period that keeps communication below a share of the time.
 
-Problem: how often is worth it depends on the machine more than on the data: on what a synchronisation takes beside a
-row. Both are known after a few rounds, and nobody should have to guess.
+Problem: the best period depends on the machine more than on the data: on the time of a synchronisation relative to that
+of a row. Both can be measured within a few rounds, so nobody should have to guess.
 
 Rule, with Y seconds of a row, D of a synchronisation on the wire, the target e and the floor
 ``f = ceil(D (1 - e) / (e Y))``::
@@ -13,12 +13,12 @@ Rule, with Y seconds of a row, D of a synchronisation on the wire, the target e 
 They are apart where ``S > apart |wbar|^2``, with S the mean squared distance of the models from their mean wbar, and
 close where S is a quarter of that. Averages of replicas that are close change little: their period need not be shorter
 than it is, nor than twice the floor, at which the wire takes half of the share e. A change of less than a quarter is
-left out. On shared machines what a synchronisation takes changes by a factor of ten from one moment to the next, and
-the first few rounds see one such moment: a decision at most halves the period, as one that is too short costs much, and
-makes it at most four times as long.
+left out. On shared machines the time of a synchronisation changes by a factor of ten from one moment to the next, and
+the first few rounds see only one such moment. A decision therefore at most halves the period, because too short a
+period costs much, and at most quadruples it.
 
-Waiting is left out of D. Ranks end further apart the longer they work, and who is disturbed is so as often per second
-however long a round is: a longer period does not save it.
+D does not include waiting. The longer a round is, the further apart its ranks finish, and a disturbed rank is disturbed
+as often per second in long rounds as in short ones. So a longer period does not reduce waiting.
 
 Source: Abeykoon, Fox and Kim 2019 (arXiv 1905.01219), whose synchronisations cost less with every doubling of h up to
 a floor of waiting; theirs is a sweep, the floor by a target is ours. That averages may be left out while replicas are
