@@ -3,30 +3,30 @@
 ::
 
     DsgdError
-    ├── InvalidDataError (ValueError)          what was passed cannot be trained on
+    ├── InvalidDataError (ValueError)          the data cannot be trained on
     │   ├── PartitionMismatchError             X, y and sample_weight are cut differently
     │   └── ParseError                         a file does not read as what it claims to be
     ├── InvalidParameterError (ValueError)     a parameter has a value it cannot have
     │   └── IncompatiblePartsError             two parts, each valid, do not go together
     ├── MissingPackageError (ImportError)      a package is not installed that a method needs
     ├── DatasetError                           a dataset is unknown or cannot be had
-    ├── CheckpointError                        a checkpoint cannot be written, read or gone on from
-    ├── DiskSpaceError (OSError)               a disk has too little room for rows that memory has none for
+    ├── CheckpointError                        a checkpoint cannot be written, read or resumed from
+    ├── DiskSpaceError (OSError)               a disk has too little room for rows that do not fit into memory
     ├── ClusterError (RuntimeError)            the cluster cannot run the job
     │   ├── ClusterUnreachableError            no scheduler answers
     │   ├── MemoryLimitError                   a worker has too little memory for its share of the rows
     │   └── VersionMismatchError               a worker has no dsgd, or another one
     └── GangError (RuntimeError)               a running gang stopped
-        ├── PausedError                        the ranks kept their state and stopped, as they were asked
+        ├── PausedError                        the ranks saved their state and stopped on request
         ├── RankError                          a rank raised; carries rank, worker, host and cause
         ├── WorkerLostError                    the process of a rank went away
         ├── GangTimeoutError (TimeoutError)    a wait outlived its deadline
-        ├── ProtocolError                      a peer sent what was not agreed
+        ├── ProtocolError                      a peer sent something unexpected
         └── AbortedError                       this rank stopped because the job did
 
 and one warning, `StragglerWarning` (UserWarning): a rank is much slower than the others.
 
-Every error pickles, so that what a rank raises arrives on the client as it was raised.
+Every error pickles, so that an error of a rank reaches the client unchanged.
 """
 
 from __future__ import annotations
@@ -139,7 +139,7 @@ class GangError(DsgdError, RuntimeError):
 class PausedError(GangError):
     """The ranks have kept their state and stopped at an agreed point, as requested.
 
-    The client that asked forms the gang anew; nobody else sees this error.
+    The client that requested this forms a new gang; no one else sees this error.
     """
 
 
@@ -181,7 +181,7 @@ class WorkerLostError(GangError):
     host : str
         The host the worker ran on.
     how : str, default "left the cluster"
-        How it went, to go on from "worker ...".
+        How it was lost, to follow "worker ..." in the message.
     """
 
     def __init__(self, rank: int, worker: str, host: str, how: str = "left the cluster") -> None:

@@ -1,18 +1,19 @@
 """How each part of a rank's state is handed over when ranks are lost or join.
 
-Problem: a mean over ranks is right for models, and wrong for what is summed over ranks (a mean of residuals would lose
-part of them or send them twice), for what all of them have alike, and for what belongs to the number of ranks.
+Problem: a mean over ranks is right for models. It is wrong for state that is summed over ranks (a mean of residuals
+would lose part of them or send them twice), for state that is equal on all ranks, and for state that depends on the
+number of ranks.
 
 Each array of a state says it where it is declared::
 
     residual: FloatVector = field(metadata=SUMMED)
 
 - nothing, for a float: every rank starts from the mean of all, weighted by rows;
-- `SUMMED`: what all have together stays, and each rank gets its share of it, by its rows. For what is in the unit of a
-  sum over ranks: vectors that came with their weights already, as those that compressors keep;
-- `ALIKE`: all ranks have the same array, and so will the new ones, to the bit. So is whatever is no float;
-- `OWN`: what the rank begins with is right, and what others had is not: what follows from its number or from how many
-  there are.
+- `SUMMED`: the sum over ranks stays, and each rank gets its share of it, by its rows. For vectors in the unit of a sum
+  over ranks, which are weighted already, such as the memory of compressors;
+- `ALIKE`: all ranks have the same array, and the new ones get it to the bit. Arrays that are not floats are treated so;
+- `OWN`: a new rank keeps its initial value instead of taking that of others, because the value follows from its number
+  or from the number of ranks.
 """
 
 from __future__ import annotations

@@ -43,8 +43,8 @@ def calibrate(
 ) -> None:
     """Measure bandwidth, latency, reduction, kernels and waiting of a cluster; print them, and keep them in a file.
 
-    It takes some ten seconds. The file is read by dsgd tune, by studies and by the simulator, and measured anew when
-    workers or versions change. Without --workers and --scheduler threads of this process are measured.
+    It takes some ten seconds. dsgd tune, studies and the simulator read the file, which is measured again when workers
+    or versions change. Without --workers and --scheduler, threads of this process are measured.
     """
     from dsgd.cli.fit import compressing, parse_sync
     from dsgd.sim import known_costs

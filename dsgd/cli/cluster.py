@@ -28,12 +28,12 @@ def connected(workers: int, scheduler: str | None) -> Iterator[Client | None]:
     Yields
     ------
     distributed.Client or None
-        None when neither was asked for: train in this process.
+        None if neither was given: train in this process.
 
     Raises
     ------
     InvalidParameterError
-        Both were asked for.
+        Both were given.
     ClusterUnreachableError
         No scheduler answers at the address.
     """

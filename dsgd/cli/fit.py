@@ -274,7 +274,7 @@ def _train(estimator: Any, X: Any, y: Any, *, show: bool) -> None:
 
     console = Console(stderr=True)
     if show and console.is_terminal:
-        # The table of results follows: the line has said what it had to say.
+        # The table of results follows, so the progress line is no longer needed.
         estimator.set_callbacks(ProgressLine(console, keep=False))
     estimator.fit(X, y)
     estimator.set_callbacks()

@@ -72,7 +72,7 @@ def collect(scheduler: str | None = None) -> dict[str, dict[str, Any]]:
 
 
 def _wires() -> dict[str, Any]:
-    """Return what ranks on this machine can talk over, and where its configuration lets them listen."""
+    """Return the wires that ranks on this machine can use, and where its configuration lets them listen."""
     import dask.config
 
     from dsgd.comm.memory.segment import shared_folder

@@ -44,7 +44,7 @@ def asked(preset: StudyT, ctx: typer.Context, **more: Any) -> StudyT:
     Parameters
     ----------
     preset : study
-        Has what is not asked for.
+        Supplies the fields that are not given.
     ctx : typer.Context
         Of the command. Options called as fields of the study replace these.
     **more
@@ -156,15 +156,15 @@ def follow(
     Parameters
     ----------
     runs : iterator of StudyRun
-        The runs, made as they are asked for.
+        The runs, each done when the iterator reaches it.
     total : int
         How many there will be.
     columns : sequence of str
-        What of a row the bar says, beside the number of ranks.
+        Columns of a row that the bar shows, besides the number of ranks.
     out : pathlib.Path
-        The folder, for what is said when the study is interrupted or resumed.
+        The folder, for the messages of an interrupted or resumed study.
     quiet : bool
-        Say nothing.
+        Print nothing.
 
     Returns
     -------
@@ -191,7 +191,7 @@ def follow(
                     typer.echo(f"{text} ...", err=True)
                 seen = text
     except KeyboardInterrupt:
-        typer.echo(f"{len(rows)} of {total} runs are kept; give the same command to go on.", err=True)
+        typer.echo(f"{len(rows)} of {total} runs are saved; run the same command to resume.", err=True)
         raise
     if n_resumed and not quiet:
         typer.echo(f"{n_resumed} of {len(rows)} runs were in {out} already; --force runs them again.", err=True)

@@ -1,8 +1,8 @@
 """The interface of a compressor: encode a vector in few bytes, and decode it.
 
-A compressor is a frozen dataclass of its parameters; what it remembers from one vector to the next (what it has not
-sent yet, momentum, how many vectors it has seen) is a record that `init` makes: a dataclass of arrays, part of the
-strategy's state and so of every snapshot and checkpoint.
+A compressor is a frozen dataclass of its parameters. What it remembers between vectors (entries not sent yet, momentum,
+the number of vectors so far) is in a record that `init` makes: a dataclass of arrays, part of the strategy's state and
+so of every snapshot and checkpoint.
 
 A payload is whole 64-bit words, packed to the bit inside, as a vector of bytes that any transport carries. It says
 nothing that both sides know: the length and the precision of the vector are not in it.
@@ -44,7 +44,7 @@ class Scratch:
         self._arrays: dict[str, AnyArray] = {}
 
     def take(self, name: str, n: int, dtype: Any) -> AnyArray:
-        """Return the array of this name, shape (n,); it holds whatever was left in it."""
+        """Return the array of this name, shape (n,), with the values it had after its last use."""
         array = self._arrays.get(name)
         if array is None or array.shape[0] < n or array.dtype != dtype:
             array = self._arrays[name] = np.empty(n, dtype=dtype)
@@ -87,13 +87,13 @@ class AbstractCompressor(ABC, Generic[MemoryT]):
         Whether the mean over the random numbers of what `decode` returns is the vector; where a compressor clips it
         first, the clipped vector.
     sparse : bool
-        Whether a payload holds entries and their places, so that decoding it passes over these alone.
+        Whether a payload holds entries and their places, so that decoding only visits these.
     linear : bool
         Whether the payload of a sum is the sum of the payloads, which may then be all-reduced as they are.
     remembers : bool
-        Whether what a payload leaves out is kept and goes into a later one.
+        Whether entries that a payload leaves out are kept for a later one.
     needs_feedback : bool
-        Whether SGD stalls where what is left out of gradients is lost; see `ErrorFeedback`.
+        Whether SGD stalls if entries left out of gradients are lost; see `ErrorFeedback`.
     entrywise : bool
         Whether each entry is encoded by itself and nothing is remembered, so that a vector may be cut anywhere.
     lossless : bool

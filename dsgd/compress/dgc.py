@@ -9,8 +9,8 @@ Update, with velocity u and memory r of a rank, momentum m, and g its vector::
     u <- m u + g,  r <- r + u              (Nesterov: u <- m (u + g), r <- r + u + g)
     send the k largest |r|;  r <- 0 there, and with masking u <- 0 there
 
-and what is summed is applied as it is: the step has no momentum of its own. With density 1 this is SGD with momentum if
-nothing is masked, and plain SGD if it is.
+and the sum is applied unchanged: the step has no momentum of its own. With density 1 this is SGD with momentum without
+masking, and plain SGD with it.
 
 Cost per payload: `dsgd.compress.sparse.sparse_bytes`; two vectors of memory.
 
@@ -94,7 +94,7 @@ class DGC(AbstractSparse[DGCMemory]):
     remembers = True
 
     def __post_init__(self) -> None:
-        """Refuse what is out of range."""
+        """Refuse values out of range."""
         for density in (self.density, *self.warm_up):
             check_density("DGC(density=...), DGC(warm_up=...)", density)
         check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)

@@ -1,4 +1,4 @@
-"""Error feedback: what a payload leaves out is added to the next vector.
+"""Error feedback: add what a payload leaves out to the next vector.
 
 Problem: a biased compressor (the largest entries, the signs) loses the same part of every vector, and SGD with it
 stalls or diverges.
@@ -7,7 +7,7 @@ Update, with r the memory, decay b (1 unless told otherwise) and C the compresso
 
     a = b r + v;  send C(a);  r = a - decode(C(a))
 
-So over all vectors, with b = 1, what was sent plus what is in memory is what came in: nothing is lost, only late.
+So with b = 1 the payloads and the memory add up to all vectors so far: nothing is lost, it is only sent later.
 
 Cost: that of the compressor inside, and one vector of memory.
 
@@ -56,7 +56,7 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
     compressor : AbstractCompressor
         Any that has no such memory of its own.
     decay : float, default 1.0
-        The share of the memory that is kept from one vector to the next. Below 1 what is late counts for less.
+        The share of the memory that is kept from one vector to the next. Below 1, delayed entries count for less.
 
     Raises
     ------
@@ -80,7 +80,7 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
             (self.compressor.unbiased, "it is unbiased and needs no memory; its noise would pile up there"),
         ):
             if excluded:
-                raise IncompatiblePartsError(f"ErrorFeedback cannot wrap {self.compressor!r}: {why}. Use it as it is.")
+                raise IncompatiblePartsError(f"ErrorFeedback cannot wrap {self.compressor!r}: {why}. Use it unwrapped.")
         check_numbers(self, "decay", low=0.0, high=1.0, open_low=True)
 
     def init(self, n: int, dtype: Any, seed: int, rank: int = 0, size: int = 1) -> FeedbackMemory:
@@ -88,7 +88,7 @@ class ErrorFeedback(AbstractCompressor[FeedbackMemory]):
         return FeedbackMemory(np.zeros(n, dtype), self.compressor.init(n, dtype, seed, rank, size))
 
     def accumulate(self, vector: FloatVector, memory: FeedbackMemory) -> None:
-        """Make the memory what is to be sent: its decayed self and the vector."""
+        """Decay the memory and add the vector: the sum is to be sent."""
         if self.decay != 1.0:
             memory.residual *= memory.residual.dtype.type(self.decay)
         memory.residual += vector

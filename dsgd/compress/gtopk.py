@@ -1,11 +1,11 @@
 """gTop-k: the k largest entries over all ranks, merged pair by pair.
 
-Problem: gathered by everybody, the k entries of each of P ranks are up to k P different ones: what a rank receives
-grows with the ranks.
+Problem: if all ranks gather the k entries of each of P ranks, these are up to k P different entries: what a rank
+receives grows with the number of ranks.
 
 Update, with r the memory of a rank: ``a = r + v``; it chooses its k largest entries and keeps the others, ``r = a``
-without the chosen. Then, pair by pair, two sets of k entries are added and the k largest of the sum go on; after log2 P
-steps all ranks have the same k entries, which are the sum. What a merge drops goes back to a memory:
+without the chosen. Then pairs of ranks add their sets of k entries and keep the k largest of the sum; after log2 P
+steps all ranks have the same k entries, which are the sum. Entries that a merge drops go back to a memory:
 
 - ``"conserving"``: the rank that merges, of several the lowest, adds it to its memory. Nothing is lost.
 - ``"put-back"``, as published: a rank takes back those of its own entries that are not among the last k. An entry that

@@ -19,7 +19,7 @@ __all__ = ["Identity"]
 
 @dataclass(frozen=True)
 class Identity(AbstractMemoryless):
-    """Send vectors as they are."""
+    """Send vectors unchanged."""
 
     unbiased = True
     linear = True

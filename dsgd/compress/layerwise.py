@@ -1,8 +1,8 @@
 """Layer by layer: a compressor for each tensor of a module.
 
-Problem: one compressor for the whole vector of a network treats its layers alike. The largest entries of all of it may
-all lie in one layer, so that others wait long for theirs; a bias is so short that it may as well travel whole; and a
-matrix of low rank is an approximation of a weight matrix, not of a vector folded somewhere.
+Problem: one compressor for the whole vector of a network treats its layers alike. The largest entries may all be in one
+layer, so that entries of others are sent late; a bias is so short that it may as well be sent whole; and a low-rank
+matrix approximates a weight matrix, not a vector folded at arbitrary places.
 
 Update, with v_l the part of the vector that is tensor l: each is encoded by its own compressor, with its own memory.
 `PowerSGD` sees a weight of shape (a, b, ...) as the matrix with a rows that it is; where that has one dimension, or the
@@ -56,9 +56,9 @@ class Part:
     Parameters
     ----------
     place : slice
-        Where it lies.
+        Its place in the vector.
     compressor : AbstractCompressor
-        How it travels; `Identity` where it travels whole.
+        How it is encoded; `Identity` sends it whole.
     """
 
     place: slice
@@ -72,11 +72,12 @@ class Layerwise(AbstractCompressor[LayerwiseMemory]):
     Parameters
     ----------
     rules : mapping or sequence of (str, AbstractCompressor or None)
-        The first pattern that a tensor's name matches (as file names do, ``"*.bias"``) says how it travels; None, or no
-        pattern, is whole. A biased compressor must be wrapped in `ErrorFeedback` or have a memory of its own.
+        The first pattern that matches a tensor's name (as for file names, ``"*.bias"``) chooses its compressor. Tensors
+        with None or without a match are sent whole. A biased compressor must be wrapped in `ErrorFeedback` or have its
+        own memory.
     tensors : sequence of (str, tuple of int), optional
-        Names and shapes of the tensors, in the order in which they lie in the vector. `dsgd.torch` fills them in; a
-        vector without any is one tensor without a name.
+        Names and shapes of the tensors, in their order in the vector. `dsgd.torch` fills them in; without any, the
+        vector is one tensor without a name.
 
     Raises
     ------
@@ -112,7 +113,7 @@ class Layerwise(AbstractCompressor[LayerwiseMemory]):
                     f"Layerwise(rules=...) must give {pattern!r} a compressor or None. Got {compressor!r}."
                 )
             if isinstance(compressor, Layerwise) or (compressor is not None and compressor.needs_feedback):
-                why = "it is one itself" if isinstance(compressor, Layerwise) else "what it leaves out would never come"
+                why = "it is one itself" if isinstance(compressor, Layerwise) else "what it leaves out would be lost"
                 better = "" if isinstance(compressor, Layerwise) else f" Use ErrorFeedback({compressor!r})."
                 raise IncompatiblePartsError(f"Layerwise cannot hold {compressor!r}: {why}.{better}")
         object.__setattr__(self, "rules", rules)
@@ -130,7 +131,7 @@ class Layerwise(AbstractCompressor[LayerwiseMemory]):
         return tuple(dict.fromkeys((*(each for _, each in self.rules if each is not None), Identity())))
 
     def bound(self, shapes: Mapping[str, tuple[int, ...]]) -> Self:
-        """Return the same for tensors of these names and shapes, in the order in which they lie in the vector."""
+        """Return the same for tensors of these names and shapes, in their order in the vector."""
         return replace(self, tensors=tuple(shapes.items()))
 
     def parts(self, n: int) -> tuple[Part, ...]:

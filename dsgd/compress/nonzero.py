@@ -5,8 +5,8 @@ has no more entries than its rows have; all others are zeros, and need not be se
 
 Update: ``decode(encode(v)) == v``.
 
-Cost per payload: `dsgd.compress.sparse.sparse_bytes` for as many entries as are not zero; `dsgd.collectives` sums
-vectors as they are where that is less.
+Cost per payload: `dsgd.compress.sparse.sparse_bytes` for as many entries as are not zero; `dsgd.collectives` sums whole
+vectors if that takes fewer bytes.
 
 Source: the sparse all-reduce of Renggli et al. 2019 (SparCML), which also switches to dense vectors where they are
 smaller; the places here are coded.

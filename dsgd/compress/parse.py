@@ -57,7 +57,7 @@ def parse_compressor(text: str) -> AbstractCompressor[Any] | Literal["auto"]:
     Raises
     ------
     InvalidParameterError
-        The text names none, its number cannot be, or what it names cannot be imported or is no compressor.
+        The text names no compressor, its number is out of range, or the named object cannot be imported or is none.
 
     Examples
     --------

@@ -5,8 +5,8 @@ first drawn, with one seed on all ranks)::
 
     U = orthonormal rows of (V M');  W = U M;  V <- W;  decode gives U' W
 
-one step of subspace iteration: as vectors go on, U' W tends to the best approximation of rank r. It is linear in M for
-a given U, so the mean over ranks takes two all-reduces, of V M' and of W, and no rank decodes what others sent.
+one step of subspace iteration: over many vectors, U' W tends to the best approximation of rank r. It is linear in M for
+a given U, so the mean over ranks takes two all-reduces, of V M' and of W, and no rank decodes payloads of others.
 
 Cost: two all-reduces of r a and r b numbers.
 
@@ -67,12 +67,12 @@ class PowerSGD(AbstractCompressor[PowerMemory]):
     needs_feedback = True
 
     def __post_init__(self) -> None:
-        """Refuse what is no matrix."""
+        """Refuse a shape that is not a matrix's."""
         check_numbers(self, "rank", low=1, integer=True)
         check_numbers(self, "n_rows", low=1, integer=True, optional=True)
 
     def shape(self, n: int) -> tuple[int, int]:
-        """Return rows and columns of the matrix for a vector of length n; what it lacks is zeros."""
+        """Return rows and columns of the matrix for a vector of length n, which is padded with zeros."""
         rows = max(1, math.isqrt(n)) if self.n_rows is None else min(int(self.n_rows), max(n, 1))
         return rows, -(-n // rows)
 
@@ -94,7 +94,7 @@ class PowerSGD(AbstractCompressor[PowerMemory]):
         return times_rows(memory.right.reshape(int(self.rank), matrix.shape[1]), matrix.T)
 
     def keep(self, right: FloatMatrix, memory: PowerMemory) -> None:
-        """Keep row factors for the next vector; those that are zero would stay zero, so the old ones stay."""
+        """Keep row factors for the next vector, except zeros, which would stay zero: there the old ones are kept."""
         alive = right.any(axis=1)
         memory.right.reshape(right.shape)[alive] = right[alive]
 

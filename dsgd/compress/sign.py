@@ -100,7 +100,7 @@ class MajorityVote(AbstractCompressor[VoteMemory]):
     magnitude: float = 1.0
 
     def __post_init__(self) -> None:
-        """Refuse what is no share and no magnitude."""
+        """Refuse a value that is not a share, or not a magnitude."""
         check_numbers(self, "momentum", low=0.0, high=1.0, open_high=True)
         check_numbers(self, "magnitude", low=0.0, open_low=True)
 

@@ -3,8 +3,8 @@
 Update: ``t_i = sign(v_i)`` with probability ``|v_i| / scale`` and zero otherwise, where scale is the largest magnitude;
 ``decode`` gives ``scale t_i``, whose mean is v and whose variance over the vector is ``scale ||v||_1 - ||v||_2^2``.
 
-In a sum all ranks take the largest scale among them, so that what is summed is whole numbers between -P and P: each
-rank sums a part of the entries and sends the sums on (`dsgd.collectives.compressed_mean`).
+In a sum all ranks use the largest scale among them, so that the sums are whole numbers between -P and P: each rank sums
+a part of the entries and passes the sums on (`dsgd.collectives.compressed_mean`).
 
 Cost: 1.6 bits an entry towards the rank that sums it, ``ceil(log2(2 P + 1))`` bits back, and an all-reduce of one
 number for the scale.

@@ -1,8 +1,8 @@
 """Training shared by the classifier and the regressor, in this process or on a cluster.
 
-There is one path: data become row blocks, each block is looked at where it lies, the blocks of a rank are packed into
-its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads; anything else
-is many blocks and a gang of worker processes.
+Every fit takes the same path: data become row blocks, each block is inspected where it is stored, the blocks of a rank
+are packed into its shard, and the gang runs the rank loop. Arrays in this process are one block and a gang of threads;
+anything else is many blocks and a gang of worker processes.
 """
 
 from __future__ import annotations
@@ -45,10 +45,10 @@ from dsgd.types import AnyArray, FloatVector
 
 __all__ = ["AbstractSGD"]
 
-# Rows of a thread where nobody says how threads are to talk: on fewer, talk takes longer than the steps that it saves.
+# Least rows of a thread if the user sets no strategy: with fewer, communication takes longer than the steps it saves.
 _LEAST_ROWS: Final = 1000
 
-# Into how many blocks the share of a rank is cut where workers may join: what they can be given.
+# Blocks of each rank if workers may join: a new worker gets whole blocks.
 _ELASTIC_PIECES: Final = 4
 
 # The last model and the mean of the models, there where they are two; named as in scikit-learn.
@@ -230,7 +230,7 @@ class AbstractSGD(AbstractLinearEstimator):
     # -- training ------------------------------------------------------------------------------------------------
 
     def _train(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> None:
-        """Train on whatever X is, and set the fitted attributes."""
+        """Train on any kind of X, and set the fitted attributes."""
         check_parameters(self)
         begin = time.perf_counter()
         train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
@@ -244,7 +244,7 @@ class AbstractSGD(AbstractLinearEstimator):
             block = self._check_rows(X, y, sample_weight, start, finite=not is_read)
             it.nbytes = 0 if is_read else nbytes_of(block[0])
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
-        # Who says how ranks are to talk gets them all.
+        # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
         n_ranks = count_threads(self.n_jobs, None if start.is_part else block[0].shape[0], least_rows)
         known = read_rows(block[0], n_ranks) if is_read else None
@@ -402,12 +402,12 @@ class AbstractSGD(AbstractLinearEstimator):
         """Return coef and intercept in scikit-learn's shapes."""
 
     def _resume(self) -> _Start:
-        """Return where a later ``partial_fit`` goes on."""
+        """Return the state from which a later ``partial_fit`` continues."""
         n_averaged = getattr(self, "_n_averaged", 0)
         return _Start(
             is_first=not hasattr(self, "coef_"),
             is_part=True,
-            # Where steps are averaged, coef_ is the mean, and the steps go on from their last.
+            # If steps are averaged, coef_ is the mean, and the steps continue from their last model.
             coef=getattr(self, "_standard_coef", getattr(self, "coef_", None)),
             intercept=getattr(self, "_standard_intercept", getattr(self, "intercept_", None)),
             t=getattr(self, "t_", 1.0),
@@ -454,7 +454,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
 
 def _given(job: TrainJob, start: _Start) -> SavedState | None:
-    """Return what rank 0 goes on from."""
+    """Return the state that rank 0 continues from."""
     return start.left if job.epochs_before else None
 
 

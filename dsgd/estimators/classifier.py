@@ -133,12 +133,12 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
     @notifies_callbacks
     def partial_fit(self, X: Any, y: Any = None, classes: Any = None, sample_weight: Any = None) -> Self:
-        """Train for one epoch on these rows, going on from where the last call ended.
+        """Train for one epoch on these rows, continuing from the last call.
 
-        With the model go on what ranks remember: the memory of the strategy, of its compressor and of the local rule,
-        and where random numbers are. So k calls are one `fit` of k epochs, bit for bit on the same rows with
-        ``shuffle=False``. With another number of ranks it goes over to them as from a checkpoint. With another
-        `sync` or `optimizer`, or with sparse rows after dense ones, and after `fit`, they begin anew.
+        The state of the ranks continues with the model: the memory of the strategy, of its compressor and of the local
+        rule, and the position of random numbers. So k calls are one `fit` of k epochs, bit for bit on the same rows
+        with ``shuffle=False``. Another number of ranks takes the state over as from a checkpoint. With another `sync`
+        or `optimizer`, with sparse rows after dense ones, and after `fit`, the state starts afresh.
 
         Parameters
         ----------

@@ -48,13 +48,13 @@ class Packer:
     sparse : bool
         Whether shards are CSR.
     shuffle : bool
-        Whether rows are walked in keyed orders, a new one in each epoch, or as given.
+        Whether rows are visited in keyed orders, a new one in each epoch, or as given.
     seed : int
         Seed of the orders and of the validation split.
     validation_fraction : float
         Share of the rows held out; 0 for none.
     out_of_core : bool, default False
-        Whether shards lie in files, and not in memory.
+        Whether shards are kept in files instead of memory.
     held_out : bool array, shape (n,), or None, default None
         Which rows are held out, where one rank has them all in one block; None has each rank draw its own.
     """
@@ -94,7 +94,7 @@ class Packer:
         return TrainData(shard, validation.finish() if self.validation_fraction else None)
 
     def demand(self, summaries: Sequence[BlockSummary], n_params: int) -> MemoryDemand:
-        """Return what ranks will need of the memory of their workers.
+        """Return how much memory ranks will need on their workers.
 
         Parameters
         ----------

@@ -13,8 +13,8 @@ __all__ = ["Audience", "Callback", "StopTraining"]
 class StopTraining(Exception):  # noqa: N818 - a wish, not an error
     """Raised by a callback to end training after the current epoch, keeping the model so far.
 
-    All ranks stop after the same epoch; ``fit`` returns as if `max_iter` had been reached there, and a checkpoint can
-    be gone on from. Anything else that a callback raises stops the ranks at once and comes out of ``fit``.
+    All ranks stop after the same epoch. ``fit`` returns as if `max_iter` had been reached, and a checkpoint can be
+    resumed from. Any other error of a callback stops the ranks at once, and ``fit`` raises it.
     """
 
 
@@ -22,8 +22,8 @@ class StopTraining(Exception):  # noqa: N818 - a wish, not an error
 class Callback(Protocol):
     """The protocol of callbacks for `set_callbacks`, besides those of scikit-learn.
 
-    All methods are called in the thread that has called ``fit``. With several fits at a time in threads of their own,
-    one callback may hear from each of them: `estimator` says which.
+    All methods are called in the thread that called ``fit``. If several threads fit at the same time, each of them may
+    call the same callback: `estimator` says which fit it is.
     """
 
     def on_begin(self, estimator: Any) -> None:
@@ -44,7 +44,7 @@ class Callback(Protocol):
         estimator : estimator
             As at the beginning.
         event : ProgressEvent or Notice
-            What is told. `StopTraining` ends training early; any other error stops it and comes out of ``fit``.
+            The event. Raise `StopTraining` to end training early; any other error stops it, and ``fit`` raises it.
         """
         ...
 
@@ -67,9 +67,9 @@ class Audience:
     Parameters
     ----------
     estimator : estimator
-        What is fitted.
+        The estimator in training.
     callbacks : sequence of Callback
-        Who is told, in this order.
+        Called in this order.
     """
 
     def __init__(self, estimator: Any, callbacks: Sequence[Callback]) -> None:
@@ -80,7 +80,7 @@ class Audience:
     def begin(self) -> None:
         """Tell that the fit begins."""
         for callback in self._callbacks:
-            # Noted before it is called: one that fails half-way is still told of the end.
+            # Noted before it is called: a callback that fails half-way still gets the end.
             self._begun.append(callback)
             callback.on_begin(self._estimator)
 
@@ -90,9 +90,9 @@ class Audience:
         Raises
         ------
         StopTraining
-            Some callback wants the end; all of them have heard the event.
+            Some callback raised it; all of them have received the event.
         Exception
-            Whatever else the first one raises.
+            Any other error of the first callback that raises.
         """
         record = read_event(event)
         wish: StopTraining | None = None
@@ -105,7 +105,7 @@ class Audience:
             raise wish
 
     def end(self, error: BaseException | None) -> None:
-        """Tell all that were told of the beginning; the first error among them is raised when all have heard.
+        """Call all callbacks whose beginning was called; then raise the first error among them.
 
         Parameters
         ----------

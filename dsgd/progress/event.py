@@ -1,8 +1,8 @@
 """Progress events: what a running fit reports, made by rank 0.
 
-Events travel as flat mappings of plain values, from the rank to the scheduler and on to the client; there they become
-one of two records. A `ProgressEvent` is a number of epochs done; at most five a second are told, so one may stand for
-many epochs. A `Notice` is anything else that is worth a line: a place in the queue, a slow rank, a stage of a solver.
+Events are sent as flat mappings of plain values, from the rank to the scheduler and on to the client, where they become
+one of two records. A `ProgressEvent` is a number of epochs done; at most five are sent a second, so one may cover many
+epochs. A `Notice` is anything else worth a line: a place in the queue, a slow rank, a stage of a solver.
 """
 
 from __future__ import annotations
@@ -83,11 +83,11 @@ class Notice:
     Parameters
     ----------
     phase : str
-        What it is about: ``"queued"``, ``"resumed"``, ``"straggler"``, or a stage of a solver.
+        Its subject: ``"queued"``, ``"resumed"``, ``"straggler"``, or a stage of a solver.
     text : str
-        For people.
+        The message for users.
     values : mapping
-        All that was told, by name.
+        All values of the event, by name.
     """
 
     phase: str

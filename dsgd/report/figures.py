@@ -260,7 +260,7 @@ class Axis:
         return [step * 10.0**power for power in powers for step in steps]
 
     def limits(self, values: Sequence[float]) -> tuple[float, float]:
-        """Return the lowest and the highest value the axis shows, a little beyond what is there.
+        """Return the lowest and the highest value of the axis, a little beyond the data.
 
         Parameters
         ----------
@@ -280,7 +280,7 @@ class Axis:
 
 @dataclass(frozen=True)
 class Panel:
-    """One pair of axes and what is drawn in it.
+    """One pair of axes and its contents.
 
     Parameters
     ----------

@@ -141,7 +141,7 @@ def _dress(drawn: BokehAxis, grid: Any, axis: Axis, limits: tuple[float, float])
 
 
 def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
-    """Draw a line; return what is touched when one hovers over its points."""
+    """Draw a line; return the targets that react to a pointer over its points."""
     colour = mark.colour.light
     data: dict[str, list[Any]] = {"x": list(mark.x), "y": list(mark.y)}
     if mark.ranges:
@@ -183,7 +183,7 @@ def _line(plot: Any, mark: Line, panel: Panel) -> list[Any]:
             text_baseline="top", text_font=value(_FONT),
             text_font_size="12px", text_color=TEXT.light,
         )  # fmt: skip
-    # Fingers and hasty pointers need more than what is seen.
+    # Fingers and fast pointers need a larger target than the visible point.
     return [plot.scatter("x", "y", size=16, fill_alpha=0, line_alpha=0, hover_fill_color=colour, hover_line_color=None,
                          hover_fill_alpha=0.25, **more)]  # fmt: skip
 

@@ -51,11 +51,11 @@ class Page:
     highlights : sequence of (str, str), optional
         Two to four figures that stand out: the figure, and what it is.
     doubts : sequence of str, optional
-        What makes the figures hard to compare, a sentence each.
+        Reasons why the figures are hard to compare, a sentence each.
     data : sequence of Table, optional
-        What it was run on.
+        The data sets.
     claims : sequence of Claim, optional
-        What was claimed, and whether it holds here.
+        Published claims, and whether they hold here.
     source : str, optional
         Whose claims they are.
     figures : sequence of Figure, optional

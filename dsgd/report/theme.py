@@ -1,7 +1,7 @@
 """Colours and markers of figures and pages, for light and dark backgrounds.
 
-Hues are those of Okabe and Ito (2008), told apart with any colour vision, made darker or lighter until each stands out
-from its ground by a contrast of 3 or more (text 4.5). Series differ in marker or dashes as well.
+Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or lighter until their contrast with
+the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = [
 
 
 class Colour(NamedTuple):
-    """A colour as it is drawn on a light and on a dark ground.
+    """A colour as it is drawn on a light and on a dark background.
 
     Parameters
     ----------

@@ -59,7 +59,7 @@ def compressor_checks(compressor: AbstractCompressor[Any]) -> list[Check]:
 
 
 def check_memory_is_arrays(compressor: AbstractCompressor[Any]) -> None:
-    """Its memory is a record of arrays that pickles, and a copy goes on where the original does."""
+    """Its memory is a record of arrays that pickles, and a copy continues as the original does."""
     memory = compressor.init(100, np.float32, 3, 1, 4)
     require(isinstance(memory, AbstractMemory) and is_dataclass(memory), "`init` must return an AbstractMemory")
     for _, array in fields_of(memory):
@@ -70,7 +70,7 @@ def check_memory_is_arrays(compressor: AbstractCompressor[Any]) -> None:
     first, second = (_sent(compressor, _vector(100, 2, np.float32), kept) for kept in (memory, again))
     pairs = zip(fields_of(memory), fields_of(again), strict=True)
     is_same = np.array_equal(first, second) and all(np.array_equal(one, other) for (_, one), (_, other) in pairs)
-    require(is_same, "a pickled memory goes on elsewhere than the memory itself")
+    require(is_same, "a pickled memory encodes the next vector differently from the memory itself")
 
 
 def check_payloads(compressor: AbstractCompressor[Any]) -> None:
@@ -87,7 +87,7 @@ def check_payloads(compressor: AbstractCompressor[Any]) -> None:
 
 
 def check_vectors_stay(compressor: AbstractCompressor[Any]) -> None:
-    """Encoding leaves the vector as it is."""
+    """Encoding does not change the vector."""
     for dtype in _DTYPES:
         vector = _vector(100, 5, dtype)
         kept = vector.copy()
@@ -96,7 +96,7 @@ def check_vectors_stay(compressor: AbstractCompressor[Any]) -> None:
 
 
 def check_decoding_adds(compressor: AbstractCompressor[Any]) -> None:
-    """Decoding adds a multiple of the vector to what is there."""
+    """Decoding adds a multiple of the vector to the output."""
     for dtype in _DTYPES:
         payload = compressor.encode(_vector(100, 7, dtype), compressor.init(100, dtype, 0)).copy()
         once, more = np.zeros_like(_vector(100, 7, dtype)), np.full_like(_vector(100, 7, dtype), 3.0)
@@ -113,7 +113,7 @@ def check_loses_nothing(compressor: AbstractCompressor[Any]) -> None:
     for dtype in _DTYPES:
         vector = _vector(257, 3, dtype)
         found = _sent(compressor, vector, compressor.init(257, dtype, 0))
-        require(np.array_equal(found, vector), "it says lossless=True, and what is decoded is not the vector")
+        require(np.array_equal(found, vector), "it says lossless=True, but the decoded vector is not the original")
 
 
 def check_is_unbiased(compressor: AbstractCompressor[Any]) -> None:
@@ -129,7 +129,7 @@ def check_is_unbiased(compressor: AbstractCompressor[Any]) -> None:
 
 
 def check_feedback_conserves(compressor: AbstractCompressor[Any]) -> None:
-    """With `dsgd.compress.ErrorFeedback` around it, what was sent and what is kept add up to what came."""
+    """Wrapped in `dsgd.compress.ErrorFeedback`, the payloads and the memory add up to the vectors."""
     try:
         feedback = ErrorFeedback(compressor)
     except DsgdError:
@@ -142,7 +142,7 @@ def check_feedback_conserves(compressor: AbstractCompressor[Any]) -> None:
         went += _sent(feedback, vector, memory)
     require(
         np.allclose(came, went + memory.residual, rtol=1e-8, atol=1e-8 * np.abs(came).max()),
-        "with ErrorFeedback around it, what is sent and what is kept do not add up to the vectors",
+        "wrapped in ErrorFeedback, its payloads and its memory do not add up to the vectors",
     )
 
 

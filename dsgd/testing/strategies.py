@@ -53,8 +53,8 @@ def check_strategy(strategy: AbstractStrategy[Any]) -> None:
 def strategy_checks(strategy: AbstractStrategy[Any]) -> list[Check]:
     """Return the checks that apply to a strategy; each takes the strategy and raises `AssertionError`.
 
-    Where the clock decides what is exchanged with whom (``talks="by mailbox"``, periods that are found by time), no two
-    runs are alike, so that what compares the bits of two runs is left out.
+    If the clock decides what is exchanged with whom (``talks="by mailbox"``, periods found from measured time), no two
+    runs are equal, so checks that compare the bits of two runs are skipped.
     """
     checks: list[Check] = [check_is_value, check_says_what_it_does]
     if not strategy.n_servers:  # a server serves until training ends
@@ -130,13 +130,13 @@ def check_checkpoints_resume(strategy: AbstractStrategy[Any]) -> None:
     whole = _estimator(strategy, n_jobs=3, max_iter=4).fit(X, y)
     require(
         _model(resumed) == _model(whole),
-        "training that stops and resumes ends in another model: whatever changes during training must be in the record "
+        "training that stops and resumes ends in another model: everything that changes must be in the record "
         "that `init` returns",
     )
 
 
 def check_goes_on_with_other_ranks(strategy: AbstractStrategy[Any]) -> None:
-    """Two ranks go on from the checkpoint of three."""
+    """Two ranks resume from the checkpoint of three."""
     X, y = _problem(120)
     with tempfile.TemporaryDirectory() as folder:
         _estimator(strategy, n_jobs=3, max_iter=2, checkpoint=folder).fit(X, y)
@@ -144,7 +144,7 @@ def check_goes_on_with_other_ranks(strategy: AbstractStrategy[Any]) -> None:
     score = fewer.score(X, y)
     require(
         score > _REACHES,
-        f"two ranks that go on from the checkpoint of three reach an accuracy of {score:.3f}, not {_REACHES}: say of "
+        f"two ranks that resume from the checkpoint of three reach an accuracy of {score:.3f}, not {_REACHES}: say of "
         "every array of the record what becomes of it (dsgd.handover)",
     )
 

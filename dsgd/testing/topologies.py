@@ -40,7 +40,7 @@ def topology_checks(topology: AbstractTopology) -> list[Check]:
 
 
 def check_edges_match(topology: AbstractTopology) -> None:
-    """Who is sent to receives, nobody writes to itself or twice, and the graph repeats after its period."""
+    """Every send has a receiver, no rank sends to itself or twice, and the graph repeats after its period."""
     for size, period in _sizes(topology):
         for k in range(period):
             _check_round(topology, size, k)
@@ -64,7 +64,7 @@ def _check_round(topology: AbstractTopology, size: int, k: int) -> None:
 
 
 def check_mixing_keeps_the_mean(topology: AbstractTopology) -> None:
-    """The weights of what a rank hands out add up to one, and on a symmetric graph those of what it takes in do too."""
+    """The weights of what a rank sends add up to one; on a symmetric graph, so do those of what it receives."""
     for size, period in _sizes(topology):
         for k in range(period):
             matrix, where = mixing_matrix(topology, size, k), f"of {size} ranks in round {k}"

@@ -31,7 +31,7 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
     """Classifier whose model is a torch module, trained by parallel SGD.
 
     Parameters have the names that skorch has for them. Ranks are threads of this process (`n_jobs`), the workers of a
-    Dask cluster or simulated machines (`client`); when they talk and what they say is `sync`.
+    Dask cluster or simulated machines (`client`); `sync` sets when they exchange, and what.
 
     Parameters
     ----------

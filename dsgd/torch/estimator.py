@@ -138,7 +138,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         return self
 
     def _run(self, X: Any, y: Any, template: nn.Module, seed: int) -> GangResult:
-        """Train on whatever X is."""
+        """Train on any kind of X."""
         supervised = self.dataset is None
         if not supervised:
             if X is not None or y is not None:
@@ -270,7 +270,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
     @property
     def history(self) -> History:
-        """The history by the name that it has in skorch; while training lasts, of the epochs that were told."""
+        """The history under its name in skorch; during training, of the epochs reported so far."""
         return self.history_
 
     # -- checks --------------------------------------------------------------------------------------------------
@@ -322,7 +322,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
     # -- prediction ----------------------------------------------------------------------------------------------
 
     def forward(self, X: Any) -> AnyArray:
-        """Return what the module makes of rows, as it is when it predicts.
+        """Return the outputs of the module for rows, in evaluation mode.
 
         Parameters
         ----------
@@ -353,7 +353,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
         return {name: value for name, value in vars(self).items() if name.startswith(PREFIXES)}
 
     def _store(self, given: Mapping[str, Any]) -> None:
-        """Keep the arguments of ``__init__`` as they are; of its options, those with a prefix."""
+        """Store the arguments of ``__init__`` unchanged; of its options, those with a prefix."""
         for name, value in given.items():
             if name not in ("self", "options"):
                 setattr(self, name, value)
@@ -378,7 +378,7 @@ class AbstractTorchEstimator(AbstractClusterEstimator):
 
 
 def _line(record: Mapping[str, Any], *, early: bool) -> dict[str, Any]:
-    """Return a line of the history, by the names that skorch has for what is in it."""
+    """Return a line of the history, under skorch's names."""
     line = {"epoch": record["epoch"], "train_loss": record["train_loss"], "seconds": record["seconds"]}
     if early:
         line["valid_score"] = record["validation_score"]

@@ -1,7 +1,7 @@
 """Whether all ranks have the same module: parameter names and shapes, and code of its classes.
 
-Workers import the module by themselves. One with an older file trains another model, whose vector may even have the
-same length: the means would be without meaning, and nothing would say so.
+Workers import the module by themselves. A worker with an older file would train another model, whose vector may even
+have the same length: the means would be meaningless, without any error.
 
 The code is that of the interpreter, so comments and line numbers do not count; between different versions of Python it
 is not compared.
@@ -65,7 +65,7 @@ def check_same(ours: dict[str, str], theirs: dict[str, str], name: str) -> None:
     Raises
     ------
     VersionMismatchError
-        Says in what they differ, and on which host.
+        Names the difference and the host.
     """
     if ours["parameters"] != theirs["parameters"]:
         what = "the names, shapes or dtypes of its parameters are others"

@@ -55,7 +55,7 @@ class FlatTensors:
     def views(self, vector: torch.Tensor) -> list[torch.Tensor]:
         """Return the parts of a vector in the shapes of the tensors."""
         ends = np.cumsum([0, *(tensor.numel() for tensor in self.tensors)]).tolist()
-        # Not torch.split, whose parts nobody may write to.
+        # Not torch.split, whose parts must not be written to.
         return [vector[ends[k] : ends[k + 1]].view(tensor.shape) for k, tensor in enumerate(self.tensors)]
 
     def share(self, vector: AnyArray) -> None:
@@ -120,19 +120,19 @@ class NamedTensors:
 
 
 class FlatModule:
-    """A module whose trainable parameters, and their gradients, lie in one vector each.
+    """A module whose trainable parameters are views of one vector, and their gradients of another.
 
     Parameters
     ----------
     module : torch.nn.Module
-        Its parameters become views; it goes on working as before.
+        Its parameters become views; it works as before.
     device : torch.device or str, default "cpu"
-        Where to.
+        The device to move it to.
 
     Attributes
     ----------
     names : tuple of str
-        The parameters, in the order in which they lie in the vector.
+        The parameters, in their order in the vector.
     shapes : mapping of str to tuple
         Their shapes.
     slices : mapping of str to slice
@@ -175,7 +175,7 @@ class FlatModule:
         return self._params.host
 
     def bind(self, params: FloatVector) -> None:
-        """Take up a vector as the parameters; nothing happens if it is the one they lie in.
+        """Set the parameters to a vector; does nothing if they are views of that vector.
 
         Parameters
         ----------
@@ -223,7 +223,7 @@ class FlatModule:
         self._params.to_device()
 
     def to_host(self) -> None:
-        """Let the host see the parameters as they are in the module."""
+        """Copy the parameters of the module to the host."""
         self._params.to_host()
 
     def _hold_gradient(self, gradient: FloatVector) -> FlatTensors:

@@ -5,8 +5,8 @@ Problem: a script that runs under torchrun has its process group already, and wa
 `compress_hook` makes a communication hook: each bucket of gradients that DDP has ready is averaged over the ranks by
 `dsgd.collectives.compressed_mean`, the very function that strategies call, over the process group of torch.
 
-DDP cuts its buckets anew after the first backward pass. What a compressor has left out of the old ones would be lost,
-so the first gradient of every bucket travels whole, and memory begins with its second.
+DDP cuts new buckets after the first backward pass. What a compressor has left out of the old buckets would be lost.
+So the first gradient of every bucket is sent whole, and memory starts with its second.
 
 Cost per bucket: `dsgd.collectives.compressed_cost`.
 """
@@ -42,7 +42,7 @@ def compress_hook(compressor: AbstractCompressor[Any], group: Any = None) -> Cal
     Parameters
     ----------
     compressor : AbstractCompressor
-        How gradients travel. One that loses what it leaves out must be wrapped in `dsgd.compress.ErrorFeedback`.
+        How gradients are encoded. A lossy one without memory must be wrapped in `dsgd.compress.ErrorFeedback`.
     group : ProcessGroup or None, default None
         The ranks; None is all of them. The hook makes a group of its own of them, so all ranks must call this.
 

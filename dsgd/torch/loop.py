@@ -106,7 +106,7 @@ class LoopSteps:
         return state.last_rate
 
     def gradient(self, *args: Any) -> None:
-        """Raise: who asks for gradients is refused before."""
+        """Raise: strategies that exchange gradients are refused earlier."""
         raise AssertionError("a loop of your own makes gradients by itself")
 
 
@@ -132,7 +132,7 @@ class Stopwatch:
 def has_overflowed(optimizer: torch.optim.Optimizer) -> bool:
     """Return whether a step changes nothing, since its gradient is not finite.
 
-    `GradScaler` leaves a step out by not taking it; only a fused optimiser is called, and told by an attribute.
+    `GradScaler` skips a step by not calling the optimiser; only a fused one is called, with an attribute that tells it.
     """
     found = getattr(optimizer, "found_inf", None)
     return found is not None and float(found) > 0.0

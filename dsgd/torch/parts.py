@@ -17,7 +17,7 @@ __all__ = ["build_criterion", "build_module", "build_optimizer", "is_plain_sgd"]
 
 
 def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.Module:
-    """Return a module of one's own.
+    """Make a module, or copy one that is made already.
 
     Parameters
     ----------
@@ -47,7 +47,7 @@ def build_module(module: Any, options: Mapping[str, Any], seed: int = 0) -> nn.M
 
 
 def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
-    """Return a criterion of one's own.
+    """Make a criterion, or copy one that is made already.
 
     Parameters
     ----------
@@ -70,7 +70,7 @@ def build_criterion(given: Any, options: Mapping[str, Any]) -> nn.Module:
 
 
 def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) -> torch.optim.Optimizer:
-    """Return an optimiser of what is trained of a module.
+    """Make an optimiser for the trainable parameters of a module.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def build_optimizer(make: Any, options: Mapping[str, Any], module: nn.Module) ->
 
 
 def is_plain_sgd(make: object, groups: Iterable[Mapping[str, Any]]) -> bool:
-    """Return whether what a step changes, over its rate, is the gradient: of torch's optimisers, SGD without momentum.
+    """Return whether a step changes the model by its rate times the gradient: in torch, only SGD without momentum.
 
     Parameters
     ----------

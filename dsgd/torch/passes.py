@@ -10,12 +10,12 @@ mean over all ranks, and so the same on all of them.
 Half precision: weights stay float32. The passes run under autocast, and the loss is multiplied by a scale S before the
 backward pass; gradients are divided by it in float32. If any gradient of any rank is not finite, no rank takes the step
 and S is halved; after 2,000 steps in a row that were taken S is doubled. S is a power of two, so that scaling changes
-no bit of a gradient that neither overflows nor underflows. bfloat16 has the exponent of float32: there S is 1, and what
-is not finite is an error as it is in float32.
+no bit of a gradient that neither overflows nor underflows. bfloat16 has the exponent of float32: there S is 1, and a
+non-finite gradient is an error, as in float32.
 
-Ranks must skip together, or their models part for good. Where they exchange gradients the flags of all ranks are added
-up before anything else is, so that what is not finite does not come into the memory of a compressor either; where they
-exchange models each rank skips its own local steps.
+Ranks must skip together, or their models drift apart for good. If they exchange gradients, the flags of all ranks are
+added up first, so that non-finite gradients do not enter the memory of a compressor either. If they exchange models,
+each rank skips its own local steps.
 
 Cost: one message of one number a step, with float16 only.
 

@@ -1,7 +1,7 @@
 """Reproducible random numbers of torch.
 
-torch has one stream of random numbers per process, and ranks may be threads of one: whoever needs numbers that repeat
-must have the stream alone, and leaves it where it was.
+torch has one stream of random numbers per process, and ranks may be threads of one process. To get reproducible
+numbers, a rank takes the stream for itself and restores its position afterwards.
 """
 
 from __future__ import annotations

@@ -17,7 +17,7 @@ from dsgd.types import AnyArray
 
 __all__ = ["ROWS_PER_LOOK", "TensorRows", "as_tensor"]
 
-#: Rows that a module looks at together where no gradient is asked for.
+#: Rows of a forward pass without gradients.
 ROWS_PER_LOOK: Final = 512
 
 # A digest reads this many entries of the rows, spread over all of them.
@@ -34,11 +34,11 @@ class TensorRows(AbstractRows):
         One entry per row, on the CPU; or, in the place of `inputs`, a map-style dataset that returns (input, target)
         for the number of a row, with `targets` None.
     shuffle : bool
-        Whether every epoch walks the rows in an order of its own.
+        Whether every epoch visits the rows in a new order.
     seed : int
         Seed of the orders, and of what a module draws.
     place : int, default 0
-        Number of the rank: which device is its own, where there are several.
+        Number of the rank, which chooses its device if there are several.
     work : int, default 1
         Multiplications with a weight on the way of one row through the module, for a virtual clock.
     """

@@ -1,8 +1,8 @@
 """Exchanging the first parts of a gradient while the backward pass still computes.
 
-The parameters lie in the flat vector in the order of the module, which is about that of the forward pass; so their
-gradients come about from the end of the vector to its front. Whoever sums buckets of it beside the pass
-(`dsgd.sync.buckets`) is told how far that has got.
+The flat vector holds the parameters in the order of the module, which is about that of the forward pass. So their
+gradients are computed from the end of the vector to its front. The progress is reported to the code that sums buckets
+during the pass (`dsgd.sync.buckets`).
 """
 
 from __future__ import annotations

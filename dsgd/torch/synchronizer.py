@@ -1,6 +1,6 @@
 """`Synchronizer`: a strategy for a training loop of your own.
 
-Problem: whoever has a training loop in torch wants to keep it, and run it on many workers.
+Problem: users who have a training loop in torch want to keep it, and run it on many workers.
 
 `Synchronizer` makes the parameters views of one flat vector (`dsgd.torch.flat`), gives all ranks those of rank 0, and
 then, called after every step of the optimiser, does what the rank loop does between steps: the local term of the
@@ -11,12 +11,12 @@ optimiser takes its step, by a hook. With as many rows on every rank, in whole b
 The strategies count rows, a loop counts steps: a step counts as `batch_size` rows, one by default, so that
 ``LocalSGD(16)`` averages every sixteen steps.
 
-A step may be left out, as `GradScaler` does where a gradient is not finite. Where ranks exchange gradients, all of them
-leave it out then, so that what is not finite comes neither into a model nor into the memory of a compressor; where they
-exchange models each rank leaves out its own.
+A step may be skipped, as `GradScaler` does if a gradient is not finite. If ranks exchange gradients, all of them skip
+it, so that non-finite values enter neither a model nor the memory of a compressor. If they exchange models, each rank
+skips its own steps.
 
-Before every exchange ranks tell each other in a message of three numbers whether they leave the step out, and whether
-they have ended: so ranks that take different numbers of steps hear of it, instead of waiting for each other.
+Before every exchange ranks send each other three numbers: whether they skip the step, and whether they have finished.
+So ranks that take different numbers of steps raise an error instead of waiting for each other.
 
 Cost: that message, and what the strategy says; in the end one more message, of the running statistics.
 
@@ -212,7 +212,7 @@ class Synchronizer:
         return parts if len(parts) > 1 else parts[0]
 
     def step(self, loss: Any = None) -> None:
-        """Do what is due after a step of the optimiser, or after one that it has left out.
+        """Exchange if due after a step of the optimiser, taken or skipped.
 
         Parameters
         ----------

@@ -1,8 +1,8 @@
 """The layers of a module, found by one forward pass: what each computes, stores and passes on.
 
 A layer is a module without children, in the order in which the forward pass calls them. What a module does with its
-children's weights by itself (attention in one piece, say) is not seen; such parameters make a last layer of their own,
-so that what is sent in a step is complete.
+children's weights by itself (fused attention, say) is not seen. Such parameters form a separate last layer, so that the
+bytes of a step are complete.
 """
 
 from __future__ import annotations

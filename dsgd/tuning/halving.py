@@ -2,9 +2,9 @@
 
 Problem: many candidates, little time. Most of them show early that they are no good.
 
-Method: all candidates run for an equal slice of a rung's time; the best third goes on to the next rung, whose slices
-are three times as long, until two or three are left. All rungs get an equal share of what is left of the budget when
-they begin, so that a rung that took too long shortens the later ones and not the answer.
+Method: all candidates run for an equal slice of a rung's time; the best third advances to the next rung, whose slices
+are three times as long, until two or three are left. Each rung gets an equal share of the budget that remains when it
+begins, so that a rung that took too long shortens the later ones but does not prevent an answer.
 
 Candidates are compared by the seconds of training until their held-out score has reached the target for good. The
 target is the best score that any of them has reached for good, less a margin; those that never reach it come after
@@ -94,7 +94,7 @@ def slice_s(left_s: float, sizes: Sequence[int]) -> float:
 
 
 def epochs_within(seconds: float, overhead_s: float, epoch_s: float, most: int) -> int:
-    """Return how many epochs fit into some seconds, beside what a fit costs without any; 0 if none does.
+    """Return how many epochs fit into some seconds, less the cost of a fit without epochs; 0 if none does.
 
     Parameters
     ----------
@@ -151,5 +151,5 @@ def seconds_to(curve: Sequence[Point], target: float) -> float:
 
 
 def standing(curve: Sequence[Point], target: float) -> Standing:
-    """Return what a curve is sorted by among others."""
+    """Return the sort key of a curve."""
     return Standing(seconds_to(curve, target), -held_score(curve))

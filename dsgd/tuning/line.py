@@ -10,12 +10,12 @@ import numpy as np
 
 __all__ = ["call_text", "client_lines", "estimator_line", "import_lines"]
 
-# Objects of this process: a cluster, or random numbers that go on from where they are.
+# Objects of this process, which no call can make again: a cluster, or a random generator in some state.
 _LEFT_OUT: Final = ("client", "random_state")
 
 
 def call_text(part: Any) -> str:
-    """Return the call that makes a strategy, rule or compressor, without what is at its default.
+    """Return the call that makes a strategy, rule or compressor, without arguments at their defaults.
 
     Examples
     --------
@@ -31,7 +31,7 @@ def call_text(part: Any) -> str:
 
 
 def estimator_line(estimator: Any) -> str:
-    """Return the call that makes an estimator, without what is at its default.
+    """Return the call that makes an estimator, without parameters at their defaults.
 
     A client is called ``client``, see `client_lines`. A generator of random numbers is left out: it is an object of
     this process.
@@ -50,7 +50,7 @@ def estimator_line(estimator: Any) -> str:
         if type(value) is type(default) and value == default:
             continue
         given.append(f"{name}={call_text(value)}")
-    # What was tuned is what is looked for.
+    # The tuned parameters come first.
     given.sort(key=lambda text: text.split("=")[0] not in ("loss", "sync", "learning_rate", "eta0"))
     if client_lines(estimator.client):
         given.append("client=client")

@@ -124,7 +124,7 @@ def _rungs(result: TuningResult) -> Figure | None:
         "rungs",
         "Who stayed",
         "Each point is a candidate that has reached the target. Those on the left have cheap epochs; those below need "
-        "few of them for their price. A third of the candidates goes on from rung to rung.",
+        "few of them for their price. A third of the candidates advances from rung to rung.",
         [panel],
     )
 

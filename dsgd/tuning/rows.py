@@ -156,7 +156,7 @@ def _rows_of(looks: Sequence[tuple[BlockSummary, float, int]], X: Any, y: Any, c
 
 
 def _look(block: Any, *, classification: bool) -> tuple[BlockSummary, float, int]:
-    """Return what a block is, and the sum of the squared lengths of some of its rows; runs where the block is."""
+    """Return a description of a block and the sum of squared lengths of some of its rows; runs where the block is."""
     summary = summarise(tuple(block), classification=classification)
     some = block[0][:_N_NORMS] if not summary.problem else block[0][:0]
     values = some.data if sp.issparse(some) else some

@@ -51,7 +51,7 @@ __all__ = ["tune"]
 
 # Below this budget a cluster is not measured: it would take most of the time.
 _LEAST_TO_MEASURE_S: Final = 30.0
-# Share of the budget that is left for what comes after the last fit, and for a fit that ends late.
+# Share of the budget kept for the work after the last fit, and for a fit that ends late.
 _RESERVE: Final = 0.05
 # Shares of the budget in which the cluster may be measured again and again, and once.
 _MEASURING: Final = 0.15
@@ -63,7 +63,7 @@ _MOST_EPOCHS: Final = 1000
 _EPOCHS_OF_A_SLICE: Final = 3
 # Of models that are longer, compressors are tried.
 _LONG_MODEL: Final = 10_000
-# What a fit costs besides its epochs, until the first has told.
+# Assumed cost of a fit besides its epochs, until the first is measured.
 _OVERHEAD_S: Final = {"threads": 0.02, "cluster": 0.15}
 # How much longer than expected something may take before the budget is in danger.
 _CAUTION: Final = 1.25
@@ -89,7 +89,7 @@ def tune(
     Parameters
     ----------
     estimator : SGDClassifier or SGDRegressor
-        What is to be trained; parameters that are not searched are kept. It is not fitted.
+        The estimator to tune; parameters that are not searched are kept. It is not fitted.
     X, y : object
         Rows and targets, as ``fit`` takes them.
     client : distributed.Client or None, default None
@@ -102,14 +102,14 @@ def tune(
     validation_fraction : float, default 0.2
         Share of rows held out.
     strategies : sequence, default ("local", "minibatch")
-        How ranks may talk, as estimators take it: short names of `dsgd.sync.STRATEGIES`, or strategies. Their `every`
-        or `batch` is searched. Strategies with servers cannot be priced.
+        Strategies to try: short names of `dsgd.sync.STRATEGIES`, or objects, as for `sync` of estimators. Their `every`
+        or `batch` is searched. Strategies with servers cannot be tried, because the cost model does not cover them.
     compressors : sequence or None, default None
-        How what they say may travel: `AbstractCompressor`, ``"auto"`` or None (whole). None tries what sends changed
-        weights alone, the largest hundredth, and half precision, beside whole vectors, where models have 10,000 weights
-        or more.
+        Compressors to try: `AbstractCompressor`, ``"auto"`` or None (whole vectors). If models have 10,000 weights or
+        more, None tries to send only the changed weights, only the largest hundredth, and half precision, besides whole
+        vectors.
     random_state : int, default 0
-        Seeds what is held out, the order of rows, and which rows are used where not all are.
+        Seeds the held-out rows, the order of rows, and the sample of rows if not all are used.
     on_progress : callable, optional
         Called with a line of text at every step.
 
@@ -167,7 +167,7 @@ class _Deadline:
 
 
 class _Search:
-    """One call of `tune`: what is known so far."""
+    """The state of one call of `tune`."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ class _Search:
             self._say(f"{rows.n_rows:,} rows of {rows.n_features:,} columns, {self._ranks} ranks")
             if compressors is None:
                 compressors = _compressors(rows) if self._ranks > 1 else (None,)
-            # A rank that is alone has nobody to talk to.
+            # A single rank has no peers to exchange with.
             ways = strategies_of(strategies if self._ranks > 1 else ("local",), compressors)
             saved, model = self._costs(ways, rows)
             load = rows.workload(self._held_out)
@@ -349,7 +349,7 @@ class _Search:
         curve = [Point(record["seconds"], _score(record["validation_score"])) for record in records]
         self._overheads.append(max(0.0, time.perf_counter() - begin - curve[-1].seconds))
         steps = np.diff([0.0, *(point.seconds for point in curve)])
-        # The first epoch meets peers and loads what it needs.
+        # The first epoch also connects ranks and loads kernels.
         epoch_s = float(median(steps[1:].tolist() or steps.tolist()))
         return replace(trial, rung=rung, curve=curve, epoch_s=epoch_s)
 
@@ -410,4 +410,4 @@ def _score(value: float) -> float:
 
 
 def _say_nothing(text: str) -> None:
-    """Drop a line of progress: nobody listens."""
+    """Drop a line of progress."""

@@ -9,9 +9,9 @@ Rules:
   only help), and if its epochs are at most eight times as long as the shortest.
 - Step sizes are in units of one over the mean squared length of a row, the largest constant step that does not
   overshoot on a loss of curvature one; the estimator's own schedule comes first, then the optimal one of Bottou.
-- Combinations come in the order of their diagonals: the way to talk whose epochs are predicted to be the shortest with
-  the first step size, then that one with the second step size and the next way with the first, and so on. Where there
-  is time for few of them these differ in both.
+- Combinations come in diagonal order: first the strategy with the shortest predicted epochs and the first step size;
+  then that strategy with the second step size and the next strategy with the first; and so on. So if there is time for
+  only a few, they differ in both.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Candidate:
     Parameters
     ----------
     sync : AbstractStrategy
-        How ranks talk.
+        The strategy.
     steps : StepSize
         How long steps are.
     predicted_s : float
@@ -154,14 +154,14 @@ def strategies_of(names: Sequence[Any], compressors: Sequence[Any]) -> list[Abst
 def candidates(
     estimator: Any, strategies: Sequence[AbstractStrategy[Any]], model: CostModel, load: Workload, row_norm: float
 ) -> list[Candidate]:
-    """Return what is worth a run, the most promising first.
+    """Return the candidates that are worth a run, the most promising first.
 
     Parameters
     ----------
     estimator : estimator
-        Its schedule and penalty decide on step sizes, its `optimizer` on what it can be combined with.
+        Its schedule and penalty determine step sizes, its `optimizer` the possible combinations.
     strategies : sequence of AbstractStrategy
-        How ranks may talk; each is tried with all useful periods or batches.
+        Each is tried with all useful periods or batches.
     model : CostModel
         Knows what epochs take.
     load : Workload
