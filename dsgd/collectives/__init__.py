@@ -1,4 +1,4 @@
-"""Operations of all ranks together: sums, broadcasts, gathers, barriers, and what they cost."""
+"""Operations of all ranks together: sums, broadcasts, gathers, barriers, and their costs."""
 
 from dsgd.collectives.calibrate import calibrate
 from dsgd.collectives.compressed.mean import compressed_cost, compressed_mean

@@ -3,10 +3,10 @@
 Problem: the model by which algorithms are chosen (`dsgd.collectives.model`) needs alpha, beta and gamma of the wire at
 hand, and all ranks must go by the same ones.
 
-Method: alpha is what a sum of one number by recursive doubling takes, over its steps: what is done in Python for every
-message is in it. For beta all ranks send a long frame to the next and receive one from the rank before at the same
-time, as collectives make them do. Gamma is what it takes to add up vectors as long. Of many repetitions the median
-counts, of the ranks the slowest: they agree on the largest by an all-reduce.
+Method: alpha is the time of a sum of one number by recursive doubling, divided by its steps; it includes the work in
+Python for every message. For beta, all ranks send a long frame to the next rank while receiving one from the rank
+before, as in collectives. Gamma is the time to add vectors of that length. Each is the median of many repetitions and
+the largest value of all ranks, which they find by an all-reduce.
 
 Cost: some 500 short sums and 20 messages of a megabyte per rank.
 
@@ -35,7 +35,7 @@ _LONG: Final = 20
 
 
 def calibrate(group: Group, n_bytes: int = 1 << 20) -> LinkCost:
-    """Return what a message costs in this gang, the same on every rank.
+    """Return the cost of a message in this gang, the same on every rank.
 
     ``Group(transport, link=calibrate(group))`` chooses algorithms by it. Sums are then added up in an order that
     depends on what was measured: leave it where models must be the same to the bit from run to run.

@@ -58,7 +58,7 @@ __all__ = [
     "ring_bounds",
 ]
 
-#: How an all-reduce is done: one of `dsgd.collectives.model.ALGORITHMS`, in two levels, or whatever is fastest.
+#: Algorithm of an all-reduce: one of `dsgd.collectives.model.ALGORITHMS`, in two levels, or the fastest.
 Algorithm = Literal[
     "auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", "hierarchical"
 ]

@@ -1,14 +1,14 @@
 """Averaging with the neighbours of a graph.
 
-Problem: an all-reduce ends when the slowest rank and the slowest link are through with it, and its price grows with the
-number of ranks. A rank that only talks to a few peers pays for those alone.
+Problem: an all-reduce ends when the slowest rank and the slowest link have finished, and its cost grows with the number
+of ranks. A rank that only exchanges with a few peers pays for those alone.
 
 Update, for the graph of round k:
 
-- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.mixing.weights`. Where W is doubly
-  stochastic the mean over ranks stays and everybody converges to it.
+- `neighbour_mean`: ``x_i <- sum_j W_ij x_j`` with the weights of `dsgd.comm.topology.mixing.weights`. If W is doubly
+  stochastic, the mean over ranks stays and all ranks converge to it.
 - `push_sum`: every rank cuts its mass (w z, w), a vector and a weight, into equal parts, keeps one, sends one to each
-  of its out-peers and adds what comes in. The sums of both over ranks stay whatever the graph is, so that the ratio z
+  of its out-peers and adds those it receives. The sums of both over ranks stay on any graph, so that the ratio z
   converges to the mean where plain mixing would converge to something else.
 
 Cost per rank and round: one message of the vector (and, for `push_sum`, of one more element) per peer;
@@ -53,7 +53,7 @@ def neighbour_mean(
     vector : array, shape (n,)
         Mixed in place.
     topology : AbstractTopology
-        Who hears from whom.
+        Which ranks send to which.
     round_number : int
         The round, the same on every rank.
     scratch : array, shape (2, n), dtype of `vector`
@@ -137,7 +137,7 @@ def gossip_cost(topology: AbstractTopology, rank: int, size: int, n: int, itemsi
 
 
 class _Plan(NamedTuple):
-    """What a rank does in a round: its steps, the weights of what comes in each, its own weight, and its share."""
+    """The work of a rank in a round: its steps, the weight of each received vector, its own weight, and its share."""
 
     steps: tuple[Step, ...]
     weights: tuple[float, ...]

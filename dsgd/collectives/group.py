@@ -51,17 +51,17 @@ class Group:
         Connects this rank with the others.
     algorithm : {"auto", "recursive_doubling", "ring", "rabenseifner", "binomial", "double_tree", "torus", \
 "hierarchical"}, default "auto"
-        How `allreduce` works; ``"auto"`` takes what is fastest by `dsgd.collectives.model` for the length of the
-        vector and the number of ranks, in two levels (first inside each host) where the ranks are on several hosts and
-        some share one.
+        Algorithm of `allreduce`; ``"auto"`` takes the one that `dsgd.collectives.model` predicts to be fastest for the
+        length of the vector and the number of ranks, in two levels (first inside each host) if the ranks are on several
+        hosts and some share one.
     hosts : sequence of int, length world size, optional
         The host of each rank, the same on all of them; ``transport.hosts`` by default.
     processes : sequence of int, length world size, or empty, optional
-        The process of each rank, the same on all of them; ``transport.processes`` by default. Unless it is empty,
-        everything is done inside each process first, and by the first rank of each between processes.
+        The process of each rank, the same on all of them; ``transport.processes`` by default. Unless it is empty, every
+        operation runs inside each process first, then between the first ranks of all processes.
     link : LinkCost, optional
-        What ``"auto"`` chooses by, the same on all ranks, as `dsgd.collectives.calibrate` returns it. One and the same
-        for all wires by default, so that sums do not depend on the wire.
+        Costs from which ``"auto"`` chooses, the same on all ranks, as `dsgd.collectives.calibrate` returns them. The
+        default is the same for all wires, so that sums do not depend on the wire.
 
     Attributes
     ----------
@@ -70,9 +70,9 @@ class Group:
     ledger : RankLedger
         The ledger of this rank.
     seed : int
-        Where random numbers begin that compressors draw, the same on all ranks; 0 until whoever trains sets it.
+        Seed of the random numbers of compressors, the same on all ranks; 0 until the training loop sets it.
     n_whole : int
-        Entries at the end of models that are exchanged whole, whatever the compressor; 0 until whoever trains sets it.
+        Entries at the end of models that are never compressed; 0 until the training loop sets it.
 
     Raises
     ------
@@ -318,7 +318,7 @@ class Group:
             direct_scatter(self.transport, rows, flat, root)
 
     def subgroup(self, members: Sequence[int]) -> Group:
-        """Return a group of some of the ranks, this one among them, numbered anew in the order given.
+        """Return a group of some of the ranks, this one among them, renumbered in the order given.
 
         Raises
         ------

@@ -1,7 +1,7 @@
 """The predicted seconds of a collective.
 
-Problem: which algorithm is fastest depends on how many ranks there are, how long the vector is and what a message
-costs, and must be known beforehand and be the same on every rank.
+Problem: which algorithm is fastest depends on the number of ranks, the length of the vector and the cost of a message.
+The choice must be made in advance and be the same on every rank.
 
 Model: a message of n bytes takes ``alpha + n beta`` seconds, adding up n bytes that came ``n gamma``; a rank sends to
 one and receives from one other at a time. With P ranks, L = ceil(log2 P), 2**q the largest power of two up to P and
@@ -91,8 +91,8 @@ class LinkCost:
                 raise InvalidParameterError(f"LinkCost({name}=...) must be 0 or more seconds. Got {value!r}.")
 
 
-#: What wires cost between two ranks of one machine, as `dsgd.collectives.calibrate` found on two cores of an Intel Xeon
-#: of 2.8 GHz. A network costs what it finds there.
+#: Costs of wires between two ranks of one machine, as `dsgd.collectives.calibrate` measured them on two cores of an
+#: Intel Xeon of 2.8 GHz. Measure a network with it.
 LINKS: Final = MappingProxyType(
     {
         "inproc": LinkCost(28e-6, 0.05e-9, 0.03e-9),
@@ -100,8 +100,8 @@ LINKS: Final = MappingProxyType(
         "tcp": LinkCost(22e-6, 0.5e-9, 0.03e-9),
     }
 )
-#: What ``"auto"`` chooses by unless it is told otherwise. One for all wires, so that the same vectors are added up in
-#: the same order on all of them.
+#: Costs from which ``"auto"`` chooses by default. The same for all wires, so that the same vectors are added up in the
+#: same order on all of them.
 DEFAULT_LINK: Final = LinkCost(15e-6, 0.25e-9, 0.03e-9)
 
 
@@ -208,7 +208,7 @@ def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:
 def choose_algorithm(n_bytes: int, size: int, link: LinkCost = DEFAULT_LINK) -> FlatAlgorithm:
     """Return what ``"auto"`` means for n bytes on `size` ranks at equal distances: the fastest by the model.
 
-    Of those that are equally fast it is the one that `ALGORITHMS` lists first, whatever their formulas round to.
+    Of equally fast ones it is the first in `ALGORITHMS`, however their formulas are rounded.
     """
     seconds = {algorithm: allreduce_seconds(algorithm, n_bytes, size, link) for algorithm in ALGORITHMS}
     limit = min(seconds.values()) * (1.0 + 1e-9)

@@ -40,26 +40,25 @@ class AbstractTransport(ABC):
     ledger : RankLedger
         Charged with wire and wait seconds, bytes and messages.
     hosts : tuple of int, length size
-        Which host each rank is on, as far as it matters here: ranks with equal numbers have a short way between them.
-        Equal on all ranks.
+        A number for the host of each rank: messages between ranks with equal numbers are cheap. Equal on all ranks.
     processes : tuple of int, length size, or empty
-        Which process each rank is a thread of, where several processes have ranks and some have more than one; those
-        of a process are consecutive. Empty where all ranks can reach each other. Equal on all ranks.
+        The process of each rank, if several processes have ranks and some have more than one; ranks of a process are
+        consecutive. Empty if all ranks can reach each other. Equal on all ranks.
     wire : str
-        What frames travel over: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
+        How frames are sent: ``"inproc"``, ``"shm"``, ``"rpc"``, ``"tcp"``, or several of them: ``"shm+tcp"``.
     deadline_s : float
         Longest wait for a peer that makes no progress, in seconds; changed by `set_deadline`.
     is_virtual : bool
         Whether the clock of the ledger only moves when `exchange` and `worked` are called.
     shared_array : SharedArray or None
-        Where ranks that are threads of one process, all of them, leave an array that they share.
+        Holds an array that ranks share, if all of them are threads of one process.
     mailbox : AbstractMailbox or None
-        Where ranks send each other frames without waiting, for gangs that were made with mailboxes.
+        Sends frames to other ranks without waiting, in gangs that were made with mailboxes.
     window : Window or None
         Memory in which every rank sees the vectors of all others, for ranks with a core each.
     adder : callable or None
-        Where a wire can add up what comes while it comes: takes the arguments of `exchange`, adds to `incoming` instead
-        of filling it, and returns True; or returns False, with nothing done, where it cannot.
+        Set if the wire can add up data as it arrives: takes the arguments of `exchange`, adds to `incoming` instead of
+        overwriting it, and returns True; or does nothing and returns False if it cannot.
     """
 
     rank: int
@@ -124,7 +123,7 @@ class AbstractTransport(ABC):
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, n_bytes: int = 0, epochs: int = 0) -> None:
         """Say that this rank has done work; real ranks do nothing, since their clocks have moved by themselves.
 
-        A simulated rank is charged virtual seconds for it (`dsgd.sim`). Whoever calls a kernel says so afterwards.
+        A simulated rank is charged virtual seconds for it (`dsgd.sim`). Call it after each call of a kernel.
 
         Parameters
         ----------
@@ -140,7 +139,7 @@ class AbstractTransport(ABC):
         del rows, entries, params, n_bytes, epochs
 
     def helper(self, name: str) -> Executor:
-        """Return what runs one exchange at a time beside the work of this rank; whoever asks for it shuts it down."""
+        """Return an executor for one exchange at a time beside the work of this rank; the caller shuts it down."""
         return ThreadPoolExecutor(1, thread_name_prefix=name)
 
     @final
@@ -152,7 +151,7 @@ class AbstractTransport(ABC):
     def exchange_and_add(
         self, to: int, outgoing: AnyArray, source: int, scratch: AnyArray, total: AnyArray, op: int = 0
     ) -> None:
-        """Send `outgoing` while adding to `total` what comes from rank `source`.
+        """Send `outgoing` while adding the array from rank `source` to `total`.
 
         Parameters
         ----------
@@ -171,5 +170,5 @@ class AbstractTransport(ABC):
 
     @final
     def recv(self, source: int, incoming: AnyArray, op: int = 0) -> None:
-        """Fill an array with what a peer sends."""
+        """Receive an array from a peer."""
         self.exchange(None, None, source, incoming, op)

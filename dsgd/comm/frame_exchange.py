@@ -1,9 +1,9 @@
 """Sending and receiving a frame at once, over a socket or through shared memory.
 
-Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it: two ranks that both
-send before they read would wait for each other for ever. And a rank may owe one peer a frame through memory while
-another peer, on another host, sends to it over TCP. It must serve whichever moves, straight from or to the caller's
-array, and when neither does sleep until one of them can, or notice that a peer has gone.
+Problem: a frame longer than the buffers of a connection leaves only as fast as the peer reads it, so two ranks that
+both send before they read would wait for each other for ever. And a rank may send a frame to one peer through memory
+while another peer, on another host, sends to it over TCP. It must serve whichever is ready, straight from or to the
+caller's array; if neither is, it must sleep until one of them becomes ready or has gone.
 """
 
 from __future__ import annotations
@@ -199,7 +199,7 @@ class FrameExchange:
             fd = self.link_in.sock.fileno()
             both = self._sent < self._out_bytes and self.link_in is self.link_out
             poller.register(fd, select.POLLIN | select.POLLOUT if both else select.POLLIN)
-        # Only those that something is due from: a peer that has done its part may leave.
+        # Only peers that still have to send: one that has finished may leave.
         due = [(self.ring_out, _open_out), (self.ring_in, _open_in)]
         rings = {ring.bell.fileno(): ring for ring, is_open in due if ring is not None and is_open(ring)}
         for bell in rings:

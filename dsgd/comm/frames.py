@@ -15,8 +15,8 @@ A frame is a header of `HEADER_BYTES` bytes, little-endian, and the raw bytes of
     offset 24  sequence  uint64    frames sent before this one in this direction between these two ranks
     offset 32  nbytes    uint64    bytes of the array
 
-The receiver knows what must come, so it packs the header it expects and compares 40 bytes; only a difference is taken
-apart, to say what it is.
+The receiver knows which frame is next, so it packs the header it expects and compares 40 bytes; it parses a header only
+if it differs, to report the difference.
 """
 
 from __future__ import annotations
@@ -129,7 +129,7 @@ def op_name(op: int) -> str:
 
 
 def check_array(array: AnyArray) -> int:
-    """Return the dtype code of an array that can travel as it lies in memory.
+    """Return the dtype code of an array that can be sent without a copy.
 
     Raises
     ------

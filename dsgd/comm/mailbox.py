@@ -1,16 +1,15 @@
 """Messages between two ranks whose sender does not wait for the receiver.
 
-Problem: `AbstractTransport.exchange` is a meeting: both ranks are there. Asynchronous methods need the opposite. A rank
-sends what it has and goes on; the other looks now and then whether something has come, and takes it when it likes.
+Problem: `AbstractTransport.exchange` needs both ranks at the same time. Asynchronous methods need the opposite: a rank
+sends a message and continues; the receiver checks now and then for messages, and takes them when it is ready.
 
 `post` copies the array and returns. At most `MAX_OUTSTANDING` frames of a rank wait for one peer: a rank that posts
 more waits until one has left, so memory is bounded however slow the peer is. `poll` and `poll_any` look, `wait_any`
 waits, `take` fills an array with the oldest frame of a rank. Frames of one rank to another stay in order and are
 numbered and checked like all others; every wait has a deadline and ends when the job stops.
 
-A gang has its mailboxes beside its transport and not in it, over connections of their own: a frame that nobody has
-taken yet never stands in the way of a collective. They may have more ends than the transport has, since servers take
-part in no collective.
+The mailboxes of a gang have connections of their own, separate from its transport, so that a frame that is not taken
+yet never delays a collective. They may connect more ranks than the transport, since servers take part in no collective.
 
 Cost per frame: one copy more than `exchange`. Bytes and messages are counted when a frame is posted; copying and
 sending is charged to wire, waiting for a frame that has not come yet, or for room, to wait.
@@ -76,7 +75,7 @@ class AbstractMailbox(ABC):
     def ready(self, sources: Sequence[int], limit_s: float) -> int | None:
         """Return one of `sources` from which a frame is here or begins to come; waits at most `limit_s` seconds.
 
-        A peer that went away counts as ready: `take` says so. Where several are ready, none is left out for ever.
+        A peer that has gone counts as ready: `take` raises the error. If several are ready, each gets its turn.
         Raises `AbortedError` if the job stopped.
         """
 
@@ -126,7 +125,7 @@ class AbstractMailbox(ABC):
         AbortedError
             The job stopped.
         GangTimeoutError
-            Nothing came within the deadline; names those that were waited for.
+            No frame came within the deadline; names the ranks that it waited for.
         """
         ledger = self.ledger
         start = ledger.clock()
@@ -152,7 +151,7 @@ def next_after(last: int, ready: Sequence[int], size: int) -> int | None:
 
 
 def no_room(rank: int, to: int, deadline_s: float) -> GangTimeoutError:
-    """Return the error of a rank whose frames to a peer nobody takes."""
+    """Return the error of a rank whose frames the peer does not take."""
     return GangTimeoutError(
         f"rank {rank} has {MAX_OUTSTANDING} frames under way to rank {to}, which took none for {deadline_s:g} s. "
         "It hangs or is overloaded; raise the timeout if its work takes longer."

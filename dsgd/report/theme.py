@@ -1,7 +1,7 @@
 """Colours and markers of figures and pages, for light and dark backgrounds.
 
-Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or lighter until their contrast with
-the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
+Hues are those of Okabe and Ito (2008), distinct with any colour vision, made darker or lighter until their contrast
+with the background is 3 or more (text 4.5). Series differ in marker or dashes as well.
 """
 
 from __future__ import annotations

@@ -113,7 +113,7 @@ class Hierarchy:
     def fill(self, whole: AnyArray, ends: Sequence[int]) -> None:
         """Fill `whole` with the vectors of all ranks, rank r's from ``ends[r]`` to ``ends[r + 1]``.
 
-        The ranks of a unit are consecutive, so that what a leader passes on is one piece.
+        The ranks of a unit are consecutive, so that a leader passes on one piece.
         """
         group = self._groups[self._unit]
         parts = [whole[ends[r] : ends[r + 1]] for r in group]
@@ -179,7 +179,7 @@ class Hierarchy:
 
 @final
 class Subset(AbstractTransport):
-    """Some of the ranks, numbered anew from 0."""
+    """Some of the ranks, renumbered from 0."""
 
     def __init__(self, whole: AbstractTransport, members: Sequence[int]) -> None:
         self.rank = members.index(whole.rank)

@@ -1,6 +1,6 @@
 """All-reduce over packed spanning trees, each with the share of the vector that its links can carry.
 
-Problem: where links differ, a fast sum sends most over those that carry most (`dsgd.collectives.algorithms.packing`).
+Problem: if links differ, a fast sum must send most over the fastest ones (`dsgd.collectives.algorithms.packing`).
 
 Update: tree i carries ``w_i / sum(w)`` of the vector, in pieces. Every rank adds what its children send and sends it on
 to its parent; the root sends the sum down again.
@@ -40,7 +40,7 @@ def tree_allreduce(transport: AbstractTransport, vector: AnyArray, packing: Pack
     Parameters
     ----------
     transport : AbstractTransport
-        Connects the ranks; those that are neighbours in a tree can reach each other.
+        Connects the ranks; neighbours in a tree must be able to reach each other.
     vector : array, shape (n,)
         Summed in place.
     packing : Packing

@@ -194,7 +194,7 @@ def ring_rate(capacities: FloatMatrix, unit: float = 1.0) -> float:
 
 
 def subgraph(capacities: FloatMatrix, members: Sequence[int]) -> FloatMatrix:
-    """Return the links among some of the ranks, numbered anew in this order."""
+    """Return the links among some of the ranks, renumbered in this order."""
     return capacities[np.ix_(members, members)]
 
 

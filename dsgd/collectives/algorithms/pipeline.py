@@ -1,15 +1,15 @@
 """Reduction up trees and broadcast down them, pipelined over pieces and over all trees at once.
 
-Problem: a tree keeps most ranks idle while a vector climbs it. Cut into pieces, one follows the other; and several
-trees carry parts of the vector at the same time. Which rank does what when must then be settled beforehand, or ranks
-wait for each other for ever.
+Problem: a tree keeps most ranks idle while a vector moves up. If the vector is cut into pieces, they follow each other,
+and several trees can carry parts of it at the same time. The order of all messages must then be fixed in advance, or
+ranks wait for each other for ever.
 
-Update: the messages of all trees and pieces are dealt to steps, in each of which a rank sends to at most one and
-receives from at most one other. A rank sends a piece up when all its children's have come, and down when it has the
-sum; of the messages that could go, those up go first, then those of earlier pieces. A rank goes through its messages in
-the order of steps, so the ranks in the earliest step can always go on.
+Update: the messages of all trees and pieces are assigned to steps, in each of which a rank sends to at most one and
+receives from at most one other. A rank sends a piece up when those of all its children have arrived, and down when it
+has the sum; of the possible messages those up go first, then those of earlier pieces. A rank sends and receives in the
+order of steps, so the ranks in the earliest step can always proceed.
 
-A piece is added up in the order of a rank's children, whatever the schedule: the bits do not depend on the pieces.
+A piece is added up in the order of a rank's children under any schedule: the bits do not depend on the pieces.
 
 Cost: the messages of the trees, one up and one down each edge and piece. For the steps, see `dsgd.collectives.model`.
 

@@ -47,15 +47,15 @@ class Move(NamedTuple):
     Parameters
     ----------
     to : int or None
-        Whom it sends to.
+        The rank it sends to.
     outgoing : Part
-        What; not looked at if `to` is None.
+        The part it sends; ignored if `to` is None.
     source : int or None
-        Whom it receives from.
+        The rank it receives from.
     incoming : Part
-        Where to; not looked at if `source` is None. It does not overlap with `outgoing`.
+        The part it receives; ignored if `source` is None. It does not overlap with `outgoing`.
     adds : bool
-        Whether what comes is added to what is there, and not put in its place.
+        Whether the received part is added instead of overwriting.
     """
 
     to: int | None
@@ -102,8 +102,8 @@ def folded(
     whole : Part
         The whole vector.
     among : callable
-        Takes the number of a rank among those that are left, how many these are, and what turns such a number into a
-        rank; returns the moves in between.
+        Takes the number of a rank among the remaining ones, how many these are, and a function from such numbers to
+        ranks; returns the moves in between.
     """
     core, n_folded = fold_of(size)
     folds = rank < 2 * n_folded
@@ -158,6 +158,6 @@ def run_plan(
 
 
 def plan_cost(plan: Plan, itemsize: int) -> Cost:
-    """Return what a rank with this plan sends, counted message by message."""
+    """Return the cost of a rank with this plan, counted message by message."""
     sent = [move.outgoing.length for move in plan.moves if move.to is not None]
     return Cost(sum(sent) * itemsize + len(sent) * HEADER_BYTES, len(sent))

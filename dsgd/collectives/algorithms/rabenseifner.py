@@ -3,9 +3,9 @@
 Problem: the ring sends no byte too often, but takes a number of messages that grows with the ranks.
 
 Update, for 2**q ranks: in step d = P/2, P/4, ..., 1 rank r and rank r XOR d split the part of the vector that both work
-on: each keeps the half on its side, sends the other one and adds what comes. Then rank r has the sum of chunk r, and in
-steps d = 1, 2, ..., P/2 the same pairs exchange all that they have, which doubles it. Of other numbers of ranks the
-first pairs are folded into one rank each, as in `dsgd.collectives.algorithms.recursive_doubling`.
+on: each keeps the half on its side, sends the other one and adds the one it receives. Then rank r has the sum of chunk
+r, and in steps d = 1, 2, ..., P/2 the same pairs exchange all their chunks, which doubles them. With other numbers of
+ranks the first pairs are folded into one rank each, as in `dsgd.collectives.algorithms.recursive_doubling`.
 
 Cost per rank: 2 q messages, 2 (P - 1) / P of the vector, and the fold: two messages of the whole vector more for half
 the ranks of a fold, `cost.allreduce_cost`.

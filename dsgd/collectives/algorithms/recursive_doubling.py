@@ -4,7 +4,7 @@ Problem: the sum of short vectors costs latency, not bandwidth, so the number of
 
 Update, with 2**q the largest power of two up to the world size P and e = P - 2**q: of the first e pairs of ranks
 (0, 1), (2, 3), ... the odd one sends its vector to the even one and receives the result at the end. The 2**q ranks that
-are left are numbered anew, in order; in step k number v swaps its partial sum with number v XOR 2**k and adds.
+remain are renumbered in order; in step k number v exchanges its partial sum with number v XOR 2**k and adds.
 
 Cost per rank: q messages of the whole vector (one more for the partner of a folded rank); see `cost.allreduce_cost`.
 

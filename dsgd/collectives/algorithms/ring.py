@@ -3,7 +3,7 @@
 Problem: the sum of long vectors costs bandwidth, so no byte may be sent more often than needed.
 
 Update: the vector is cut into one chunk per rank. In step s of P - 1 rank r sends chunk (r - s) mod P to rank r + 1 and
-adds what comes to chunk (r - s - 1) mod P; afterwards rank r owns the sum of chunk r + 1. In P - 1 more steps the sums
+adds the received one to chunk (r - s - 1) mod P. Then rank r owns the sum of chunk r + 1. In P - 1 more steps the sums
 travel round: rank r sends chunk (r + 1 - s) mod P and overwrites chunk (r - s) mod P.
 
 Cost per rank: 2 (P - 1) messages, 2 (P - 1) / P of the vector, which no algorithm undercuts; see `cost.allreduce_cost`.

@@ -2,9 +2,9 @@
 
 Problem: a ring of P ranks takes 2 (P - 1) messages one after the other.
 
-Update: ranks lie in Y rows of X columns, as nearly square as P allows. The ranks of a row cut the vector into X chunks
+Update: ranks form Y rows of X columns, as nearly square as P allows. The ranks of a row cut the vector into X chunks
 and reduce-scatter them round the row; those of a column, which then hold partial sums of the same chunk, all-reduce it
-round the column; the rows gather the chunks. Of a prime number of ranks it is a ring.
+round the column; the rows gather the chunks. With a prime number of ranks it is a ring.
 
 Cost per rank: 2 (X + Y - 2) messages, 2 (P - 1) / P of the vector; see `cost.allreduce_cost`.
 

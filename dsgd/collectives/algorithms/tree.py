@@ -3,14 +3,14 @@
 Problem: one rank's vector must reach all, and all must know that all have arrived, in ceil(log2 P) steps.
 
 Update: in step k of a broadcast every rank whose number relative to the root is below 2**k sends to the rank 2**k
-above it. In step k of a barrier rank r sends to r + 2**k and hears from r - 2**k, so that after the last step it has
-heard, through others, from everybody.
+above it. In step k of a barrier rank r sends to r + 2**k and receives from r - 2**k, so that after the last step it has
+heard, directly or through others, from all ranks.
 
 A reduction is a broadcast backwards: in step k every rank with bit k set, and none below it, sends its partial sum to
 the rank 2**k below it, which adds it to its own.
 
 A gather sends every vector straight to the root, in the order of ranks, and a scatter straight from it: nothing is sent
-twice, and the root receives or sends each byte once whatever the way.
+twice, and the root must receive or send each byte once in any case.
 
 Cost: `cost.broadcast_cost`, `cost.gather_cost`, `cost.barrier_cost`.
 

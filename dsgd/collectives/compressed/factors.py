@@ -36,8 +36,8 @@ def sum_of_factors(
     group : Group
         The ranks.
     matrices : sequence of (array, PowerSGD, PowerMemory, array or None)
-        A vector of this rank, how it is seen as a matrix, its memory, and what is left to send of it, from which the
-        matrix of low rank is taken; all updated in place.
+        A vector of this rank, its compressor, its memory, and the remainder to send, from which the low-rank matrix is
+        taken; all updated in place.
     """
     wholes = [compressor.matrix(vector, memory) for vector, compressor, memory, _ in matrices]
     # Each of these passes over the matrices once for each of their factors.

@@ -56,11 +56,11 @@ def merge_pair(lower: Entries, upper: Entries, k: int, scratch: Scratch) -> tupl
     Parameters
     ----------
     lower, upper : Entries
-        What is added; `lower` is that of the lower rank.
+        The sets to add; `lower` is that of the lower rank.
     k : int
-        How many go on, at most as many as there are.
+        How many entries to keep, at most as many as there are.
     scratch : Scratch
-        Where to work.
+        Working memory.
     """
     n = lower.places.shape[0] + upper.places.shape[0]
     places = scratch.take("merged places", n, np.uint32)
@@ -80,7 +80,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
     parts : list of Entries, one per rank
         The k entries of each.
     k : int
-        How many go on at each step.
+        How many are kept at each step.
     route : {"butterfly", "tree"}
         How ranks are paired in merges.
     """
@@ -99,7 +99,7 @@ def merge_all(parts: list[Entries], k: int, route: str) -> tuple[Entries, list[t
             merge(rank, rank + 1)
         ranks = [*range(0, 2 * n_folded, 2), *range(2 * n_folded, size)]
     while len(ranks) > 1:
-        # One of a block of a butterfly stands for all of them: the lowest, which also keeps what is dropped.
+        # All ranks of a block of a butterfly hold the same set: the lowest acts for them, and keeps dropped entries.
         for rank, upper in zip(ranks[::2], ranks[1::2], strict=False):
             merge(rank, upper)
         ranks = ranks[::2]
@@ -220,7 +220,7 @@ class _Merging:
             add_at(self._memory.residual, *rest, 1.0)
 
     def _exchange(self, to: int | None, outgoing: Entries | None, source: int | None) -> Entries:
-        """Send entries, receive others; return those that came, or what was sent."""
+        """Send entries and receive others; return those received or, if none were, those sent."""
         frame = None if outgoing is None else encode_sparse(*outgoing, self._n, self._scratch)
         incoming = None if source is None else self._incoming
         self._group.transport.exchange(to, frame, source, incoming, OP_ALLREDUCE)

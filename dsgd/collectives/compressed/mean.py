@@ -7,18 +7,18 @@ Update: ``v <- sum_r w_r v_r``, up to what the compressors leave out; the weight
 a memory of what was left out is in the unit of the mean, and of all ranks together nothing is lost when their weights
 change. Payloads are summed
 
-- by an all-gather, and decoded by each rank in the order of ranks: whatever is not listed below;
+- by an all-gather, decoded by each rank in the order of ranks: all compressors not listed below;
 - by an all-reduce, where the payload of a sum is the sum of payloads: `Identity`, `RandomK`;
 - by two all-reduces of factors: `PowerSGD`;
-- in parts, where the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum (with
+- in parts, if the sum has an encoding of its own: rank r gets part r of all payloads, sums it, encodes the sum (with
   feedback it keeps what that leaves out), and all ranks gather the parts: `Half`, `TernGrad` (whole numbers, after the
   ranks have agreed on the largest scale) and `MajorityVote` (a bit for each entry; a rank of weight zero has no vote);
 - pair by pair: `GTopK`, see `dsgd.collectives.compressed.gtopk`;
-- as they are, where the entries that are not zero would take more than that: `NonZero`;
-- decoded, by an all-reduce, where payloads would pass more bytes through a rank than whole vectors do, as short ones of
-  many ranks that all others must see: what is gathered, and `TernGrad`. Not `Half`: a sum that is cut into buckets must
-  be rounded as the whole is;
-- tensor by tensor: `Layerwise`; those that travel whole together, and so the factors of all `PowerSGD`.
+- whole, if the nonzero entries would take more bytes than the whole vector: `NonZero`;
+- decoded, by an all-reduce, if payloads would pass more bytes through a rank than whole vectors do, such as short
+  payloads of many ranks that all others must get: those that would be gathered, and `TernGrad`. Not `Half`, because the
+  buckets of a sum must be rounded like the whole sum;
+- tensor by tensor: `Layerwise`; tensors that are sent whole go together, and so do the factors of all `PowerSGD`.
 
 Every rank decodes the same payloads in the same order, so every bit agrees on all ranks. Where ranks are threads of
 several processes and cannot all reach each other, payloads are gathered, and parts summed by everybody: the same bits,
@@ -134,7 +134,7 @@ def load_kernels(compressor: AbstractCompressor[Any], dtype: Any) -> None:
 
 
 def _encode(group: Group, vector: FloatVector, compressor: Any, memory: Any, rest: FloatVector | None) -> AnyArray:
-    """Return the payload of a vector, and take it from what is left to send."""
+    """Return the payload of a vector, and subtract it from the remainder."""
 
     def work() -> AnyArray:
         payload: AnyArray = compressor.encode(vector, memory)
@@ -238,7 +238,7 @@ def _sum_halves(group: Group, vector: FloatVector, compressor: Half, memory: Any
             compressor.decode(part.view(np.uint8), total, 1.0)
         words: WordVector = compressor.encode(total, memory).view(np.uint64).copy()
         if rest is not None and place == own:
-            # The sum is rounded once more, and what that leaves out is kept by who has rounded it.
+            # The sum is rounded once more; the rank that rounds it keeps the difference.
             rest[own] += total
             compressor.decode(words.view(np.uint8), rest[own], -1.0)
         return words
@@ -334,7 +334,7 @@ def _by_parts(
     forward, back : callable
         Words of a payload, and of a sum, for so many entries.
     combine : callable
-        Takes the same part of all payloads and where it lies in the vector; returns the words of the sum.
+        Takes the same part of all payloads and its place in the vector; returns the words of the sum.
     """
     rank, size, transport = group.rank, group.size, group.transport
     ends = _part_ends(n, size)
@@ -377,7 +377,7 @@ _SUMS: Final[dict[type, Callable[..., None]]] = {
 }
 
 
-# The sum of these is another one than that of what they decode to, or takes no more than that in any case.
+# Their sum differs from that of the decoded vectors, or never takes more bytes.
 _SUMMED_AS_PAYLOADS: Final = (GTopK, Half, Identity, Layerwise, MajorityVote, NonZero, PowerSGD, RandomK)
 
 

@@ -1,7 +1,7 @@
 """How two ranks detect that they run on one host, and move from TCP to shared memory.
 
-Problem: names of hosts lie (containers, clones of a virtual machine, address translation), and two ranks must agree:
-if one talks through memory and the other over TCP, both hang.
+Problem: host names can be wrong (containers, clones of a virtual machine, address translation), and two ranks must
+agree: if one sends through memory and the other over TCP, both hang.
 
 Over the connection that `handshake` has opened, records of `_LAYOUT.size` bytes go to and fro; the lower rank of a pair
 makes the segment::
@@ -12,10 +12,10 @@ makes the segment::
     lower  -> higher   verdict: moved, or both stay where they are
 
 The lower rank writes a random number into the segment and must get it back from the higher one, which writes another
-that the lower must find: so both see one memory. The same number opens the two local sockets (frames and bell) to the
-one peer they are for. Every rank first sends all records of a kind, then reads those of the others: nobody waits in a
-circle. A rank that cannot make or open a segment says so, and the pair goes on over TCP. Those that have moved find out
-whether they may read each other's memory too (`pulling`).
+number for the lower one to find: this proves that both see the same memory. The same number opens the two local sockets
+(frames and bell) to the one peer they are for. Every rank first sends all records of a kind, then reads those of the
+others, so ranks cannot wait in a circle. A rank that cannot make or open a segment says so, and the pair stays on TCP.
+Pairs that have moved then find out whether they may read each other's memory too (`pulling`).
 
 Cost: four records per pair and two short messages, once.
 """
@@ -132,7 +132,7 @@ class _Offer:
         return cls(segment, nonce, listener)
 
     def accept(self) -> tuple[socket.socket, socket.socket]:
-        """Return the sockets for frames and bell, from whoever knows what is in the segment."""
+        """Return the sockets for frames and bell, accepted only from a peer that knows the number in the segment."""
         found: dict[bytes, socket.socket] = {}
         deadline = time.monotonic() + _STEP_S
         try:
@@ -320,7 +320,7 @@ class _Meeting:
                     sock.connect(str(socket_path(name)))
                     sock.sendall(theirs + purpose)
             finally:
-                # Its maker takes the name away too; whoever of the two is still there does it.
+                # Its maker removes the name too, in case one of the two has died.
                 segment.unlink()
         except OSError as error:
             for sock in sockets:
@@ -362,10 +362,10 @@ def _move(shared: _Shared, old: Link, credentials: Credentials, pulls: bool) -> 
 
 
 def warn_of(problems: Sequence[str], rank: int) -> None:
-    """Log once that ranks of one host talk over TCP, and why."""
+    """Log once that ranks of one host use TCP, and why."""
     if problems:
         _log.warning(
-            "rank %d cannot share memory with all ranks of its host and talks to them over TCP: %s. "
+            "rank %d cannot share memory with all ranks of its host and uses TCP with them: %s. "
             "A container may need a larger /dev/shm (docker run --shm-size).",
             rank,
             "; ".join(problems),

@@ -92,7 +92,7 @@ class Ring:
     state : array, shape (`streams.N_STATE`,), int64
         What `pump` works on.
     address_out, address_in : int
-        Where the present frames lie.
+        Addresses of the current frames.
     """
 
     def __init__(
@@ -174,9 +174,9 @@ def pump(out: Ring | None, source: Ring | None, n_polls: int = 0, *, until_arriv
     Parameters
     ----------
     out, source : Ring or None
-        Where frames go to and come from; may be the same. None stands for nothing due.
+        The rings of the outgoing and the incoming frame; may be the same. None if there is no such frame.
     n_polls : int, default 0
-        How often to look in vain before saying that this side sleeps.
+        Unsuccessful looks before this side announces that it sleeps.
     until_arrived : bool, default False
         Whether to return when the first bytes of the incoming frame are there.
 

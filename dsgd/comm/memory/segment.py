@@ -1,12 +1,12 @@
 """Shared memory of two processes of one host, which disappears with them.
 
-Problem: a file in ``/dev/shm`` outlives the process that made it, and a full ``/dev/shm`` kills whoever touches a page
-that is not there.
+Problem: a file in ``/dev/shm`` outlives the process that made it, and if ``/dev/shm`` is full, touching a page that
+cannot be allocated kills the process.
 
 A segment is made under a random name, opened by the one peer it is for, and loses its name at once; from then on the
 system frees it with the last of the two processes, SIGKILL included. Between the two moments its maker holds a lock on
-it that dies with the process: whoever makes a segment later removes the names that nobody holds. Its pages are
-reserved when it is made, so that a lack of space is an error there and not a signal later.
+it that dies with the process: the next process that makes a segment removes all names without such a lock. Its pages
+are reserved when it is made, so that a lack of space is an error then, and not a signal later.
 
 Where there is no ``/dev/shm`` (macOS) a file in the folder for temporary files does the same through the page cache.
 """
@@ -51,8 +51,8 @@ def shared_folder() -> Path:
 def host_identity() -> bytes:
     """Return 32 bytes that are equal for processes which can probably share memory.
 
-    They stand for this start of this machine, this mount of the shared folder and this user; containers that share
-    neither are told apart. It is a hint: the proof is that a peer finds in a segment what was put there.
+    They identify this boot of the machine, this mount of the shared folder and this user; containers that share neither
+    get different numbers. It is a hint: the proof is that a peer finds in a segment the number written there.
     """
     boot = _BOOT_ID.read_text().strip() if _BOOT_ID.exists() else f"{platform.node()} {uuid.getnode()}"
     try:

@@ -1,14 +1,14 @@
 """The compiled part of `dsgd.comm.memory.ring`: how bytes move through shared memory.
 
-A frame goes one of two ways. Through the ring it is copied in and out, piece by piece. Posted, it stays where it is:
-its address and length are shown, and the other side pulls it from there (`dsgd.kernels.processes`), which is one copy.
-Either way it is through when the other side's counter says so.
+A frame is sent in one of two ways. Through the ring it is copied in and out, piece by piece. A posted frame stays where
+it is: its address and length are published, and the other side reads it from there (`dsgd.kernels.processes`), which is
+one copy. Either way it has arrived when the other side's counter says so.
 
-A side that receives may add what comes to an array instead of overwriting it: from the ring itself, or from scratch
-memory that stays in the cache. The sum then needs no pass over memory of its own.
+A receiver may add the incoming frame to an array instead of overwriting it, from the ring itself or from scratch memory
+that stays in the cache. The sum then needs no separate pass over memory.
 
-Counters of a ring move in multiples of `UNIT_BYTES`, the last piece of a frame rounded up, so that no number lies
-across its end.
+Counters of a ring move in multiples of `UNIT_BYTES`, the last piece of a frame rounded up, so that no number is split
+at its end.
 """
 
 from __future__ import annotations
@@ -176,7 +176,7 @@ def _put(state: AnyArray, payload: int) -> Any:
         left -= n
     if total > 0:
         state[_WRITTEN] = _round_up(state[_WRITTEN])
-        # A release: whoever reads this counter finds the bytes that it counts.
+        # A release write: a peer that reads this counter also sees the bytes that it counts.
         store(control + _WRITTEN_AT, state[_WRITTEN])
         ring_if_asleep(control + _CONSUMER_SLEEPS_AT, state[BELL], state[HEADER_OUT])
     return total
@@ -213,7 +213,7 @@ def _count_pulled(state: AnyArray) -> Any:
 
 @scalar
 def _take(state: AnyArray, payload: int) -> Any:
-    """Read what is there of the present incoming frame; returns the bytes read, or what is wrong as a negative code."""
+    """Read the part of the incoming frame that has arrived; returns the bytes read, or an error as a negative code."""
     header = state[HEADER_LENGTH]
     end = state[IN_END] if state[IN_WAY] == RING else header
     if state[IN_AT] >= end:
@@ -250,7 +250,7 @@ def _take(state: AnyArray, payload: int) -> Any:
 
 @scalar
 def _pull(state: AnyArray, payload: int) -> Any:
-    """Read a piece of a frame that was posted; returns the bytes read, or what is wrong as a negative code."""
+    """Read a piece of a frame that was posted; returns the bytes read, or an error as a negative code."""
     control, left = state[IN_CONTROL], state[IN_END] - state[IN_AT]
     posted = load(control + _POSTED_AT) - state[_PULLED]
     if posted == 0:

@@ -35,7 +35,7 @@ from dsgd.types import AnyArray, IntVector
 
 __all__ = ["NAP_S", "Window", "inproc_windows"]
 
-#: How long a rank sleeps before it looks whether the job goes on; peers ring long before.
+#: How long a rank sleeps before it checks whether the job was stopped; peers ring long before.
 NAP_S: Final = 0.05
 _ALIGNMENT: Final = 128
 # Ranks that take turns on a core each run until they have to wait, one round further than the other.
@@ -56,14 +56,14 @@ class Window:
     bells : sequence of int, length world size
         Descriptor of a socket on which each rank sleeps; -1 for this one.
     peers : sequence of str, length world size
-        What to call each rank in messages.
+        The name of each rank in messages.
     abort : AbortFlag
         Ends any wait when set.
     nap : callable
         Takes seconds, sleeps at most that long or until a peer rings, and returns a rank that is found to have gone, or
         None.
     memory : object
-        Kept as long as the window: what the addresses lie in.
+        The memory that the addresses point into, kept alive by the window.
 
     Attributes
     ----------
@@ -145,7 +145,7 @@ class Window:
             )
 
     def refuse(self, code: int, peer: int) -> None:
-        """Raise what a code of `run_rounds` means that is not part of its work."""
+        """Raise the error that a code of `run_rounds` stands for."""
         self._abort.check()
         if code == BROKEN:
             raise ProtocolError(
@@ -154,7 +154,7 @@ class Window:
             )
 
     def close(self) -> None:
-        """Tell whoever waits for this rank that it has gone. The memory goes with the last reference."""
+        """Tell peers that wait for this rank that it has gone. The memory is freed with the last reference."""
         for box in self.outgoing.tolist():
             _words(box)[GONE_AT // 8] = 1
 

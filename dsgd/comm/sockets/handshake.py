@@ -1,7 +1,7 @@
 """The handshake: ranks authenticate and check that they belong to the same job.
 
-Problem: a port is open to whoever can reach it. A health check, a scanner, a rank of yesterday's job or of another
-version may connect, and none of them may get in, stop the gang, or learn its secret.
+Problem: anyone who can reach a port can connect to it. A health check, a scanner, a rank of yesterday's job or of
+another version may connect, and none of them may join, stop the gang, or learn its secret.
 
 The rank with the higher number connects. Four records of `RECORD_BYTES` bytes go to and fro::
 
@@ -10,9 +10,9 @@ The rank with the higher number connects. Four records of `RECORD_BYTES` bytes g
     connector -> acceptor   proof:   HMAC(token, "connect" + hello + welcome)
     acceptor  -> connector  verdict: joined, or why not, and HMAC(token, "verdict" + ...)
 
-The token never travels. What is wrong before the proof (garbage, another job, a wrong token) is dropped and counted and
-the acceptor goes on waiting: a stranger must not be able to stop a gang. What is wrong after it (other settings, a rank
-that has already joined) is an error on both sides.
+The token is never sent. A connection that fails before the proof (garbage, another job, a wrong token) is dropped and
+counted, and the acceptor keeps waiting: a stranger must not be able to stop a gang. A failure after the proof (other
+settings, a rank that has already joined) is an error on both sides.
 
 Source: challenge and response after RFC 2104 and `multiprocessing.connection`, with both nonces in either proof.
 """

@@ -181,8 +181,8 @@ class Link:
     def _hear(self, payload: memoryview) -> int:
         """Return how many bytes of a frame came first, into `header_in` and `payload`; waits for them.
 
-        Looks for them a few times before it sleeps. When that was in vain the next frames are waited for asleep: one,
-        then two, then four, as long as looking stays in vain.
+        Polls for them a few times before it sleeps. If that was not enough, it sleeps at once for the next frames: for
+        one, then two, then four, as long as polling keeps failing.
         """
         buffers = (self.header_in, payload)
         if self._n_unlooked:
@@ -247,7 +247,7 @@ def _set_tcp_option(sock: socket.socket, name: str, value: int) -> None:
 
 
 def shut_down(sock: socket.socket) -> None:
-    """Wake whoever blocks on a socket, from any thread; the peer sees the end of the stream."""
+    """Wake a thread that blocks on a socket, from any other; the peer sees the end of the stream."""
     with suppress(OSError):
         # Not the method of a wrapped socket: that one would touch the state of the thread that reads.
         socket.socket.shutdown(sock, socket.SHUT_RDWR)

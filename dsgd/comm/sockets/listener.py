@@ -1,14 +1,14 @@
 """The port on which a rank accepts its peers and refuses other connections.
 
-Problem: a port is open to whoever can reach it, from before the first peer may come until the last has joined, and
-the rank has other things to do meanwhile. A stranger that says nothing, speaks slowly or speaks something else must be
-gone within a second, hold up nobody and take no memory.
+Problem: a port is open to anyone who can reach it, from before the first peer may come until the last has joined, and
+the rank has other things to do meanwhile. A stranger that sends nothing, sends slowly or sends something else must be
+dropped within a second, delay no peer and take no memory.
 
-Connections are read without ever waiting: `Listener.look` takes in who has come, goes on with the TLS handshake and the
-first record of each, and turns away whoever does not get on. A rank calls it now and then while it waits for the
-rendezvous, and whenever something arrives while it lets its peers join (`dsgd.comm.sockets.mesh`); while it can do
-neither, because it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed
-as soon as the last peer has joined.
+Connections are read without ever waiting: `Listener.look` accepts new ones, continues the TLS handshake and the first
+record of each, and drops those that make no progress. A rank calls it now and then while it waits for the rendezvous,
+and whenever something arrives while it lets its peers join (`dsgd.comm.sockets.mesh`). While it can do neither, because
+it connects to a peer itself or loads kernels, a thread does (`Listener.attended`). The port is closed as soon as the
+last peer has joined.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ Wrap: TypeAlias = Callable[[socket.socket, bool], socket.socket]
 
 #: How long a guest may take for each of its records. Ranks send theirs in one piece and at once.
 GUEST_S: Final = 0.75
-# With what a guest may take this is still below a second.
+# Together with the time a guest may take, this is still below a second.
 _ATTEND_S: Final = 0.1
 _BACKLOG: Final = 128
 _KEPT_REFUSALS: Final = 8
@@ -207,7 +207,7 @@ class Listener:
         self.refusals: deque[str] = deque(maxlen=_KEPT_REFUSALS)
 
     def look(self, wrap: Wrap | None, job: int, epoch: int) -> list[Guest]:
-        """Take in who has come and turn away who does not get on; never waits.
+        """Accept new connections and drop those that make no progress; never waits.
 
         Parameters
         ----------
@@ -243,7 +243,7 @@ class Listener:
 
     @contextmanager
     def attended(self, wrap: Wrap | None, job: int, epoch: int) -> Iterator[None]:
-        """Let a thread call `look` now and then, as long as the context lasts; nobody else may meanwhile."""
+        """Let a thread call `look` now and then, as long as the context lasts; do not call it meanwhile."""
         is_over = threading.Event()
 
         def attend() -> None:

@@ -1,9 +1,8 @@
 """Connecting every rank to every other rank.
 
 Rank i connects to all lower ranks, one after the other, then accepts all higher ones, many at a time, and closes its
-port: a stranger that connects and says nothing holds up nobody, and is gone within a second whatever the rank does.
-No cycle of waiting is possible, because a rank waits for lower ranks only while it connects, and rank 0 connects to
-none.
+port. A stranger that connects and sends nothing delays no peer, and is dropped within a second whatever the rank does.
+Ranks cannot wait in a cycle, because a rank waits for lower ranks only while it connects, and rank 0 connects to none.
 
 A peer whose port is closed or filtered is reached by a detour, where there is one: through the port on which its
 process is reached anyway (`dsgd.comm.wires.rpc`). That is decided for each pair by the rank that connects.
@@ -34,7 +33,7 @@ __all__ = ["Detour", "join_mesh", "measure_latency"]
 _N_PINGS: Final = 8
 _LOOK_UP_S: Final = 0.1
 _CONNECT_SLICE_S: Final = 2.0
-# Where there is a detour. A filter swallows the first packet and what is sent again after 1 and 3 s.
+# If there is a detour. A filter drops the first packet and its retransmissions after 1 and 3 s.
 _DIRECT_S: Final = 3.0
 _FILTERED_S: Final = 0.5
 # A peer may turn a rank away that stalled for the best part of a second between two records, and a proxy may accept
@@ -171,7 +170,7 @@ class _Mesh:
         if self._detour is None:
             raise problem
         _log.warning(
-            "rank %d cannot connect to rank %d at %s (%s): the two talk through the ports of their workers, which "
+            "rank %d cannot connect to rank %d at %s (%s): the two use the ports of their workers, which "
             "takes about a millisecond per message. Let workers reach each other on the ports that ranks listen on.",
             self._credentials.rank,
             peer,
@@ -210,7 +209,7 @@ class _Mesh:
         if welcome.status != handshake.OK:
             raise ProtocolError(f"{who} turned rank {credentials.rank} away: {refusal_text(welcome.status)}.")
         is_rank = credentials.verifies(welcome, b"accept", hello)
-        # Sent even if the peer is not what it says, so that it can tell its side of it: a proof gives nothing away.
+        # Sent even if the peer fails the proof, so that it can report the error too: a proof reveals nothing.
         proof = credentials.sign(credentials.hello(peer), b"connect", hello, welcome)
         sock.sendall(proof.pack())
         if not is_rank:

@@ -70,7 +70,7 @@ class AbstractFixedGraph(AbstractTopology):
 
     @abstractmethod
     def neighbours(self, rank: int, size: int) -> tuple[int, ...]:
-        """Return the ranks that `rank` of `size` talks to."""
+        """Return the neighbours of `rank` of `size`."""
 
     @final
     def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
@@ -212,8 +212,8 @@ class Exponential(AbstractTopology):
 class Bipartite(AbstractTopology):
     """Pairs of an even and an odd rank; every even rank meets every odd one in turn.
 
-    In round k even rank 2 a talks to odd rank 2 b + 1 with ``b = (a + k) mod ceil(P / 2)``; if P is odd, one even rank
-    in turn talks to nobody.
+    In round k even rank 2 a exchanges with odd rank 2 b + 1, ``b = (a + k) mod ceil(P / 2)``; if P is odd, one even
+    rank in turn has no partner.
     """
 
     def out_peers(self, rank: int, size: int, round_number: int = 0) -> tuple[int, ...]:
@@ -239,8 +239,8 @@ class Bipartite(AbstractTopology):
 class RandomRegular(AbstractFixedGraph):
     """A connected graph in which every rank has `degree` neighbours, drawn once per seed and world size.
 
-    Where no such graph exists it is the nearest one: of an odd number of odd degrees one is smaller by one, and with
-    `degree` or fewer ranks everybody talks to everybody. Of degree 1 it is a set of pairs, not connected.
+    If no such graph exists it is the nearest one: with an odd number of ranks of odd degree, one rank has a degree
+    smaller by one; with `degree` or fewer ranks, all are neighbours. With degree 1 it is a set of pairs, not connected.
 
     Parameters
     ----------

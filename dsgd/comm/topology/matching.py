@@ -1,10 +1,10 @@
 """The order of exchanges with the neighbours of a graph, so that ranks do not wait in chains.
 
-Problem: where every rank takes its peers in an order of its own, a ring of ranks can wait for each other for ever.
+Problem: if every rank takes its peers in its own order, a ring of ranks can wait for each other for ever.
 
 Update: the edges are cut into matchings, in each of which a rank sends to at most one and receives from at most one
-other, and all ranks go through the matchings in the same order. A rank that has done its part of those before is in the
-next one, and its peers there are in the same or an earlier one; so the ranks in the earliest can all go on.
+other, and all ranks go through the matchings in the same order. A rank that has finished its part of a matching is in
+the next one, and its peers there are in the same or an earlier one; so the ranks in the earliest can always proceed.
 
 Cost: as many steps as the largest degree, which is the fewest possible.
 

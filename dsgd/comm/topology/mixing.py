@@ -1,17 +1,17 @@
 """Mixing matrices: the weights with which ranks average with their neighbours.
 
-Problem: repeated averaging with neighbours must leave the mean over all ranks alone, whatever the graph.
+Problem: repeated averaging with neighbours must preserve the mean over all ranks, on any graph.
 
 Update: with ``W[i, j]`` the weight with which rank i takes in what rank j has, one round of mixing is ``x <- W x``. Two
 weightings make the mean survive it:
 
 - Metropolis, for graphs in which every edge goes both ways: ``W[i, j] = 1 / (1 + max(d_i, d_j))`` between neighbours of
   degrees d, and the rest of each row on the diagonal. W is symmetric and doubly stochastic whatever the degrees are.
-- uniform: rank j cuts what it has into ``1 + d_j`` equal parts, keeps one and sends the others. W is column stochastic:
-  the sum over ranks survives, and doubly stochastic where all ranks send and receive equally much.
+- uniform: rank j cuts its vector into ``1 + d_j`` equal parts, keeps one and sends the others. W is column stochastic,
+  so the sum over ranks stays, and doubly stochastic if all ranks send and receive equally much.
 
 How fast ranks agree is set by the spectral gap, 1 - abs(lambda_2): of order P^-2 on a ring of P ranks, P^-1 on a square
-grid, independent of P on random regular graphs, and 1, all at once, if everybody talks to everybody.
+grid, independent of P on random regular graphs, and 1, agreement in one round, if all ranks are neighbours.
 
 Source: Xiao and Boyd 2004 (Metropolis weights); Kempe, Dobra and Gehrke 2003 (sums that survive uniform ones).
 """
@@ -33,7 +33,7 @@ Weighting = Literal["metropolis", "uniform"]
 
 
 def shares(topology: AbstractTopology, rank: int, size: int, round_number: int = 0) -> float:
-    """Return which part of what it has `rank` keeps, and sends to each of its out-peers, under uniform weights."""
+    """Return the part that `rank` keeps, and sends to each of its out-peers, under uniform weights."""
     return 1.0 / (1 + len(topology.out_peers(rank, size, round_number)))
 
 
@@ -52,9 +52,9 @@ def weights(topology: AbstractTopology, rank: int, size: int, round_number: int 
     Returns
     -------
     own : float
-        Weight of what the rank has itself.
+        Weight of the rank's own vector.
     of : dict of int to float
-        Weight of what comes from each in-peer.
+        Weight of the vector of each in-peer.
     """
     sources = topology.in_peers(rank, size, round_number)
     if topology.symmetric:
@@ -92,7 +92,7 @@ def mixing_matrix(
     Raises
     ------
     InvalidParameterError
-        Metropolis weights are asked for where edges go one way.
+        Metropolis weights are requested for a graph with one-way edges.
     """
     if weighting == "metropolis" and not topology.symmetric:
         raise InvalidParameterError(

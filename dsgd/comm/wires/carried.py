@@ -1,12 +1,12 @@
 """The common part of transports whose arrays are carried by a library (gloo, MPI, UCX).
 
-Problem: gloo, MPI, UCX and the like have fast ways between processes, but know nothing of jobs, deadlines or ranks that
-are not at the same point; what comes out of step in them hangs or ends the process.
+Problem: gloo, MPI, UCX and the like are fast between processes, but know nothing of jobs, deadlines or ranks that are
+at different points; calls that do not match hang or end the process.
 
-All ranks join over TCP (`mesh`), which says who belongs to the gang. The header of a frame goes over that connection,
-and only when it has shown that the array behind it is the one due is the array received, by the library. So a mismatch,
-a peer that died, a job that stopped and a deadline are what they are on TCP; the library waits only for what its other
-end has begun to send.
+All ranks join over TCP (`mesh`), which authenticates the members of the gang. The header of a frame is sent over that
+connection. Only after it has shown that the right array follows does the library receive the array. So mismatches, dead
+peers, stopped jobs and deadlines are handled as on TCP; the library waits only for an array that its peer has begun to
+send.
 
 Cost per frame: that of a frame of no bytes over TCP, and what the library needs for the array.
 """
@@ -152,11 +152,11 @@ def look_until(is_over: Callable[[], bool], limit_s: float, abort: AbortFlag) ->
     Parameters
     ----------
     is_over : callable
-        Asks a library that tells nobody by itself.
+        Polls a library that does not notify.
     limit_s : float
-        How long to go on, in seconds.
+        Longest wait, in seconds.
     abort : AbortFlag
-        Ends it too when set.
+        Ends the wait too when set.
 
     Returns
     -------

@@ -3,9 +3,9 @@
 Problem: some clusters have a gloo that is tuned for their network, or are to be compared with it.
 
 Every gang has a process group of its own, beside torch's default one, so several gangs may share a process. Its ranks
-find each other through a store that rank 0 opens on a port of its own. gloo checks nobody and encrypts nothing: use it
-inside a network that is trusted. A wait for an array that a peer has begun to send and stops sending ends at the
-deadline; an abort does not end it sooner.
+find each other through a store that rank 0 opens on a port of its own. gloo neither authenticates nor encrypts: use it
+in a trusted network. If a peer stops in the middle of an array, the wait ends at the deadline; an abort does not end it
+sooner.
 
 torch's other library, NCCL, moves arrays between graphics cards alone; models here live in the memory of the host, so
 it is not offered.

@@ -3,10 +3,9 @@
 Problem: several ranks in one process must exchange arrays by the rules of any other wire (deadlines, abort, frames that
 are checked), at the price of one copy and two wake-ups.
 
-For every ordered pair of ranks there is a meeting point of two queues. The sender offers a reference to its array; the
-receiver copies it straight into its own buffer and says so; only then does the sender go on, so that either may reuse
-its buffer at once and nothing is copied twice. A closed or aborted rank leaves a notice in every queue a peer could
-wait on.
+Every ordered pair of ranks has two queues. The sender offers a reference to its array; the receiver copies it straight
+into its own buffer and confirms; only then does the sender continue. So both may reuse their buffers at once, and
+nothing is copied twice. A closed or aborted rank leaves a notice in every queue that a peer could wait on.
 
 Cost per message: one copy of the payload. Bytes and messages are counted as the same frames would have on a wire, so
 that a run on threads predicts the traffic of a run on processes.
@@ -37,7 +36,7 @@ DEFAULT_TIMEOUT_S: Final = 60.0
 
 
 class _Offer(NamedTuple):
-    """What a sender puts on the table: its array, and what it takes it to be."""
+    """What a sender offers: its array, and the type and operation it expects."""
 
     array: AnyArray
     dtype: int
@@ -139,7 +138,7 @@ class InprocTransport(AbstractTransport):
         self.deadline_s = deadline_s
 
     def close(self) -> None:
-        """Leave; a peer that waits for this rank, now or later, is told so."""
+        """Leave; a peer that waits for this rank, now or later, gets an error."""
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,7 @@
 """Mailboxes of ranks that are threads of one process; see `dsgd.comm.mailbox`.
 
-Every rank has a box with a queue for each other one, and a lock. To post is to copy an array into a queue and to wake
-whoever waits at the box; to take is to copy it out again.
+Every rank has a box with a queue for each other rank, and a lock. Posting copies an array into a queue and wakes the
+rank that waits at the box; taking copies it out again.
 
 Cost per frame: two copies of the array and at most one wake-up.
 """
@@ -155,7 +155,7 @@ class InprocMailbox(AbstractMailbox):
         ledger.charge(WIRE, clock() - arrived_at)
 
     def close(self) -> None:
-        """Leave; a peer that waits for this rank, now or later, is told so, after what was posted to it."""
+        """Leave; a peer that waits for this rank, now or later, gets an error, after the frames posted to it."""
         with self._box.changed:
             self._box.is_closed = True
             self._box.changed.notify_all()

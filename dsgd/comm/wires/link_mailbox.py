@@ -69,7 +69,7 @@ class LinkMailbox(AbstractMailbox):
         mesh.abort.on_set(self._wake)
 
     def post(self, to: int, array: AnyArray, op: int = OP_SEND) -> None:
-        """Give the kernel what it takes, and keep a copy of the rest; see `AbstractMailbox.post`."""
+        """Pass the system as many bytes as it accepts, and keep a copy of the rest; see `AbstractMailbox.post`."""
         self._check_peer(to)
         ledger = self.ledger
         start = ledger.clock()
@@ -169,7 +169,7 @@ class LinkMailbox(AbstractMailbox):
                     self._changed.wait()
                     last = time.monotonic()
                     continue
-                # Nobody hears this thread: that a peer reads nothing is said to whoever waits for room.
+                # An error here would be lost: a rank that waits for room reports that the peer does not read.
                 if self._abort.is_set or (self._is_closing and time.monotonic() - last > self.deadline_s):
                     return
                 moved = [self._push(parcel) for parcel in first]

@@ -4,8 +4,8 @@ Problem: on a supercomputer the fast network is MPI's, and Dask's workers are it
 ``mpiexec dask worker``).
 
 The processes of the gang find out over TCP which rank of ``MPI.COMM_WORLD`` each of them is. MPI waits without a
-deadline and cannot be interrupted, so what is under way is looked at again and again, more slowly as time goes by; an
-abort is noticed between two looks. MPI encrypts nothing, and when one of its processes dies it usually ends all others.
+deadline and cannot be interrupted, so transfers are polled, ever more slowly; an abort is noticed between two polls.
+MPI encrypts nothing, and when one of its processes dies it usually ends all others.
 
 Source: MPI 4.1, nonblocking communication, through mpi4py.
 """

@@ -2,15 +2,15 @@
 
 Problem: a cluster of W workers with T threads has W T ranks. Connecting them pairwise takes (W T)^2 / 2 connections,
 4,088 open files in each process of 64 workers with 8 threads, and a segment of shared memory for every pair on a host.
-Almost none of them would be used: what ranks of different processes have to say to each other is summed in the process
-first, so one thread speaks for all of its process.
+Almost none of them would be used: vectors are summed inside each process first, and then one thread per process
+exchanges the sums.
 
 The threads of a process are connected pairwise (`inproc`). The first rank of each process, its leader, has a connection
 to every other leader: one wire between processes, of as many ends as there are processes, used by one thread in each.
 Collectives (`dsgd.collectives`) go by these: inside, between leaders, inside.
 
-Cost: W - 1 connections per process, whatever T is; a frame costs what it costs on its wire. Where ranks talk one to one
-they have mailboxes beside (`dsgd.comm.mailbox`), with W T - 1 connections each.
+Cost: W - 1 connections per process, whatever T is; a frame costs what it costs on its wire. If ranks exchange one to
+one, they also have mailboxes (`dsgd.comm.mailbox`), with W T - 1 connections each.
 
 Rejected: one connection per pair of processes that carries the frames of all ranks. Frames of several senders would
 have to be taken apart by a thread that reads for all, which costs a copy and two wake-ups in every round.
@@ -81,7 +81,7 @@ class NestedTransport(AbstractTransport):
         """
         inside, between = self._number_inside, self._number_between
         if op == OP_GOSSIP and self.mailbox is not None:
-            # Any two ranks may be neighbours in a graph. The way must be that of the pair, whatever the other half is.
+            # Any two ranks may be neighbours in a graph. Both halves of an exchange must use the wire of that pair.
             if to is not None and outgoing is not None:
                 self.mailbox.post(to, outgoing, op)
             if source is not None and incoming is not None:
@@ -103,11 +103,11 @@ class NestedTransport(AbstractTransport):
             peers = " and ".join(str(peer) for peer in (to, source) if peer is not None)
             raise InvalidParameterError(
                 f"rank {self.rank} of {self.size} has no way to rank {peers}: between processes the first rank of each "
-                "talks to the first ranks of the others."
+                "exchanges with the first ranks of the others."
             )
 
     def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
-        """Let the wire between processes add up what comes, where it leads to both peers; see `AbstractTransport`."""
+        """Let the wire between processes add up arrays as they arrive, if it leads to both peers."""
         number, adder = self._number_between, self._between.adder
         other, first = number.get(to), number.get(source)
         if adder is None or other is None or first is None:
@@ -122,7 +122,7 @@ class NestedTransport(AbstractTransport):
         self.deadline_s = deadline_s
 
     def close(self) -> None:
-        """Leave the ranks of this process; the wire between processes is closed by whoever opened it."""
+        """Leave the ranks of this process; the wire between processes is closed where it was opened."""
         self._inside.close()
 
 

@@ -1,7 +1,7 @@
 """The transport through the ports of Dask's workers, where no other port can be reached.
 
-Problem: firewalls, proxies and container networks often let one port per worker through, the one that Dask talks over,
-and nothing else. Ranks must be able to train there, by the same rules as everywhere.
+Problem: firewalls, proxies and container networks often allow one port per worker, the one that Dask uses, and nothing
+else. Ranks must be able to train there, by the same rules as everywhere.
 
 A rank holds one end of a local socket and knows no difference: handshake, frames, deadlines and abort are those of TCP.
 The other end belongs to a `Relay` on the event loop of its process, which posts what it reads there, at most
@@ -128,7 +128,7 @@ class Switchboard:
         self._doors[rank] = address
 
     def close_door(self, rank: int) -> None:
-        """Let nobody connect to a rank of this process any more; from any thread."""
+        """Refuse new connections to ranks of this process; from any thread."""
         self._doors.pop(rank, None)
 
     def start(self, rank: int, peer: int, sock: socket.socket, post: Post) -> None:

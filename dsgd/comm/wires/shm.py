@@ -6,10 +6,10 @@ can share memory should, and one gang may have peers of both kinds.
 All ranks join over TCP first (`mesh`), then those of one host move to memory they share (`neighbours`). A short frame
 goes through a local socket, header and array in one system call: the kernel's copy of a few kilobytes costs less than
 anything that needs a second wake-up. A long frame announces itself there and goes through a ring of memory (`ring`),
-while a second local socket, the bell, wakes whoever has run out of things to do. A closed socket means that the
-peer's process has gone, a shutdown wakes this one, deadlines are those of TCP. Where the system lets processes of one
-user read each other's memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it
-is. A sum over ranks adds up what comes while it comes.
+while a second local socket, the bell, wakes a rank that sleeps. A closed socket means that the peer's process has gone,
+a shutdown wakes this one, deadlines are those of TCP. If the system lets processes of one user read each other's
+memory, a frame of `PULL_FROM_BYTES` does not enter the ring: its reader copies it from where it is. A sum over ranks
+adds up vectors as they arrive.
 
 With ``wait="spin"`` whole frames go through memory and a rank that waits looks at it for `SPIN_S` before it sleeps.
 That takes the wake-up out of a short frame, and a core per rank while it waits: for ranks that have a core each and no
@@ -107,7 +107,7 @@ class SharedTransport(AbstractTransport):
         self._finish(out, ring_out, outgoing, inn, ring_in, incoming)
 
     def _add(self, to: int, outgoing: AnyArray, source: int, total: AnyArray, op: int) -> bool:
-        """Send `outgoing` while adding to `total` what comes, if that goes through memory; see `AbstractTransport`."""
+        """Send `outgoing` while adding the incoming array to `total`, through memory only; see `AbstractTransport`."""
         ring_in, take = self._rings.get(source), Ring.adding(total)
         if ring_in is None or not take or total.nbytes < self._from_bytes:
             return False
@@ -224,7 +224,7 @@ def connect(
     -------
     SharedTransport
         Connected with all other ranks. Where memory cannot be shared with a peer of this host, a warning is logged,
-        and the two talk over TCP.
+        and the two use TCP.
 
     Raises
     ------

@@ -1,7 +1,7 @@
 """The transport between processes over TCP.
 
-Problem: ranks talk after every few hundred microseconds of work, so a message must cost what the kernel charges for it
-and nothing more; and a peer that dies, hangs or belongs elsewhere must become an error, never a hang.
+Problem: ranks exchange after every few hundred microseconds of work, so a message must cost no more than its system
+calls; and a peer that dies, hangs or belongs to another job must cause an error, never a hang.
 
 Every rank listens on one port and the mesh is complete: rank i connects to all lower ranks and accepts all higher ones
 (`handshake`). Frames go through blocking sockets in the thread of the rank (`link`), both ways at once. A closed
@@ -114,7 +114,7 @@ class TCPTransport(AbstractTransport):
             inn = None if source is None or incoming is None else self._links[source]
         except KeyError as error:
             raise InvalidParameterError(f"rank {self.rank} of {self.size} has no peer {error}.") from None
-        # Everything is checked before a frame is numbered: what is refused here must not shift the count.
+        # Everything is checked before a frame is numbered: a refused one must not shift the count.
         dtype_out = check_array(outgoing) if outgoing is not None else 0
         dtype_in = check_array(incoming) if incoming is not None else 0
         if out is not None and outgoing is not None:
@@ -154,7 +154,7 @@ class TCPTransport(AbstractTransport):
             link.sock.close()
 
     def raise_for(self, error: OSError, at: Link | None, source: Link | None) -> NoReturn:
-        """Say which peer an error of a connection means, and what it means: gone, late, or the job stopped."""
+        """Turn an error of a connection into one that names the peer and the cause: gone, late, or the job stopped."""
         self.abort.check()
         link = error.link if isinstance(error, PeerGoneError) else at or source
         if link is None:
@@ -163,7 +163,7 @@ class TCPTransport(AbstractTransport):
         if isinstance(cause, (BlockingIOError, TimeoutError, PeerLateError)):
             self._raise_late(link, cause)
         raise AbortedError(
-            f"rank {link.rank} at {link.address} went away while rank {self.rank} talked to it: {error}."
+            f"rank {link.rank} at {link.address} went away during an exchange with rank {self.rank}: {error}."
         ) from error
 
     def _raise_late(self, link: Link, error: OSError) -> NoReturn:

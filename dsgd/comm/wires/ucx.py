@@ -4,11 +4,11 @@ Problem: UCX knows networks with remote memory access (InfiniBand, RoCE, AWS EFA
 memory; a cluster that has such a network has it from UCX.
 
 Every gang has a context and a worker of UCX of its own, which chooses its ways as UCX's environment says (``UCX_TLS``,
-``UCX_NET_DEVICES``). Ranks tell each other over TCP how theirs are reached. UCX moves nothing by itself: what is under
-way is looked at again and again, more slowly as time goes by; an abort is noticed between two looks, a peer that dies
-while it sends an array at the deadline. What UCX has begun to send cannot be called back and would keep its connection
-open for ever, so an array of more than a kilobyte is sent only when its receiver has said that it waits for it. UCX
-checks nobody and encrypts nothing: use it inside a network that is trusted.
+``UCX_NET_DEVICES``). Ranks exchange the addresses of their workers over TCP. UCX makes no progress by itself, so
+transfers are polled, ever more slowly; an abort is noticed between two polls, the death of a peer in the middle of an
+array at the deadline. A send that UCX has begun cannot be cancelled and would keep its connection open for ever, so an
+array of more than a kilobyte is sent only after its receiver has said that it waits for it. UCX neither authenticates
+nor encrypts: use it in a trusted network.
 
 Cost: beyond that of `dsgd.comm.wires.carried`, one message of a byte for an array of more than a kilobyte.
 
@@ -94,7 +94,7 @@ class _UCX:
         return pending
 
     def step(self) -> None:
-        """Let UCX do what it can, and send what is waited for."""
+        """Let UCX make progress, and send the arrays that receivers wait for."""
         self._worker.progress()
         for held in list(self._held):
             if held.ready.completed:
