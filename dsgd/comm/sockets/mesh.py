@@ -170,7 +170,7 @@ class _Mesh:
         if self._detour is None:
             raise problem
         _log.warning(
-            "rank %d cannot connect to rank %d at %s (%s): the two use the ports of their workers, which "
+            "rank %d cannot connect to rank %d at %s (%s): the two connect through the ports of their workers, which "
             "takes about a millisecond per message. Let workers reach each other on the ports that ranks listen on.",
             self._credentials.rank,
             peer,
