@@ -12,13 +12,19 @@ from typing import TYPE_CHECKING, Any, Final
 
 if TYPE_CHECKING:
     from dsgd.estimators import SGDClassifier, SGDRegressor
+    from dsgd.inputs.rows import Rows
     from dsgd.ledger import Ledger
 
-__all__ = ["Ledger", "SGDClassifier", "SGDRegressor", "__version__"]
+__all__ = ["Ledger", "Rows", "SGDClassifier", "SGDRegressor", "__version__"]
 
 __version__: Final = version("dsgd")
 
-_HOMES: Final = {"Ledger": "dsgd.ledger", "SGDClassifier": "dsgd.estimators", "SGDRegressor": "dsgd.estimators"}
+_HOMES: Final = {
+    "Ledger": "dsgd.ledger",
+    "Rows": "dsgd.inputs.rows",
+    "SGDClassifier": "dsgd.estimators",
+    "SGDRegressor": "dsgd.estimators",
+}
 
 
 def __getattr__(name: str) -> Any:

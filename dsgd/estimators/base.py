@@ -18,19 +18,20 @@ from typing import Any, ClassVar, Final
 import numpy as np
 from scipy.sparse import issparse
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import assert_all_finite, check_random_state
+from sklearn.utils import check_random_state
 
 from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError
 from dsgd.estimators.packing import OUT_OF_CORE_ADVICE, Packer
-from dsgd.estimators.parameters import check_any_weight, check_parameters, check_sample_weight
+from dsgd.estimators.parameters import check_parameters
 from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
-from dsgd.inputs.blocks import Block, check_summaries, nbytes_of, summarise
+from dsgd.inputs.blocks import Block, check_summaries, nbytes_of
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
-from dsgd.inputs.partition import pack_for_threads, read_rows
+from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
+from dsgd.inputs.weights import check_any_weight, check_sample_weight
 from dsgd.local import SGD, AbstractRule, Objective, pack, unpack
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint, SavedState, as_checkpoint, describe
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -209,6 +210,7 @@ class AbstractSGD(AbstractLinearEstimator):
 
     _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
+    _reuses_rows: ClassVar[bool] = True
 
     @property
     @abstractmethod
@@ -232,34 +234,30 @@ class AbstractSGD(AbstractLinearEstimator):
     def _train(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> None:
         """Train on any kind of X, and set the fitted attributes."""
         check_parameters(self)
+        if isinstance(X, Rows):
+            refuse_beside(y, sample_weight)
         begin = time.perf_counter()
         train_there = self._train_on_cluster if self._uses_cluster(X) else self._train_in_process
         gang, sparse = train_there(X, y, sample_weight, start)
         self._take_in(gang, sparse=sparse, elapsed_s=time.perf_counter() - begin)
 
     def _train_in_process(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> tuple[GangResult, bool]:
-        # The pass that hashes rows shows whether they are finite; those of tables have columns to be named.
-        is_read = self.shuffle and not self.out_of_core and (isinstance(X, np.ndarray) or issparse(X))
-        with stage("check") as it:
-            block = self._check_rows(X, y, sample_weight, start, finite=not is_read)
-            it.nbytes = 0 if is_read else nbytes_of(block[0])
+        is_read = self.shuffle and not self.out_of_core
+        rows = self._rows_here(X, y, sample_weight, start, is_read=is_read)
         # Calls of partial_fit have as many ranks as the first, however few rows one of them brings.
         # With a strategy of the user's choice all ranks train.
         least_rows = _LEAST_ROWS if self.sync is None else 1
-        n_ranks = count_threads(self.n_jobs, None if start.is_part else block[0].shape[0], least_rows)
-        known = read_rows(block[0], n_ranks) if is_read else None
-        if is_read and (known is None or not known.are_finite):
-            assert_all_finite(block[0], estimator_name=type(self).__name__, input_name="X")
+        n_ranks = count_threads(self.n_jobs, None if start.is_part else rows.n_rows, least_rows)
+        if is_read:
+            rows.read(n_ranks, type(self).__name__)
         held_out = None
         if self.early_stopping and not start.is_part and n_ranks == 1:
-            held_out = hold_out_as_sklearn(self, block, stratify=self._is_classification)
-        with stage("labels", nbytes_of(block[1])):
-            check_any_weight(block[2])
-            summaries = [summarise(block, classification=self._is_classification, rows_are_checked=True)]
+            held_out = hold_out_as_sklearn(self, rows.block, stratify=self._is_classification)
+        summaries = [rows.summary(classification=self._is_classification)]
         seed = self._draw_seed()
         packer, job = self._plan(summaries, start, seed)
         packer = replace(packer, held_out=held_out)
-        shares = pack_for_threads(block, n_ranks, packer, seed=seed if self.shuffle else None, known=known)
+        shares = rows.packed(n_ranks, packer, seed=seed if self.shuffle else None, reads_once=is_read)
         gang = run_on_threads(
             train, shares, (job,), on_event=self._listener(), mail=mail_for(job), given=_given(job, start)
         )
@@ -426,6 +424,19 @@ class AbstractSGD(AbstractLinearEstimator):
 
     # -- checks --------------------------------------------------------------------------------------------------
 
+    def _rows_here(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, is_read: bool) -> LocalRows:
+        """Return rows of this process, checked; what will be read for its hashes need not be read before."""
+        if isinstance(X, Rows):
+            rows = X.local()
+            X.show(self, first=start.is_first)
+            return rows
+        # Those of tables have columns to be named.
+        is_read = is_read and (isinstance(X, np.ndarray) or issparse(X))
+        with stage("check") as it:
+            rows = LocalRows(self._check_rows(X, y, sample_weight, start, finite=not is_read), is_finite=not is_read)
+            it.nbytes = 0 if is_read else nbytes_of(rows.block[0])
+        return rows
+
     def _check_rows(self, X: Any, y: Any, sample_weight: Any, start: _Start, *, finite: bool = True) -> Block:
         """Validate arrays of this process; return (X, y, sample_weight). Without `finite` values of X are not read."""
         X, y = validated(
@@ -443,6 +454,10 @@ class AbstractSGD(AbstractLinearEstimator):
 
     def _check_all(self, X: Any, y: Any, sample_weight: Any, start: _Start) -> Block:
         """Validate arrays of this process that go to other ranks; return (X, y, sample_weight)."""
+        if isinstance(X, Rows):
+            block = self._rows_here(X, y, sample_weight, start, is_read=True).block
+            check_any_weight(block[2])
+            return block
         with stage("check") as it:
             block = self._check_rows(X, y, sample_weight, start)
             check_any_weight(block[2])

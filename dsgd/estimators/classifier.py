@@ -105,7 +105,7 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
             Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
         y : array-like or dask collection, shape (n_samples,)
             Labels of any kind; None where blocks or files hold them.

@@ -11,16 +11,15 @@ from typing import Any, Final, get_args
 import numpy as np
 
 from dsgd.comm.base import TransportName
-from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.errors import InvalidParameterError
 from dsgd.kernels import LOSSES, PENALTIES, SCHEDULES
 from dsgd.local import AbstractRule, steps_of
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import as_policy
 from dsgd.sync import check_combination, resolve
-from dsgd.types import AnyArray
 from dsgd.validation import check_bool, check_choice, check_n_jobs, check_numbers
 
-__all__ = ["check_any_weight", "check_parameters", "check_sample_weight", "check_whole_fit", "losses_for"]
+__all__ = ["check_parameters", "check_whole_fit", "losses_for"]
 
 #: The losses with a threshold, and its default.
 _THRESHOLDS: Final = {"huber": 0.1, "epsilon_insensitive": 0.1, "squared_epsilon_insensitive": 0.1}
@@ -107,45 +106,3 @@ def _check_place(where: str, value: Any, kinds: tuple[type, ...]) -> None:
     if not isinstance(value, kinds) or value == "":
         also = " or a Checkpoint" if Checkpoint in kinds else ""
         raise InvalidParameterError(f"{where} must be None, a folder, a URL{also}. Got {value!r}.")
-
-
-def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
-    """Check the weights of rows.
-
-    Parameters
-    ----------
-    sample_weight : array-like, shape (n,), number or None
-        A number stands for equal weights.
-    X : array or sparse matrix, shape (n, d)
-        The rows.
-
-    Returns
-    -------
-    array, shape (n,), or None
-        In the dtype of X.
-
-    Raises
-    ------
-    InvalidDataError
-        The shape is wrong, or a weight is negative or not finite.
-    """
-    if sample_weight is None:
-        return None
-    weights = np.asarray(sample_weight, dtype=X.dtype)
-    if weights.ndim == 0:
-        weights = np.full(X.shape[0], weights)
-    if weights.ndim != 1:
-        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
-    if weights.shape[0] != X.shape[0]:
-        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
-    if not np.isfinite(weights).all():
-        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
-    if (weights < 0).any():
-        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
-    return weights
-
-
-def check_any_weight(weights: AnyArray | None) -> None:
-    """Raise `InvalidDataError` where all rows have the weight zero."""
-    if weights is not None and not weights.any():
-        raise InvalidDataError("Sample weights must contain at least one non-zero number.")

@@ -12,10 +12,12 @@ one (``ScoringMonitor``) get it at the end of the fit.
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar
 
-from dsgd.errors import InvalidParameterError
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs.rows import Rows, unpacked
 from dsgd.progress import Audience, Callback, Notice, ProgressEvent, StopTraining
 from dsgd.progress.lines import PrintedLines
 from dsgd.stages import recording
@@ -33,6 +35,8 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
 
     @functools.wraps(method)
     def notifying(estimator: Any, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        if not estimator._reuses_rows and any(isinstance(value, Rows) for value in (*args, *kwargs.values())):
+            args, kwargs = _without_rows(method, estimator, args, kwargs)
         given = getattr(estimator, "_skl_callbacks", [])
         callbacks: list[Callback] = [entry.callback for entry in given if isinstance(entry, _Envelope)]
         # scikit-learn's protocol is about `fit` alone.
@@ -58,6 +62,24 @@ def notifies_callbacks(method: Callable[Concatenate[Any, P], R]) -> Callable[Con
             return train(estimator)
 
     return notifying
+
+
+def _without_rows(method: Callable[..., Any], estimator: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
+    """Return the arguments of a method with what `Rows` hold in their place."""
+    given = inspect.signature(method).bind(estimator, *args, **kwargs)
+    rows, arguments = given.arguments["X"], given.arguments
+    if rows.client is not None and estimator.client is not rows.client:
+        raise InvalidParameterError(
+            f"{rows!r} are on the workers of {rows.client!r}, and this {type(estimator).__name__} trains elsewhere. "
+            "Set its client to the same one."
+        )
+    X, y, weights = unpacked(rows, arguments.get("y"), arguments.get("sample_weight"))
+    arguments.update(X=X, y=y)
+    if weights is not None:
+        if "sample_weight" not in given.signature.parameters:
+            raise InvalidDataError(f"{type(estimator).__name__} takes no sample_weight, and {rows!r} hold some.")
+        arguments["sample_weight"] = weights
+    return given.args[1:], given.kwargs
 
 
 def _told(

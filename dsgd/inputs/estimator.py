@@ -10,17 +10,19 @@ import contextlib
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Final, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError
+from dsgd.errors import ClusterError, ClusterUnreachableError, InvalidDataError, InvalidParameterError
 from dsgd.inputs import lazy
 from dsgd.inputs.asked import Expected, Spread, Terms, Work
 from dsgd.inputs.blocks import Block, BlockSummary, check_summaries, make_block
 from dsgd.inputs.callbacks import wrap_callbacks
+from dsgd.inputs.rows import KeptPacks, Rows
 from dsgd.inputs.simulated import SimulatedBlocks, cut_rows
 from dsgd.inputs.sources import (
     check_room,
@@ -71,6 +73,8 @@ class ClusterBlocks:
     resend : callable or None, default None
         Takes the number of a block that is lost and returns its future, sent again from this process; None where
         Dask has computed the blocks and does so again.
+    packed : KeptPacks or None, default None
+        What the workers have packed them into, where that stays for further fits.
     """
 
     client: Client
@@ -79,14 +83,17 @@ class ClusterBlocks:
     n_ranks: int | None = None
     ranks_per_worker: int | None = None
     resend: Callable[[int], Future] | None = None
+    packed: KeptPacks | None = None
 
     def run(self, work: Work, terms: Terms) -> GangResult:
         """Run a rank program over the blocks; see `run_on_cluster`."""
         from dsgd.runtime import run_on_cluster
+        from dsgd.runtime.worker.store import PackedAs
 
+        name, is_packed = self._name_packed(work)
         with _released([]) as held:
             futures, resend = self._numbered(held) if work.numbered else (self.futures, self.resend)
-            return run_on_cluster(
+            result = run_on_cluster(
                 work.program,
                 futures,
                 client=self.client,
@@ -99,15 +106,35 @@ class ClusterBlocks:
                 block_rows=[s.rows for s in self.summaries],
                 block_nbytes=[s.nbytes for s in self.summaries],
                 reload=resend,
-                demand=work.demand,
+                # The memory of workers is asked for what they will pack.
+                demand=None if is_packed else work.demand,
                 mail=work.mail,
                 given=work.given,
+                packed_as=PackedAs(name, self.packed.anchors) if self.packed is not None and name else None,
                 on_event=terms.on_event,
                 transport=terms.transport,
                 on_failure=terms.on_failure,
                 elastic=terms.elastic,
                 title=terms.title,
             )
+        if self.packed is not None and name:
+            self.packed.add(name)
+        return result
+
+    def _name_packed(self, work: Work) -> tuple[str, bool]:
+        """Return the name by which workers keep what they pack, if they do, and whether they have it."""
+        if self.packed is None or work.numbered:  # numbers make other blocks of them at every fit
+            return "", False
+        from dsgd.runtime.worker.member import forget_packed
+
+        name = self.packed.name_of(work.pack)
+        for gone in self.packed.make_room(name):
+            self.client.run(forget_packed, gone)
+        return name, name in self.packed
+
+    def is_there(self, client: Client) -> bool:
+        """Return whether these are blocks of that client, and none is lost."""
+        return self.client is client and all(future.status == "finished" for future in self.futures)
 
     def _numbered(self, held: list[Future]) -> tuple[Sequence[Future], Callable[[int], Future] | None]:
         """Return blocks that know the number of their first row, and what sends one again; `held` gets all of them."""
@@ -159,6 +186,9 @@ class AbstractClusterEstimator(BaseEstimator):
     #: What to do with rows that are more than the memory of the workers.
     _if_too_large: ClassVar[str] = MemoryDemand.advice
 
+    #: Whether training takes `Rows` as they are, or what they hold.
+    _reuses_rows: ClassVar[bool] = False
+
     #: Who listens to the fit that runs.
     _audience: Audience | None = None
 
@@ -197,7 +227,7 @@ class AbstractClusterEstimator(BaseEstimator):
 
     def _uses_cluster(self, X: Any) -> bool:
         """Return whether X is trained on by worker processes; warn where something asks for them in vain."""
-        if is_distributed(X) or self.client is not None:
+        if is_distributed(X) or self.client is not None or (isinstance(X, Rows) and X.uses_cluster):
             return True
         if getattr(self, "_lost_client", False):
             warnings.warn(
@@ -269,6 +299,9 @@ class AbstractClusterEstimator(BaseEstimator):
             The cluster was restarted, or its scheduler went away (`ClusterUnreachableError`), before the rows were
             there.
         """
+        kept = X if isinstance(X, Rows) else None
+        if kept is not None:
+            X, y, sample_weight = kept.X, kept.y, kept.sample_weight
         if isinstance(self.client, SimulatedCluster):
             yield self._simulated(X, check, expected, spread)
             return
@@ -278,29 +311,59 @@ class AbstractClusterEstimator(BaseEstimator):
         if is_distributed(X):
             # Before worker processes are started for it.
             check_targets(X, y, sample_weight, supervised=expected.supervised)
-        with client_for(self.client) as client, _released([]) as held:
+        with client_for(self._client_of(kept)) as client, _released([]) as held:
             # Looking at blocks already runs code of dsgd on the workers, so ask before the gang does.
             with stage("connect"):
                 check_versions(client)
-            resend: Callable[[int], Future] | None = None
+
+            def place(held: list[Any]) -> ClusterBlocks:
+                return self._placed(client, (X, y, sample_weight), check, expected, spread, held)
+
+            blocks = place(held) if kept is None else _kept_blocks(kept, client, place, expected, spread)
             if is_distributed(X):
-                if not spread.on_disk:
-                    check_room(client, X, self._if_too_large)
-                with stage("hand over"):
-                    futures = _computed(client, X, y, sample_weight, expected, spread)
-                held += futures
-            else:
-                futures, resend = _scattered(client, check(), spread, held)
-                expected = replace(expected, rows_are_checked=True)
-            with stage("look") as it:
-                looks = _looks(client, futures, expected, on_disk=spread.on_disk)
-                held += looks
-                summaries: list[BlockSummary] = _gathered(client, looks)
-                it.nbytes = sum(s.nbytes for s in summaries)
-            check_summaries(summaries)
-            if is_distributed(X):
-                self._check_width(summaries, feature_names(X), first=first)
-            yield ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
+                self._check_width(blocks.summaries, feature_names(X), first=first)
+            elif kept is not None:
+                kept.show(self, first=first)
+            yield blocks
+
+    def _client_of(self, rows: Rows | None) -> Any:
+        """Return the client to train on, that of the rows where the estimator has none."""
+        if rows is None or rows.client is None:
+            return self.client
+        if self.client is not None and self.client is not rows.client:
+            raise InvalidParameterError(
+                f"{type(self).__name__}(client={self.client!r}) cannot train on rows of another cluster: {rows!r} were "
+                f"made with client={rows.client!r}."
+            )
+        return rows.client
+
+    def _placed(
+        self,
+        client: Client,
+        given: tuple[Any, Any, Any],
+        check: Callable[[], Block],
+        expected: Expected,
+        spread: Spread,
+        held: list[Any],
+    ) -> ClusterBlocks:
+        """Return (X, y, sample_weight) as blocks on the workers, fit to train on; `held` gets all futures."""
+        resend: Callable[[int], Future] | None = None
+        if is_distributed(given[0]):
+            if not spread.on_disk:
+                check_room(client, given[0], self._if_too_large)
+            with stage("hand over"):
+                futures = _computed(client, *given, expected, spread)
+            held += futures
+        else:
+            futures, resend = _scattered(client, check(), spread, held)
+            expected = replace(expected, rows_are_checked=True)
+        with stage("look") as it:
+            looks = _looks(client, futures, expected, on_disk=spread.on_disk)
+            held += looks
+            summaries: list[BlockSummary] = _gathered(client, looks)
+            it.nbytes = sum(s.nbytes for s in summaries)
+        check_summaries(summaries)
+        return ClusterBlocks(client, futures, summaries, spread.n_ranks, spread.ranks_per_worker, resend)
 
     def _simulated(self, X: Any, check: Callable[[], Block], expected: Expected, spread: Spread) -> SimulatedBlocks:
         """Return the rows as blocks of a simulated cluster."""
@@ -419,6 +482,36 @@ def ranks_asked(n_jobs: int | None) -> int | None:
     return n_jobs if n_jobs is not None and n_jobs > 0 else None
 
 
+def _kept_blocks(
+    rows: Rows, client: Client, place: Callable[[list[Any]], ClusterBlocks], expected: Expected, spread: Spread
+) -> ClusterBlocks:
+    """Return the blocks that rows keep on the workers, which are placed there where they are not yet."""
+
+    def make() -> tuple[ClusterBlocks, Callable[[], object]]:
+        held: list[Any] = []
+        try:
+            blocks = place(held)
+        except BaseException:
+            _release(held)
+            raise
+        anchors = {
+            address: client.submit(_anchor, workers=[address], allow_other_workers=False, pure=False)
+            for address in client.nthreads()
+        }
+        held += anchors.values()
+        settle(client, list(anchors.values()))
+        packs = KeptPacks(rows.keep, {address: future.key for address, future in anchors.items()})
+        return replace(blocks, packed=packs), partial(_release, held)
+
+    # Rows of the cluster stay where they are; those of this process are cut for its ranks, by a seed.
+    where = (spread.on_disk,) if is_distributed(rows.X) else (spread, tuple(sorted(client.nthreads().items())))
+    return rows.opened((expected, *where), make, lambda blocks: blocks.is_there(client))
+
+
+def _anchor() -> str:
+    return "packed rows stay as long as this"
+
+
 def _computed(client: Client, X: Any, y: Any, sample_weight: Any, expected: Expected, spread: Spread) -> list[Future]:
     """Have Dask compute the blocks of a collection."""
     parts = to_delayed_blocks(
@@ -492,5 +585,9 @@ def _released(held: list[Any]) -> Iterator[list[Any]]:
     try:
         yield held
     finally:
-        for future in held:
-            future.release()
+        _release(held)
+
+
+def _release(held: Sequence[Any]) -> None:
+    for future in held:
+        future.release()

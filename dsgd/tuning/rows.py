@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any, Final
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils import check_array
 from dsgd.errors import InvalidDataError
 from dsgd.inputs.asked import Spread
 from dsgd.inputs.blocks import BlockSummary, check_summaries, make_block, summarise
+from dsgd.inputs.rows import Rows
 from dsgd.inputs.sources import is_distributed, scatter_rows, to_delayed_blocks
 from dsgd.sim import Workload
 
@@ -30,7 +32,7 @@ class TuningRows:
     Parameters
     ----------
     X, y : object
-        What is passed to ``fit``: arrays, or futures of blocks and None.
+        Arrays, or futures of blocks and None.
     n_rows, n_all : int
         Rows that are used, and rows there are.
     n_features, n_outputs : int
@@ -58,6 +60,11 @@ class TuningRows:
     sparse: bool
     dtype: str
     client: Any = None
+
+    @cached_property
+    def kept(self) -> Rows:
+        """What is passed to ``fit``: candidates find the rows packed."""
+        return Rows(self.X, self.y, client=self.client)
 
     def workload(self, held_out: float) -> Workload:
         """Return what an epoch works on, where this share of rows is held out."""
@@ -90,7 +97,9 @@ class TuningRows:
         return replace(self, X=blocks, n_rows=self.n_rows // stride)
 
     def release(self) -> None:
-        """Let the workers forget the blocks."""
+        """Let go of packed rows, and let the workers forget the blocks."""
+        if "kept" in vars(self):
+            self.kept.release()
         for future in self.X if self.client is not None else ():
             future.release()
 

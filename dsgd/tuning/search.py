@@ -338,7 +338,7 @@ class _Search:
         begin = time.perf_counter()
         model.set_callbacks(_Deadline(begin + max(seconds, overhead_s)))
         try:
-            model.fit(rows.X, rows.y)
+            model.fit(rows.kept)
         except IncompatiblePartsError as error:
             return replace(trial, note=f"cannot run: {error}")
         except InvalidDataError as error:

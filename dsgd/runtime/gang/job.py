@@ -25,6 +25,7 @@ from dsgd.runtime.memory import MemoryDemand
 from dsgd.runtime.plan import Plan, WorkerInfo
 from dsgd.runtime.rank import GangResult, Mail, RankProgram
 from dsgd.runtime.worker.member import Cut, MemberOutcome, MemberTask, Orders, Pack, run_member
+from dsgd.runtime.worker.store import PackedAs
 from dsgd.runtime.worker.timers import servers_here, slow_timers
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import stage
@@ -71,6 +72,7 @@ def run_on_cluster(
     reload: Callable[[int], Future] | None = None,
     mail: Mail | None = None,
     given: Any = None,
+    packed_as: PackedAs | None = None,
     title: str | None = None,
 ) -> GangResult:
     """Run a rank program on worker processes, over blocks of rows that are on the cluster.
@@ -147,6 +149,9 @@ def run_on_cluster(
         Whether ranks get mailboxes, and which servers come after them: threads beside the ranks of the first workers.
     given : object, optional
         What rank 0 alone is given, pickled; see `dsgd.runtime.rank.Rank`. It is sent to one worker, so it may be large.
+    packed_as : PackedAs, optional
+        A name for what `pack` makes of these blocks. Under it the workers keep that until their anchors go, and a later
+        job that says the same name packs nothing. By default nothing is kept.
     title : str, optional
         What the job is called on the dashboard of the cluster; by default the name of the program.
 
@@ -187,7 +192,7 @@ def run_on_cluster(
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(client, timeout_s, on_event, hung_after_s, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))
-    orders = Orders(payload, timeout_s, algorithm, wires, recovery.is_possible, mail)
+    orders = Orders(payload, timeout_s, algorithm, wires, recovery.is_possible, mail, packed_as)
     try:
         outcomes = _outcomes(handle, recovery, rows, orders, of_first, queue_timeout_s)
         with stage("gather"):

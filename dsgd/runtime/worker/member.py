@@ -37,7 +37,7 @@ from dsgd.runtime.worker.heap import keep_freed_memory
 from dsgd.runtime.worker.mailboxes import MemberMailboxes, servers_of, wants_mailboxes
 from dsgd.runtime.worker.plugin import store_of
 from dsgd.runtime.worker.rendezvous import MemberContext, SchedulerLink, join_gang
-from dsgd.runtime.worker.store import JobState
+from dsgd.runtime.worker.store import JobState, PackedAs, PackedForm
 from dsgd.runtime.worker.timers import slow_timers
 from dsgd.runtime.worker.wires import WireOptions
 from dsgd.stages import Stage, recorded, recording, stage
@@ -45,7 +45,17 @@ from dsgd.stages import Stage, recorded, recording, stage
 if TYPE_CHECKING:
     from distributed import Worker
 
-__all__ = ["Cut", "MemberOutcome", "MemberTask", "Orders", "Pack", "kept_blocks", "request_pause", "run_member"]
+__all__ = [
+    "Cut",
+    "MemberOutcome",
+    "MemberTask",
+    "Orders",
+    "Pack",
+    "forget_packed",
+    "kept_blocks",
+    "request_pause",
+    "run_member",
+]
 
 Pack = Callable[[Sequence[Any], int], Any]
 Cut = Callable[[Any, int], Sequence[Any]]
@@ -69,6 +79,8 @@ class Orders:
         Whether the packed rows and snapshots of a rank stay until the job is closed, for its next epoch.
     mail : Mail or None
         Whether ranks get mailboxes, and which servers the gang has.
+    packed_as : PackedAs or None
+        How long workers keep what the blocks are packed into, beyond the job; None if they do not.
     """
 
     payload: bytes
@@ -77,6 +89,7 @@ class Orders:
     wires: WireOptions
     keeps: bool
     mail: Mail | None
+    packed_as: PackedAs | None = None
 
 
 @dataclass(frozen=True)
@@ -157,6 +170,11 @@ def request_pause(job_id: str, token: bytes, dask_worker: Worker) -> None:
     if job is not None:
         for keeper in list(job.kept.keepers.values()):
             keeper.pause_requested = True
+
+
+def forget_packed(name: str, dask_worker: Worker) -> None:
+    """Let go of what was packed under a name. Sent to run on the worker."""
+    store_of(dask_worker).packed.forget(name)
 
 
 def run_member(task: MemberTask) -> MemberOutcome:
@@ -288,12 +306,26 @@ class _Member:
             return data
         # Memory for the rows of before and for those to come is not to be had.
         kept.drop_data()
-        blocks = HeldBlocks(self._worker, task.keys, place.block_nbytes, self._job.abort, orders.timeout_s)
-        data = _shares(blocks, task.ranks, self._pack, self._cut)
-        blocks.close()
+        stored, form = store_of(self._worker).packed, self._form()
+        found = None if form is None else stored.find(form)
+        if found is None:
+            blocks = HeldBlocks(self._worker, task.keys, place.block_nbytes, self._job.abort, orders.timeout_s)
+            found = _shares(blocks, task.ranks, self._pack, self._cut)
+            blocks.close()
+            if form is not None:
+                stored.keep(form, found)
+        data = found
         if orders.keeps:
             kept.blocks, kept.data = place.blocks, data
         return data
+
+    def _form(self) -> PackedForm | None:
+        """Return what packed rows are kept as; None if they are not, or if there is no anchor to let go of them."""
+        told = self._task.orders.packed_as
+        anchor = None if told is None else told.anchors.get(self._worker.address)
+        if told is None or anchor not in self._worker.data:
+            return None
+        return PackedForm(told.name, anchor, self._task.keys, self._task.ranks)
 
     def _meet(self, cleanup: contextlib.ExitStack) -> _Ends:
         """Meet the other members, and connect ranks and servers; connections between members end with `cleanup`."""

@@ -67,10 +67,12 @@ class GangWorkerPlugin(WorkerPlugin):
             await asyncio.sleep(period_s)
 
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
-        """Stop the member whose task was cancelled, or whose client went away.
+        """Stop the member whose task was cancelled, or whose client went away; let go of rows that were kept until now.
 
         Dask cannot stop a running task; it only notes that nobody wants it any more.
         """
+        if start == "memory" and finish in ("released", "forgotten"):
+            self.store.packed.release(key)
         if finish == "released" and start in ("executing", "long-running"):
             self.store.abort_task(key, "the task of the rank was cancelled")
 

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import hmac
 import threading
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from dsgd.comm.abort import AbortFlag
 from dsgd.comm.wires.rpc import Switchboard
 from dsgd.runtime.checkpoints.snapshot import SnapshotKeeper
 
-__all__ = ["JobState", "JobStore", "Kept"]
+__all__ = ["JobState", "JobStore", "Kept", "PackedAs", "PackedForm", "PackedRows"]
 
 
 @dataclass
@@ -77,11 +78,66 @@ class JobState:
     enough: threading.Event = field(default_factory=threading.Event)
 
 
+class PackedAs(NamedTuple):
+    """Under which name workers keep what they pack, and until when.
+
+    Parameters
+    ----------
+    name : str
+        Of the form: what the blocks are packed for.
+    anchors : mapping of str to object
+        For the address of each worker, the key of an object that Dask holds there, and there alone. What is packed
+        stays until Dask releases it.
+    """
+
+    name: str
+    anchors: Mapping[str, Any]
+
+
+class PackedForm(NamedTuple):
+    """What packed rows are told apart by: name, anchor, the keys of the blocks, and the ranks they are for."""
+
+    name: str
+    anchor: Any
+    keys: tuple[Any, ...]
+    ranks: range
+
+
+class PackedRows:
+    """Packed rows that outlive their job: each form stays as long as its anchor."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._kept: dict[PackedForm, Sequence[Any]] = {}
+
+    def find(self, form: PackedForm) -> Sequence[Any] | None:
+        """Return the data of the ranks, or None."""
+        with self._lock:
+            return self._kept.get(form)
+
+    def keep(self, form: PackedForm, data: Sequence[Any]) -> None:
+        """Keep the data of the ranks."""
+        with self._lock:
+            self._kept[form] = data
+
+    def forget(self, name: str) -> None:
+        """Let go of a form, whatever blocks it was made of."""
+        with self._lock:
+            self._kept = {form: data for form, data in self._kept.items() if form.name != name}
+
+    def release(self, key: Any) -> None:
+        """Let go of what has the object of this key for its anchor: Dask has released it."""
+        if self._kept:
+            with self._lock:
+                self._kept = {form: data for form, data in self._kept.items() if key != form.anchor}
+
+
 class JobStore:
-    """The jobs of one worker."""
+    """The jobs of one worker, and the packed rows that it keeps for later ones."""
 
     def __init__(self) -> None:
         self._jobs: dict[str, JobState] = {}
+        self.packed = PackedRows()
 
     def __len__(self) -> int:
         return len(self._jobs)

@@ -1,0 +1,408 @@
+"""Rows that several fits train on: checked, read, sent and packed once.
+
+Problem: before the first step of a fit its rows are checked, hashed, and copied in the order of training, on a cluster
+after a journey to the workers. With few epochs that takes as long as training, and a search over parameters pays for it
+at every fit.
+
+Method: a handle owns what a fit has made of its rows, and hands it to the next one. What depends on parameters (the
+seed, the number of ranks, how many rows are held out) is kept for the parameters that were used last.
+
+The handle is explicit. A cache behind the back of ``fit`` would have to read all rows to see that they are the same,
+which is a sixth of a short fit, and hold memory that nobody knows of.
+
+Source: the idea is XGBoost's ``DMatrix``.
+"""
+
+from __future__ import annotations
+
+import threading
+import zlib
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from typing import Any, Final, Self, TypeVar
+
+import joblib
+import numpy as np
+from scipy.sparse import issparse
+from sklearn.base import BaseEstimator
+from sklearn.utils import assert_all_finite, column_or_1d
+from sklearn.utils.validation import validate_data
+
+from dsgd.errors import InvalidDataError, InvalidParameterError
+from dsgd.inputs.blocks import Block, BlockSummary, nbytes_of, summarise
+from dsgd.inputs.frames import in_memory, is_table, validated
+from dsgd.inputs.partition import KnownRows, pack_for_threads, read_rows
+from dsgd.inputs.sources import is_distributed
+from dsgd.inputs.weights import check_any_weight, check_sample_weight
+from dsgd.runtime.pools import count_cores
+from dsgd.sim import SimulatedCluster
+from dsgd.stages import stage
+from dsgd.types import AnyArray
+from dsgd.validation import check_number
+
+__all__ = ["KeptPacks", "LocalRows", "Rows", "refuse_beside", "unpacked"]
+
+Packed = TypeVar("Packed")
+Opened = TypeVar("Opened")
+
+#: Values that are compared to see whether an array was changed.
+_SAMPLE: Final = 4096
+
+
+class _Recent:
+    """The values that were made last, by key: so many of them at most."""
+
+    def __init__(self, n_most: int, release: Callable[[Any], object] | None = None) -> None:
+        self._n_most, self._release = n_most, release
+        self._values: OrderedDict[Hashable, Any] = OrderedDict()
+        self._lock = threading.RLock()
+
+    def get(
+        self, key: Hashable, make: Callable[[], Packed], *, is_valid: Callable[[Packed], bool] | None = None
+    ) -> Packed:
+        """Return the value of a key, made where it is not there any more; first the oldest ones make room."""
+        with self._lock:
+            if key in self._values and (is_valid is None or is_valid(self._values[key])):
+                self._values.move_to_end(key)
+            else:
+                self._drop(self._values.pop(key, None))
+                while self._values and len(self._values) >= self._n_most:
+                    self._drop(self._values.popitem(last=False)[1])
+                made = make()
+                if not self._n_most:
+                    return made
+                self._values[key] = made
+            value: Packed = self._values[key]
+            return value
+
+    def clear(self) -> None:
+        """Let go of all values."""
+        with self._lock:
+            while self._values:
+                self._drop(self._values.popitem()[1])
+
+    def _drop(self, value: Any) -> None:
+        if value is not None and self._release is not None:
+            self._release(value)
+
+
+class LocalRows:
+    """Arrays of this process that were checked, and what was made of them.
+
+    Parameters
+    ----------
+    block : tuple
+        (X, y, sample_weight), each of the right shape and of numbers.
+    n_kept : int, default 0
+        For how many sets of parameters packed rows are kept.
+    is_finite : bool, default False
+        Whether the values of X are known to be finite.
+    """
+
+    def __init__(self, block: Block, n_kept: int = 0, *, is_finite: bool = False) -> None:
+        self.block = block
+        self._is_finite = is_finite
+        #: What reading the rows has shown; None before `read`, and where they must be converted first.
+        self.known: KnownRows | None = None
+        self._is_read = False
+        self._summaries: dict[bool, BlockSummary] = {}
+        self._packed = _Recent(n_kept)
+        self._n_kept = n_kept
+
+    @property
+    def n_rows(self) -> int:
+        """How many rows there are."""
+        return int(self.block[0].shape[0])
+
+    def read(self, n_threads: int, name: str) -> None:
+        """Read the rows once, in threads: their fingerprints, and whether they are finite; `name` is for the error.
+
+        Raises
+        ------
+        ValueError
+            A value is not finite.
+        """
+        if self._is_read:
+            return
+        X = self.block[0]
+        known = read_rows(X, n_threads) if X.ndim == 2 else None
+        if not self._is_finite and (known is None or not known.are_finite):
+            assert_all_finite(X, estimator_name=name, input_name="X")
+        self.known, self._is_read = known, True
+
+    def summary(self, *, classification: bool) -> BlockSummary:
+        """Return what there is to say of rows and targets."""
+        if classification not in self._summaries:
+            with stage("labels", nbytes_of(self.block[1])):
+                check_any_weight(self.block[2])
+                found = summarise(self.block, classification=classification, rows_are_checked=True)
+            self._summaries[classification] = found
+        return self._summaries[classification]
+
+    def packed(
+        self, n_ranks: int, pack: Callable[[Sequence[Block], int], Packed], *, seed: int | None, reads_once: bool
+    ) -> list[Packed]:
+        """Return the data of each rank; see `pack_for_threads`.
+
+        Parameters
+        ----------
+        n_ranks, pack, seed
+            As there.
+        reads_once : bool
+            Whether `pack` may take a selection in the place of X.
+        """
+
+        def make() -> list[Packed]:
+            return pack_for_threads(self.block, n_ranks, pack, seed=seed, known=self.known if reads_once else None)
+
+        if not self._n_kept:
+            return make()
+        return self._packed.get(joblib.hash((n_ranks, pack, seed)), make)
+
+    def clear(self) -> None:
+        """Let go of packed rows."""
+        self._packed.clear()
+
+
+class KeptPacks:
+    """Names what workers pack their blocks into, so that they find it again.
+
+    Parameters
+    ----------
+    n_most : int
+        How many packed forms of the same blocks the workers keep.
+    anchors : mapping
+        The objects on the workers with which they go, see `PackedAs`.
+    """
+
+    def __init__(self, n_most: int, anchors: Mapping[str, Any]) -> None:
+        self._n_most = n_most
+        #: See `PackedAs`.
+        self.anchors = anchors
+        self._names: list[str] = []  # the one that was used last comes last
+
+    def name_of(self, pack: Callable[..., Any]) -> str:
+        """Return the name of what `pack` makes; empty if it is not kept."""
+        return str(joblib.hash(pack)) if self._n_most else ""
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._names
+
+    def make_room(self, name: str) -> list[str]:
+        """Return the names of what has to go before this one is made."""
+        others = [each for each in self._names if each != name]
+        n_gone = max(0, len(others) - self._n_most + 1)
+        self._names = [each for each in self._names if each not in others[:n_gone]]
+        return others[:n_gone]
+
+    def add(self, name: str) -> None:
+        """Note that the workers have this one now."""
+        self._names = [*(each for each in self._names if each != name), name]
+
+
+class Rows:
+    """Rows and targets that several fits train on, checked, hashed and packed once.
+
+    Pass it to ``fit``, ``partial_fit`` or ``score`` in the place of X, without y and sample_weight. `SGDClassifier` and
+    `SGDRegressor` reuse all that the last fit has made of the rows: a second one with the same ``random_state`` and
+    ``n_jobs`` begins training at once, one with another ``random_state`` packs them again without reading them first.
+    Other estimators take the rows out and train as on arrays.
+
+    Parameters
+    ----------
+    X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+        Rows, shape (n_samples, n_features), as for ``fit``. Arrays are not copied if they are float32 or float64 and
+        C-contiguous, or CSR: do not change them afterwards.
+    y : array-like or dask collection, shape (n_samples,), or None, default None
+        Targets; None where blocks or files hold them, and without supervision.
+    sample_weight : array-like, dask array or None, shape (n_samples,), default None
+        Weights.
+    client : distributed.Client or None, default None
+        Keeps the rows on the workers of a cluster; estimators without a client of their own then train there. None
+        keeps arrays in this process, and dask collections on the current client or the local cluster.
+    keep : int, default 1
+        For how many sets of parameters (seed, number of ranks, share held out) packed rows stay in memory, each as
+        large as X. The set that was used least recently goes first.
+
+    Attributes
+    ----------
+    n_features_in_ : int
+        Columns, where X is in this process.
+    feature_names_in_ : array of str, shape (n_features,)
+        Their names, where X has any and is in this process.
+
+    Raises
+    ------
+    InvalidDataError
+        X, y and sample_weight cannot be trained on.
+    InvalidParameterError
+        `client` is simulated, or `keep` is below zero.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> import dsgd
+    >>> X = np.random.default_rng(0).standard_normal((1000, 3))
+    >>> rows = dsgd.Rows(X, X[:, 0] > 0)
+    >>> rows
+    Rows(1000 x 3, float64, in this process)
+    >>> scores = {
+    ...     alpha: dsgd.SGDClassifier(alpha=alpha, random_state=0).fit(rows).score(rows) for alpha in (1e-4, 1e-2)
+    ... }
+    """
+
+    n_features_in_: int
+    feature_names_in_: AnyArray
+
+    def __init__(self, X: Any, y: Any = None, sample_weight: Any = None, *, client: Any = None, keep: int = 1) -> None:
+        check_number("Rows(keep=...)", keep, low=0, integer=True)
+        if isinstance(client, SimulatedCluster):
+            raise InvalidParameterError(
+                f"Rows(client={client!r}): rows of a simulated cluster are in this process. Leave client at None here, "
+                "and pass it to the estimator."
+            )
+        if isinstance(X, Rows):
+            raise InvalidDataError("Rows(X) takes arrays or collections. Got Rows: pass its X, y and sample_weight.")
+        self.client = client
+        self._opened = _Recent(max(1, keep), lambda opened: opened[1]())
+        self.keep = keep
+        self._local: LocalRows | None = None
+        if not is_distributed(X):
+            X, y, sample_weight = self._checked(X, y, sample_weight)
+            self._local = LocalRows((X, y, sample_weight), keep)
+            self._local.read(count_cores(), type(self).__name__)
+            self._digest = self._sample()
+        #: The rows, targets and weights.
+        self.X, self.y, self.sample_weight = X, y, sample_weight
+
+    def __repr__(self) -> str:
+        shape = " x ".join(str(n) for n in self.X.shape) if hasattr(self.X, "shape") else type(self.X).__name__
+        kind = f", {self.X.dtype}" if hasattr(self.X, "dtype") else ""
+        where = "on the workers" if self._local is None or self.client is not None else "in this process"
+        return f"{type(self).__name__}({shape}{kind}, {where})"
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.release()
+
+    def __getstate__(self) -> dict[str, Any]:
+        raise TypeError(
+            "Rows cannot be pickled or copied: they refer to the memory of this process and its workers. Make them "
+            "where they are used."
+        )
+
+    def __array__(self, *args: Any, **kwargs: Any) -> AnyArray:
+        raise InvalidDataError(f"{self!r} are no array: pass their X, as in predict(rows.X).")
+
+    @property
+    def uses_cluster(self) -> bool:
+        """Whether fits on these rows run on worker processes."""
+        return self._local is None or self.client is not None
+
+    def release(self) -> None:
+        """Let go of what was packed and sent; a later fit makes it again."""
+        self._opened.clear()
+        if self._local is not None:
+            self._local.clear()
+
+    # -- for estimators ------------------------------------------------------------------------------------------
+
+    def local(self) -> LocalRows:
+        """Return the rows of this process.
+
+        Raises
+        ------
+        InvalidDataError
+            Values were changed.
+        """
+        if self._local is None:
+            raise InvalidDataError(f"{self!r} are not in this process.")
+        if self._sample() != self._digest:
+            raise InvalidDataError("X, y or sample_weight were changed after Rows(...) had read them. Make new Rows.")
+        return self._local
+
+    def show(self, estimator: Any, *, first: bool) -> None:
+        """Let an estimator learn the number and names of the columns, or compare them with those of before.
+
+        Raises
+        ------
+        ValueError
+            They differ.
+        """
+        if self._local is not None:
+            validate_data(estimator, self._head, reset=first, skip_check_array=True)
+
+    def named(self) -> Any:
+        """Return X, as a table where it was one: a view with the names of its columns."""
+        if self._local is None or not is_table(self._head):
+            return self.X
+        return type(self._head)(self.X, columns=self._head.columns, copy=False)
+
+    def opened(
+        self, key: Hashable, make: Callable[[], tuple[Opened, Callable[[], object]]], is_valid: Callable[[Opened], bool]
+    ) -> Opened:
+        """Return what holds the rows on the workers.
+
+        Parameters
+        ----------
+        key : hashable
+            What it depends on.
+        make : callable
+            Returns it, and what releases it.
+        is_valid : callable
+            Whether it can still be used.
+        """
+        return self._opened.get(key, make, is_valid=lambda found: is_valid(found[0]))[0]
+
+    def _checked(self, X: Any, y: Any, sample_weight: Any) -> Block:
+        """Return arrays that can be trained on, of finite targets and weights; values of X are not read yet."""
+        learner = BaseEstimator()
+        options: dict[str, Any] = {"dtype": [np.float64, np.float32], "order": "C", "allow_nd": True}
+        with stage("check"):
+            checked = validated(learner, X, accept_sparse="csr", ensure_all_finite=False, **options)
+            self.n_features_in_ = learner.n_features_in_
+            if hasattr(learner, "feature_names_in_"):
+                self.feature_names_in_ = learner.feature_names_in_
+            self._head = X[:0] if hasattr(X, "columns") else checked[:0]
+            if y is not None:
+                y = np.asarray(in_memory(y))
+                y = y if checked.ndim > 2 and y.ndim == 2 else column_or_1d(y, warn=True)
+                if len(y) != checked.shape[0]:
+                    raise InvalidDataError(f"Rows(X, y): X has {checked.shape[0]} rows and y has {len(y)}.")
+            return checked, y, check_sample_weight(in_memory(sample_weight), checked)
+
+    def _sample(self) -> int:
+        """Return a checksum of values spread over the arrays."""
+        assert self._local is not None
+        X, y, weights = self._local.block
+        code = 0
+        for array in ((X.data, X.indices) if issparse(X) else (X,), (y,), (weights,)):
+            for part in array:
+                if part is not None and part.dtype != object:
+                    flat = part.reshape(-1)
+                    code = zlib.crc32(flat[:: max(1, flat.size // _SAMPLE)].tobytes(), code)
+        return code
+
+
+def unpacked(X: Any, y: Any, sample_weight: Any) -> tuple[Any, Any, Any]:
+    """Return X, y and sample_weight as passed, or what `Rows` in the place of X hold.
+
+    Raises
+    ------
+    InvalidDataError
+        There are `Rows`, and targets or weights beside them.
+    """
+    if not isinstance(X, Rows):
+        return X, y, sample_weight
+    refuse_beside(y, sample_weight)
+    return X.named(), X.y, X.sample_weight
+
+
+def refuse_beside(y: Any, sample_weight: Any) -> None:
+    """Raise `InvalidDataError` for targets or weights that are passed beside `Rows`."""
+    if y is not None or sample_weight is not None:
+        raise InvalidDataError(
+            "y and sample_weight must be None where X is Rows: dsgd.Rows(X, y, sample_weight) holds them."
+        )

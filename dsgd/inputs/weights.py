@@ -1,0 +1,54 @@
+"""Checks of sample weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dsgd.errors import InvalidDataError
+from dsgd.types import AnyArray
+
+__all__ = ["check_any_weight", "check_sample_weight"]
+
+
+def check_sample_weight(sample_weight: Any, X: Any) -> AnyArray | None:
+    """Check the weights of rows.
+
+    Parameters
+    ----------
+    sample_weight : array-like, shape (n,), number or None
+        A number stands for equal weights.
+    X : array or sparse matrix, shape (n, d)
+        The rows.
+
+    Returns
+    -------
+    array, shape (n,), or None
+        In the dtype of X.
+
+    Raises
+    ------
+    InvalidDataError
+        The shape is wrong, or a weight is negative or not finite.
+    """
+    if sample_weight is None:
+        return None
+    weights = np.asarray(sample_weight, dtype=X.dtype)
+    if weights.ndim == 0:
+        weights = np.full(X.shape[0], weights)
+    if weights.ndim != 1:
+        raise InvalidDataError(f"Sample weights must be 1D array or scalar, got {weights.ndim}D array.")
+    if weights.shape[0] != X.shape[0]:
+        raise InvalidDataError(f"sample_weight.shape == {weights.shape}, expected ({X.shape[0]},)!")
+    if not np.isfinite(weights).all():
+        raise InvalidDataError("Input sample_weight contains NaN or infinity.")
+    if (weights < 0).any():
+        raise InvalidDataError("Negative values in data passed to `sample_weight`.")
+    return weights
+
+
+def check_any_weight(weights: AnyArray | None) -> None:
+    """Raise `InvalidDataError` where all rows have the weight zero."""
+    if weights is not None and not weights.any():
+        raise InvalidDataError("Sample weights must contain at least one non-zero number.")

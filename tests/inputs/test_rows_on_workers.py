@@ -1,0 +1,109 @@
+"""Rows that stay on the workers of a cluster between fits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+from distributed import Client
+
+from dsgd import Rows, SGDClassifier, SGDRegressor
+from dsgd.errors import InvalidParameterError
+from dsgd.runtime.worker.plugin import store_of
+from dsgd.svm import SVC
+from gang_cluster import client_fixture, cluster_fixture, start_cluster, wait_until
+
+pytestmark = pytest.mark.cluster
+cluster = cluster_fixture(2)
+client = client_fixture(2)
+
+PARAMETERS: dict[str, Any] = {"max_iter": 3, "tol": None, "random_state": 0}
+
+
+def make(n: int = 1000) -> tuple[np.ndarray, np.ndarray]:
+    """Return rows and labels."""
+    X = np.random.default_rng(5).standard_normal((n, 6))
+    return X, (X[:, 0] > X[:, 1] ** 2 - 1).astype(int)
+
+
+def n_kept(dask_worker: Any) -> int:
+    """Return how many packed forms a worker keeps."""
+    return len(store_of(dask_worker).packed._kept)
+
+
+def seconds_of(model: Any, stage: str) -> float:
+    """Return what all processes have spent on a stage."""
+    return sum(entry["seconds"] for entry in model.fit_report_["stages"] if entry["stage"] == stage)
+
+
+def packed_bytes(model: Any) -> int:
+    """Return the bytes that workers have packed, or that were sent to them."""
+    return sum(e["bytes"] for e in model.fit_report_["stages"] if e["stage"] in {"pack", "hash", "hand over", "fetch"})
+
+
+@pytest.mark.parametrize("kind", ["arrays", "collections", "futures"])
+@pytest.mark.parametrize("options", [{}, {"early_stopping": True}, {"n_jobs": 1}], ids=str)
+def test_a_second_fit_finds_rows_packed(client: Client, kind: str, options: dict[str, Any]) -> None:
+    X, y = make()
+    given: tuple[Any, Any] = (X, y)
+    if kind == "collections":
+        given = da.from_array(X, chunks=(300, -1)), da.from_array(y, chunks=300)
+    elif kind == "futures":
+        given = client.scatter([(X[:500], y[:500]), (X[500:], y[500:])], hash=False), None
+    plain = SGDClassifier(**PARAMETERS, **options, client=client).fit(*given)
+    with Rows(*given, client=client) as rows:
+        fits = [SGDClassifier(**PARAMETERS, **options).fit(rows) for _ in range(3)]
+        # Dask chooses anew at every fit where the blocks of a collection are, and so which rank trains on them.
+        expected = fits[0] if kind == "collections" else plain
+        for model in fits:
+            assert model.coef_.tobytes() == expected.coef_.tobytes()
+            assert model.intercept_.tobytes() == expected.intercept_.tobytes()
+        assert packed_bytes(fits[0]) >= X.nbytes
+        assert packed_bytes(fits[1]) == packed_bytes(fits[2]) == 0
+        # Other parameters that packing does not know of need nothing either; a regression has other targets.
+        assert packed_bytes(SGDClassifier(**PARAMETERS, **options, alpha=0.01, average=True).fit(rows)) == 0
+        assert set(client.run(n_kept).values()) <= {0, 1}
+        other = SGDClassifier(**{**PARAMETERS, **options, "random_state": 1}).fit(rows)
+        assert packed_bytes(other) > 0
+        assert set(client.run(n_kept).values()) <= {0, 1}
+    wait_until(lambda: set(client.run(n_kept).values()) != {0}, 30.0)
+
+
+def test_regression_after_classification(client: Client) -> None:
+    X, y = make()
+    with Rows(X, y, client=client, keep=2) as rows:
+        for _ in range(2):
+            classifier = SGDClassifier(**PARAMETERS).fit(rows)
+            regressor = SGDRegressor(**PARAMETERS).fit(rows)
+        assert packed_bytes(classifier) == packed_bytes(regressor) == 0
+        assert regressor.coef_.tobytes() == SGDRegressor(**PARAMETERS, client=client).fit(X, y).coef_.tobytes()
+        assert classifier.score(rows) == classifier.score(X, y)
+
+
+def test_a_worker_that_is_lost_takes_nothing_with_it() -> None:
+    X, y = make()
+    with start_cluster(2) as cluster, Client(cluster, set_as_default=False) as client:
+        rows = Rows(X, y, client=client)
+        first = SGDClassifier(**PARAMETERS, n_jobs=2).fit(rows)
+        client.restart_workers(sorted(client.nthreads())[:1], raise_for_error=True)
+        wait_until(lambda: len(client.nthreads()) != 2, 60.0)
+        again = SGDClassifier(**PARAMETERS, n_jobs=2).fit(rows)
+        assert again.coef_.tobytes() == first.coef_.tobytes()
+        assert packed_bytes(again) >= X.nbytes
+        rows.release()
+
+
+def test_rows_belong_to_their_cluster(client: Client, cluster: Any) -> None:
+    X, y = make(200)
+    with Rows(X, y, client=client) as rows:
+        assert repr(rows) == "Rows(200 x 6, float64, on the workers)"
+        with (
+            Client(cluster, set_as_default=False) as other,
+            pytest.raises(InvalidParameterError, match="another cluster"),
+        ):
+            SGDClassifier(client=other).fit(rows)
+        with pytest.raises(InvalidParameterError, match="Set its client to the same one"):
+            SVC().fit(rows)
+        assert SVC(client=client).fit(rows).score(rows) == SVC(client=client).fit(X, y).score(X, y)
