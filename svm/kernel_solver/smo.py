@@ -10,8 +10,16 @@ steps on eight samples. When a pair comes back after one other, the two are move
 that they span, or as far towards it as the box allows; that counts as two steps. It never raises the objective, and the
 step after it is one of a single pair again.
 
-Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2. The step on two
-pairs is ours.
+Pairs also creep where only many variables together get far. With a kernel of few dimensions and a large C the dual is
+almost a linear programme: each pair is stopped by the curvature between its two rows, while the vertex of the box that
+is wanted lies in directions without any. So when a block has taken some steps for each of its variables, conjugate
+gradients go on from there, over the free variables: one that meets a bound stays there, and they begin anew with the
+others. A product counts as a step, and they take no longer than the steps before them. They never raise the objective;
+who leaves a bound is left to pairs.
+
+Source: Fan, Chen, Lin, "Working Set Selection Using Second Order Information", JMLR 2005, algorithm 2. Polyak, "The
+conjugate gradient method in extremal problems", 1969; that steps of another kind decide who is at a bound is as in
+Moré, Toraldo, SIAM J. Optim. 1991. The step on two pairs is ours.
 """
 
 from __future__ import annotations
@@ -27,6 +35,10 @@ _TAU = 1e-12
 
 #: Extremes are taken of that many lanes side by side, by vector instructions; in a lane are k, k + 64, k + 128, ...
 _LANES = 64
+
+#: Steps for each variable before conjugate gradients, and rows of kernel values that these may read for each step: one
+#: takes about as long.
+_STEPS_EACH, _ROWS_EACH = 4, 3
 
 
 @scalar
@@ -177,6 +189,64 @@ def _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):  # type: i
 
 
 @kernel
+def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_steps, max_rows):  # type: ignore[no-untyped-def]
+    """Minimise over the free variables by conjugate gradients, until the f of each group differ by less than `tol`.
+
+    Return the products made, and whether `max_rows` ended it. Apart from the loop of steps, as `_turn`.
+    """
+    q, made, n_rows, size, scale, is_fresh = len(y), 0, 0, 0.0, 1.0, True
+    rest, move, change = np.zeros(q), np.zeros(q), np.empty(q)
+    sums, counts = np.empty(n_groups), np.empty(n_groups)
+    while made < max_steps and n_rows < max_rows:
+        sums[:], counts[:] = 0.0, 0.0
+        for k in range(q):
+            if 0.0 < alpha[k] < upper[k]:
+                sums[group[k]] += f[k]
+                counts[group[k]] += 1.0
+        worst = 0.0
+        for k in range(q):
+            is_free = 0.0 < alpha[k] < upper[k]
+            rest[k] = sums[group[k]] / counts[group[k]] - f[k] if is_free else 0.0  # sums to zero, as moves must
+            worst = max(worst, abs(rest[k]))
+        if not tol < 2.0 * worst < np.inf:
+            break
+        scale = worst if is_fresh else scale  # moves are about one, so that no square overflows
+        before, size = size, 0.0
+        for k in range(q):
+            rest[k] /= scale
+            size += rest[k] * rest[k]
+        share = 0.0 if is_fresh else size / before
+        slope, curvature, most = 0.0, 0.0, np.inf
+        change[:] = 0.0
+        for k in range(q):
+            move[k] = rest[k] + share * move[k] if 0.0 < alpha[k] < upper[k] else 0.0
+            if move[k] != 0.0:
+                slope += rest[k] * move[k]
+                most = min(most, (upper[k] - alpha[k] if y[k] * move[k] > 0.0 else alpha[k]) / abs(move[k]))
+                by, row = move[k], K[k]
+                for m in range(q):
+                    change[m] += by * row[m]
+                n_rows += 1
+        for k in range(q):
+            curvature += move[k] * change[k]
+        made += 1
+        t = min(most, scale * slope / curvature) if curvature > 0.0 else most
+        if not (0.0 < t < np.inf and abs(curvature) < np.inf):
+            break
+        is_fresh = t == most
+        for k in range(q):
+            f[k] += t * change[k]
+            if move[k] != 0.0:
+                rises = y[k] * move[k] > 0.0
+                if (upper[k] - alpha[k] if rises else alpha[k]) / abs(move[k]) == t:
+                    alpha[k] = upper[k] if rises else 0.0
+                else:
+                    alpha[k] = min(max(alpha[k] + y[k] * t * move[k], 0.0), upper[k])
+                _set_bars(bar_up, bar_low, group[k], k, y[k], upper[k], alpha[k])
+    return made, n_rows >= max_rows
+
+
+@kernel
 def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type: ignore[no-untyped-def]
     """Solve the block to `tol`; `alpha` and `f` change in place; return the steps made.
 
@@ -205,6 +275,7 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
     least, spare = np.empty(n_groups), np.empty(_LANES // 2)
     t, one, two, steps = 0.0, K[0], K[0], 0
     a, b, before_a, before_b = -1, -1, -1, -1  # the last pair, and the one before
+    last, pause = 0, _STEPS_EACH * q  # when conjugate gradients ended, and the steps until they begin
     while True:
         lows[:] = np.inf
         highs[:] = -np.inf
@@ -232,6 +303,15 @@ def solve_block(K, y, group, upper, alpha, f, tol, max_steps, n_groups):  # type
                 j = _find_gain(f, bar_low[g], row, diagonal, least[g], diagonal[lowest], gains, most)
         if j < 0:
             break
+        if steps >= last + pause:
+            limits = max_steps - steps, _ROWS_EACH * (steps - last)
+            made, is_spent = _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, 0.5 * tol, *limits)
+            steps += made
+            # With the rows spent before the end more of them are wanted at once: they begin anew each time.
+            last, pause = steps, 2 * pause if is_spent else q
+            if made:
+                t, a, b, before_a, before_b = 0.0, -1, -1, -1, -1
+                continue
         one, two = K[i], K[j]
         takes_turns = i == before_a and j == before_b and steps + 2 <= max_steps
         if takes_turns and _turn(K, y, group, upper, alpha, f, bar_up, bar_low, i, j, a, b):

@@ -28,6 +28,15 @@ class _Block:
         beta = self.y * self.alpha
         return 0.5 * beta @ self.K @ beta + self.p @ self.alpha
 
+    def extremes(self):
+        """Return, by group and from f added up anew, the least of those that may rise and the most of those to fall."""
+        f = self.K @ (self.y * self.alpha) + self.y * self.p
+        up = np.where(self.y > 0, self.alpha < self.upper, self.alpha > 0)
+        low = np.where(self.y > 0, self.alpha > 0, self.alpha < self.upper)
+        groups = [self.group == g for g in range(self.group.max() + 1)]
+        least = [f[up & g].min(initial=np.inf) for g in groups]
+        return np.array(least), np.array([f[low & g].max(initial=-np.inf) for g in groups])
+
     @property
     def sums(self):
         """What is fixed."""
@@ -87,3 +96,33 @@ def test_two_pairs_that_take_turns_do_not_creep(narrowness, groups):
     assert block.run(1e-8, 100_000) < 100
     best = 0.5 * inside @ K @ inside - inside @ K @ inside
     assert block.objective == pytest.approx(best, rel=1e-9)
+
+
+@pytest.mark.parametrize("C", [1e2, 1e5, 1e9])
+@pytest.mark.parametrize("groups", [1, 2])
+@pytest.mark.parametrize("n_columns", [2, 3, 7])
+def test_few_dimensions_and_large_bounds_do_not_creep(n_columns, groups, C):
+    """A dual that is almost a linear programme takes steps by its variables, not by how wide the box is."""
+    rng = np.random.default_rng(0)
+    A, y = rng.normal(size=(30, n_columns)), rng.choice([-1.0, 1.0], 30)
+    block = _Block(A @ A.T, y, -np.ones(30), np.full(30, C), np.zeros(30), np.zeros(30, np.int64))
+    if groups == 2:  # a ν-machine's: sums by sign, and no linear term but targets
+        block.p, block.group, block.alpha = 0.01 * rng.normal(size=30), (y < 0).astype(np.int64), np.full(30, 0.3 * C)
+        block.f = block.K @ (y * block.alpha) + y * block.p
+    sums = block.sums
+    steps = block.run(1e-3, 10**6)
+    assert steps < 100 * 30
+    low, high = block.extremes()
+    assert (high - low < 1e-3).all()
+    np.testing.assert_allclose(block.sums, sums, atol=1e-13 * 30 * C)
+
+
+def test_values_of_hundreds_of_orders_do_not_overflow_on_the_way():
+    """Squares of indicators that overflow leave variables finite."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(12, 2)) * 10.0 ** rng.uniform(0, 60, 12)[:, None]
+    y = rng.choice([-1.0, 1.0], 12)
+    block = _Block(A @ A.T, y, -np.ones(12), np.full(12, 1e60), np.full(12, 1e59), np.zeros(12, np.int64))
+    block.run(1e-3, 5000)
+    assert np.isfinite(block.alpha).all()
+    assert np.isfinite(block.f).all()

@@ -76,3 +76,16 @@ def test_a_run_that_has_won_much_and_wins_next_to_nothing_ends():
 def test_many_samples_have_more_steps():
     """With a million samples a hundred thousand steps say nothing."""
     assert _watch(np.ones(N), np.zeros(N), np.ones(N), n=10**6) is None
+
+
+@pytest.mark.parametrize("elimination", ["auto", "none", "single", "multi", "libsvm", "aggressive", "average"])
+@pytest.mark.parametrize("has_copies", [False, True])
+def test_a_large_cost_and_few_dimensions_take_steps_by_their_samples(elimination, has_copies):
+    """A given matrix of rank three, with equal rows or without, and C = 1e6: pairs alone take millions of steps."""
+    rng = np.random.default_rng(0)
+    A, y = rng.normal(size=(40, 3)), rng.integers(0, 2, 40)
+    if has_copies:
+        A[20:] = A[:20]
+    model = SVC(kernel="precomputed", C=1e6, elimination=elimination).fit(A @ A.T, y)
+    assert model.converged_
+    assert model.n_iter_[0] < 100 * 40
