@@ -1,7 +1,8 @@
 """K(yα) of all samples in float64, for the proof at the end of a run.
 
 For each sample the sum is kept with the coefficients that it was computed from; to renew it takes the rows of those
-that have changed since. Samples that were looked at late in a run so cost no value again that they have had.
+that have changed since. Samples that were looked at late in a run so cost no value again that they have had. Rounding
+of all that was added and taken away stays, however: sums that have been far larger are added up from zero.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ _TILES = 16  # slabs of values that a thread takes at a time
 _PART = 512  # samples that are looked at together
 _PART_BYTES = 32 * 2**20  # and their values with those that have coefficients
 _TOGETHER = 1024  # samples that are given coefficients, whose rows are then computed together
+_FALLEN = 100.0  # sums that have been so many times as large have lost two digits to rounding
 
 
 class ExactSums:
@@ -37,6 +39,7 @@ class ExactSums:
         self._group: IntVector = np.zeros(matrix.n, dtype=np.int64)
         self._states: list[FloatVector] = [np.zeros(matrix.n)]
         self._is_aside = np.zeros(matrix.n, dtype=np.bool_)
+        self._largest = 0.0  # of all sums since they were added up from zero, on any rank
 
     def know(self, u: FloatVector, beta: FloatVector) -> None:
         """Take sums of all samples that are right for the coefficients `beta`, both of shape (n,)."""
@@ -77,11 +80,21 @@ class ExactSums:
 
     def renew_all(self, beta: FloatVector) -> FloatVector:
         """Make all sums right for `beta`; return a copy of them."""
+        mine, used = self._matrix.mine, np.flatnonzero(beta)
+        sizes = [np.abs(self.u[mine]).max(initial=0.0)]
         for ids, sources, coefs, is_fresh in list(self._changes(beta)):
             if is_fresh:
                 self.u[ids] = 0.0
             if len(sources):
                 self.u[ids] += self._matrix.product(ids, sources, coefs[sources], np.float64)
+        sizes.append(np.abs(self.u[mine]).max(initial=0.0))
+        least = -np.array(sizes)
+        self._matrix.peers.lowest(least)
+        before, now = -least
+        self._largest = max(self._largest, float(before), float(now))
+        if self._largest > _FALLEN * now:
+            self.u[mine] = self._matrix.product(mine, used, beta[used], np.float64) if len(used) else 0.0
+            self._largest = float(now)
         self._set_all(beta)
         return self.u.copy()
 

@@ -255,6 +255,20 @@ def test_exact_sums_are_those_of_all_coefficients(monkeypatch, form):
     assert exact.work(beta) == 0
 
 
+def test_exact_sums_forget_the_rounding_of_what_they_were():
+    """Sums that were 1e20 and are about one are right to the digits of one."""
+    rng = np.random.default_rng(0)
+    A = rng.normal(size=(60, 4))
+    A[:20] *= 1e10
+    K, beta = A @ A.T, np.zeros(60)
+    matrix = KernelMatrix(Kernel("precomputed"), K, samples=None, dtype=np.float64, cache_bytes=9, pool=Pool(1, None))
+    exact = ExactSums(matrix)
+    beta[10:] = rng.normal(size=50)
+    assert np.abs(exact.renew_all(beta)).max() > 1e19
+    beta[10:20] = 0.0
+    np.testing.assert_allclose(exact.renew_all(beta)[20:], (K @ beta)[20:], rtol=1e-9)
+
+
 def test_buffers_are_lent_again_and_bounded():
     """Memory comes back when its owner is gone, is lent again, and never exceeds what was once lent at a time."""
 
