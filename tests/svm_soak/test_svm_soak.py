@@ -58,6 +58,18 @@ def test_pairs_that_take_turns_and_starts_that_say_nothing_do_not_hold_a_run_up(
     assert not judge(draw(0, number)).failures
 
 
+@pytest.mark.parametrize("number", [27, 11995, 34040, 51295, 69942])
+def test_variables_that_only_move_together_do_not_hold_a_run_up(number) -> None:
+    """Where no pair gets far, or sums have been much larger, the end is near and what is said of it true."""
+    assert not judge(draw(20, number)).failures
+
+
+@pytest.mark.parametrize("number", [56265, 96923])
+def test_a_gap_that_public_coefficients_round_away_is_no_lie(number) -> None:
+    """A variable a rounding below its bound opens a gap below the tolerance; dealt out, or divided, it is at it."""
+    assert not judge(draw(20, number)).failures
+
+
 class _Liar:
     """Changes what our class has fitted before it is judged."""
 
