@@ -231,7 +231,7 @@ def _descend(K, y, group, upper, alpha, f, bar_up, bar_low, n_groups, tol, max_s
             curvature += move[k] * change[k]
         made += 1
         t = min(most, scale * slope / curvature) if curvature > 0.0 else most
-        if not (0.0 < t < np.inf and abs(curvature) < np.inf):
+        if not (slope > 0.0 and 0.0 < t < np.inf and abs(curvature) < np.inf):
             break
         is_fresh = t == most
         for k in range(q):
