@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import sys
 import threading
@@ -31,6 +32,18 @@ def keep_late(blocks: Sequence[Any], rank_number: int) -> list[Any]:
     if rank_number == 2:
         time.sleep(3.0)
     return list(blocks)
+
+
+def keep_slowly(blocks: Sequence[Any], rank_number: int) -> list[Any]:
+    """Hand blocks on, after a long while, in which nobody looks whether the job goes on."""
+    time.sleep(8.0)
+    return list(blocks)
+
+
+def hold_lock(seconds: int) -> str:
+    """Keep the interpreter lock for some seconds, as code of somebody's own that does not release it."""
+    ctypes.PyDLL(None).sleep(seconds)
+    return "held"
 
 
 class Rows:

@@ -223,7 +223,7 @@ def _outcomes(
             with stage("workers"):
                 return _train(handle, recovery, plan, blocks, orders, given)
         except GangError as error:
-            recovery.heed(error, plan)
+            recovery.heed(error, plan, [future.key for future in blocks.futures])
 
 
 def _admitted(handle: JobHandle, recovery: Recovery, blocks: JobBlocks, queue_timeout_s: float) -> Plan:

@@ -33,8 +33,6 @@ _EXPLAIN_S: Final = 3.0
 _CHECK_S: Final = 0.1
 # Ctrl-C returns in under 3 s: calls while leaving get this long each, and the ranks that long together.
 _LEAVE_CALL_S: Final = 1.0
-# Ranks read their abort flag about once a second; one that does not for this long hangs.
-_END_S: Final = 5.0
 _LEAVE_S: Final = 1.5
 
 
@@ -73,7 +71,7 @@ class JobHandle:
         self.failure: Mapping[str, Any] | None = None
         self._token = secrets.token_bytes(32)
         self._on_event = on_event
-        self._hung_after_s = hung_after_s
+        self.hung_after_s = hung_after_s
         self._seen = -2  # a version no job has
         self._admitted = False
         self._members: list[tuple[str, str, int]] = []
@@ -113,7 +111,7 @@ class JobHandle:
             token=self._token,
             client=self.client.id,
             members=self._members,
-            hung_after_s=self._hung_after_s,
+            hung_after_s=self.hung_after_s,
             title=self._title,
         )
         told = 0
@@ -187,8 +185,11 @@ class JobHandle:
         answers = self._guard(call_all, timeout_s=timeout_s + _CALL_S)
         return {w: answer for w, answer in zip(workers, answers, strict=True) if not isinstance(answer, BaseException)}
 
-    def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> list[str]:
+    def renew(self, deaf: Collection[str], addresses: Sequence[str]) -> tuple[set[str], set[str]]:
         """Begin the next epoch of the job: wait until its ranks have ended, and let its tasks go.
+
+        A rank that packs its rows, say, ends when it has packed them: it is waited for as long as its worker sends
+        heartbeats and `timeout_s` is not over.
 
         Parameters
         ----------
@@ -199,20 +200,27 @@ class JobHandle:
 
         Returns
         -------
-        list of str
-            Workers whose ranks have not ended in time: one hangs.
+        hung, late : set of str
+            Workers whose ranks have not ended: those that were not heard of for `hung_after_s`, and the others.
         """
         self._call("dsgd_abort", job_id=self.job_id, reason="the gang is formed anew")
-        deadline, seen = time.monotonic() + _END_S, -2
+        deadline, seen = time.monotonic() + self.timeout_s, -2
         while True:
             status = self._status(seen)
-            seen = status["version"]
-            late = [addresses[member] for member in status["live"] if addresses[member] not in deaf]
-            if not late or time.monotonic() >= deadline:
+            seen, silent_s = status["version"], status["silent_s"]
+            # Where the message that a member ended was lost, the end of its task says so.
+            done = {member for member, future in enumerate(self.futures) if future.done()}
+            unended = {addresses[member] for member in set(status["live"]) - done}.difference(deaf)
+            hung = {worker for worker in unended if silent_s.get(worker, 0.0) > self.hung_after_s}
+            if unended == hung or time.monotonic() >= deadline:
                 break
         self._drop()
         self.epoch, self._seen, self.failure = self.epoch + 1, -2, None
-        return late
+        return hung, unended - hung
+
+    def set_aside(self, workers: Collection[str], keys: Sequence[Any], *, remove: bool) -> None:
+        """Let the cluster do without workers that hang; see `GangSchedulerPlugin.set_aside`."""
+        self._call("dsgd_set_aside", workers=sorted(workers), keys=list(keys), remove=remove)
 
     def check(self) -> None:
         """Raise the error of the job if the scheduler knows one."""

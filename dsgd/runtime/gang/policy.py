@@ -22,6 +22,10 @@ class Restart:
     ----------
     at_most : int, default 3
         How many failures the job survives; the next one is raised.
+    remove_hung : bool, default False
+        Whether a worker that hangs is removed from the cluster, with all that it runs and holds for anybody, so that a
+        nanny may start it anew. By default it is left alone: the job goes on without it, and Dask gives it no new
+        tasks until it is heard of again.
 
     Raises
     ------
@@ -30,6 +34,7 @@ class Restart:
     """
 
     at_most: int = 3
+    remove_hung: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is no number of failures."""
@@ -44,6 +49,10 @@ class Shrink:
     ----------
     at_most : int, default 3
         How many failures the job survives; the next one is raised.
+    remove_hung : bool, default False
+        Whether a worker that hangs is removed from the cluster, with all that it runs and holds for anybody, so that a
+        nanny may start it anew. By default it is left alone: the job goes on without it, and Dask gives it no new
+        tasks until it is heard of again.
 
     Raises
     ------
@@ -52,6 +61,7 @@ class Shrink:
     """
 
     at_most: int = 3
+    remove_hung: bool = False
 
     def __post_init__(self) -> None:
         """Refuse what is no number of failures."""

@@ -8,8 +8,11 @@ raises would be raised again. The ranks that are left stop, the gang is planned 
 and its program takes up the newest snapshot that a survivor holds. With ``"restart"`` lost blocks are computed again by
 Dask, or sent again by the client, and dealt to the workers that there are; a worker whose blocks are the same packs
 nothing. With ``"shrink"`` the survivors go on with the rows they hold, and all averages are weighted by what is left.
-A worker that hangs is removed from the cluster, as Dask itself does later (``worker-ttl``): blocks that it alone holds
-could be had no other way.
+
+Workers belong to everybody who uses the cluster. One that is only late, because it packs rows for instance, is waited
+for as long as it sends heartbeats, up to the deadline of the job. One that hangs is set aside until it is heard of
+again: the gang does without it, and blocks that it alone holds are had anew. Neither is removed, unless a policy asks
+for that.
 
 With ``elastic`` the gang is also formed anew, at the end of an epoch of training, when the cluster has grown.
 """
@@ -23,7 +26,7 @@ from dataclasses import replace
 from itertools import accumulate
 from typing import Any, Final, NamedTuple
 
-from dsgd.errors import GangError, PausedError
+from dsgd.errors import ClusterError, GangError, PausedError
 from dsgd.runtime.gang.job_handle import JobHandle
 from dsgd.runtime.gang.policy import Restart, Shrink
 from dsgd.runtime.memory import MemoryDemand
@@ -92,7 +95,7 @@ class Recovery:
         self._left = 0 if policy is None else policy.at_most
         self._elastic = elastic
         self._block_rows, self._limits = block_rows, limits
-        self._deaf: set[str] = set()
+        self._out: set[str] = set()
         self._plan: Plan | None = None
         self._dropped: set[int] = set()
         self._began = self._looked = 0.0
@@ -106,7 +109,7 @@ class Recovery:
         """Whether the job may be formed anew at all, so that workers keep what it needs."""
         return self._policy is not None or self._elastic
 
-    def heed(self, error: GangError, plan: Plan | None) -> None:
+    def heed(self, error: GangError, plan: Plan | None, keys: Sequence[Any]) -> None:
         """Prepare to form the gang anew after an error, or raise it.
 
         Parameters
@@ -115,6 +118,8 @@ class Recovery:
             What ended the last gang.
         plan : Plan or None
             Its plan, if it had one.
+        keys : sequence of str
+            The blocks.
         """
         record = self._handle.failure or {}
         joined = isinstance(error, PausedError)
@@ -124,19 +129,19 @@ class Recovery:
             raise error
         self._began, self.cause = time.monotonic(), error
         self._left -= not joined
-        if record.get("kind") == "hung":
-            self._deaf.add(str(record["worker"]))
-        self._deaf.update(self._handle.renew(self._deaf, plan.addresses))
+        hung = {str(record["worker"])} if record.get("kind") == "hung" else set()
+        silent, late = self._handle.renew(self._out | hung, plan.addresses)
+        hung |= silent
         running = {worker["address"] for worker in self._handle.survey([])["workers"]}
-        alive = running - self._deaf
-        members = [address for address in plan.addresses if address in alive]
-        answers = self._handle.ask(kept_blocks, members, _ASK_S)
+        members = [address for address in plan.addresses if address in running - hung - late - self._out]
+        answers = self._handle.ask(kept_blocks, members, self._patience_s)
         # Who does not answer hangs, or has just gone.
-        self._deaf.update(set(members) - set(answers))
-        if self._policy is not None:
-            # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
-            for worker in self._deaf & running:
-                self._handle.client.run_on_scheduler(_remove, worker)
+        hung |= set(members) - set(answers)
+        remove = self._policy is not None and self._policy.remove_hung
+        # Also when the gang shrinks: a survivor that had not packed all its blocks would ask for them there.
+        self._handle.set_aside(hung, keys, remove=remove)
+        # A gang that shrinks takes nobody back; any other does, and hung ones are not offered to it meanwhile.
+        self._out |= late | hung if isinstance(self._policy, Shrink) else late
         self.kept = {worker: tuple(blocks) for worker, blocks in answers.items() if blocks is not None}
         self._plan, self._pausing = plan, False
         if isinstance(self._policy, Shrink) and not joined:
@@ -165,10 +170,22 @@ class Recovery:
 
     def plan(self, blocks: Sequence[Block], workers: Sequence[WorkerInfo]) -> Plan:
         """Return the plan of the next gang; see `make_plan` for what it raises."""
-        workers = [worker for worker in workers if worker.address not in self._deaf]
+        free = [worker for worker in workers if worker.address not in self._out]
         if self._plan is not None and isinstance(self._policy, Shrink) and self.events[-1]["kind"] != "joined":
-            return self._shrunk(self._plan, {worker.address for worker in workers})
-        return make_plan([self._at_home(b) for b in blocks if b.index not in self._dropped], workers, *self._limits)
+            return self._shrunk(self._plan, {worker.address for worker in free})
+        wanted = [self._at_home(block) for block in blocks if block.index not in self._dropped]
+        try:
+            return make_plan(wanted, free, *self._limits)
+        except ClusterError:
+            # Those that were late are better than none.
+            if len(free) == len(workers):
+                raise
+            return make_plan(wanted, workers, *self._limits)
+
+    @property
+    def _patience_s(self) -> float:
+        """How long a worker may take to answer: as long as it may be silent."""
+        return max(_ASK_S, min(self._handle.hung_after_s, self._handle.timeout_s))
 
     def _at_home(self, block: Block) -> Block:
         """Let a packed block stay where it is packed: copies elsewhere would cost a load and a pack."""
@@ -217,10 +234,6 @@ class Recovery:
         if not self._elastic or self._pausing or full or now - self._looked < _LOOK_S:
             return
         self._looked = now
-        known = self._deaf | set(plan.addresses)
+        known = self._out | set(plan.addresses)
         if any(not w["busy"] and w["address"] not in known for w in self._handle.survey([])["workers"]):
             self._pausing = bool(self._handle.ask(request_pause, plan.addresses, _ASK_S))
-
-
-async def _remove(worker: str, dask_scheduler: Any) -> None:
-    await dask_scheduler.remove_worker(worker, stimulus_id=f"dsgd-hung-{time.monotonic()}")

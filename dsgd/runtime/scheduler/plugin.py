@@ -19,12 +19,14 @@ from distributed.core import Status
 from distributed.diagnostics.plugin import SchedulerPlugin
 
 from dsgd.errors import VersionMismatchError
-from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_EVENT
+from dsgd.runtime.messages import HEARTBEAT, JOB_ORDER, MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.scheduler.registry import Registry
+from dsgd.runtime.scheduler.vigil import Vigil
 from dsgd.runtime.versions import LOADED_VERSION
 
 if TYPE_CHECKING:
     from distributed import Scheduler
+    from distributed.scheduler import WorkerState
 
 __all__ = ["SCHEDULER_PLUGIN", "GangSchedulerPlugin"]
 
@@ -37,8 +39,8 @@ _DEPARTURES: Final = {
 }
 _SETTLE_STEP_S: Final = 0.05
 _SETTLE_STEPS: Final = 40
-# Clients ask about their jobs twice a second; after a longer pause silence proves nothing.
-_DEAF_S: Final = 3.0
+# How often the scheduler looks after jobs and workers by itself.
+_TICK_S: Final = 0.5
 
 
 class GangSchedulerPlugin(SchedulerPlugin):
@@ -64,14 +66,19 @@ class GangSchedulerPlugin(SchedulerPlugin):
         self.registry = Registry(self._send, self._wake)
         self._changed: dict[str, asyncio.Event] = {}
         self._heard: dict[str, float] = {}
+        self._aside: dict[str, float] = {}
+        self._vigil = Vigil()
         before = scheduler.plugins.get(self.name)
         if isinstance(before, GangSchedulerPlugin):
             # Put on the scheduler once more: its jobs go on.
             self.registry, self._changed, self._heard = before.registry, before._changed, before._heard
-        self._listened_at = self._awake_since = monotonic()
+            self._aside, self._vigil = before._aside, before._vigil
+            before._next_tick.cancel()
+        self._tick()
         scheduler.handlers.update(
             {
                 "dsgd_survey": self.survey,
+                "dsgd_set_aside": self.set_aside,
                 "dsgd_admit": self.admit,
                 "dsgd_watch": self.watch,
                 "dsgd_abort": self.registry.abort,
@@ -87,6 +94,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
             attach(scheduler, _registry_of)
         scheduler.stream_handlers[MEMBER_EVENT] = self.member_event
+        scheduler.stream_handlers[MEMBER_END] = self.member_end
         scheduler.stream_handlers[HEARTBEAT] = self.heartbeat
 
     # ---- asked by the client
@@ -132,9 +140,38 @@ class GangSchedulerPlugin(SchedulerPlugin):
 
     async def watch(self, job_id: str, seen: int, wait_s: float) -> dict[str, Any]:
         """Return the state of a job and its new events, as soon as it is no longer at version `seen`."""
-        self._listen(job_id)
         await self._until(job_id, lambda: self.registry.status(job_id)["version"] != seen, wait_s)
-        return {**self.registry.status(job_id), "events": self.registry.take_events(job_id)}
+        return {
+            **self.registry.status(job_id),
+            "events": self.registry.take_events(job_id),
+            "silent_s": self._silences(),
+        }
+
+    async def set_aside(self, workers: Sequence[str], keys: Sequence[Any], remove: bool) -> None:
+        """Do without workers that hang, until they are heard of again.
+
+        Dask gives them no new tasks meanwhile, of anybody, as if their memory were full. What they alone hold of a job
+        is given up, so that Dask computes it again or the client sends it again; what they run and hold of others is
+        left alone.
+
+        Parameters
+        ----------
+        workers : sequence of str
+            Their addresses.
+        keys : sequence of str
+            The blocks of the job.
+        remove : bool
+            Whether they are removed from the cluster instead, with all that they run and hold.
+        """
+        stimulus = f"dsgd-hung-{monotonic()}"
+        for ws in [self.scheduler.workers[name] for name in workers if name in self.scheduler.workers]:
+            if remove:
+                await self.scheduler.remove_worker(ws.address, stimulus_id=stimulus)
+                continue
+            if ws.status == Status.running:
+                self._aside[ws.address] = ws.last_seen
+                self.scheduler.handle_worker_status_change(Status.paused, ws, stimulus)
+            self._give_up(ws, keys, stimulus)
 
     # ---- asked by the members
 
@@ -158,9 +195,16 @@ class GangSchedulerPlugin(SchedulerPlugin):
         else:
             self.registry.publish(job_id, event)
 
+    def member_end(
+        self, worker: str, job_id: str, epoch: int, token: bytes, member: int, failure: dict[str, Any] | None
+    ) -> None:
+        """Note that a member has ended, unless it was said before."""
+        self.registry.finish(job_id, epoch, token, member, failure)
+
     def heartbeat(self, worker: str) -> None:
         """Note that the event loop of a worker turns."""
         self._heard[worker] = monotonic()
+        self._take_back(worker)
 
     # ---- told by Dask
 
@@ -168,6 +212,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         """Stop the job of a worker that left."""
         how = next((text for cause, text in _DEPARTURES.items() if stimulus_id.startswith(cause)), "left the cluster")
         self._heard.pop(worker, None)
+        self._aside.pop(worker, None)
         self.registry.worker_left(worker, how)
 
     def remove_client(self, scheduler: Scheduler, client: str) -> None:
@@ -185,6 +230,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
     async def before_close(self) -> None:
         """Let nobody wait for a scheduler that goes."""
         self.registry.stop_all("the scheduler is closing")
+        self._next_tick.cancel()
 
     # ---- inside
 
@@ -219,21 +265,49 @@ class GangSchedulerPlugin(SchedulerPlugin):
                     f"{name.removeprefix(_SCHEDULER_PREFIX)} hold workers of this cluster or wait for them. Fit again "
                     "when they are over, or use the same version everywhere."
                 )
+            scheduler.plugins[name]._next_tick.cancel()
             scheduler.remove_plugin(name)
 
-    def _listen(self, job_id: str) -> None:
-        """Look whether a worker of the job has stopped sending heartbeats.
+    def _tick(self) -> None:
+        """Look for workers that have stopped sending heartbeats, and for those that were heard of again.
 
-        They come from the worker's event loop, which runs on beside a kernel of any length that has released the
-        interpreter lock, as ours do. They are not Dask's own: those rest while the wall clock of a worker that was set
-        back catches up. When they come is measured here, by a clock that nobody sets.
+        Their heartbeats come from the event loop of the worker, which runs on beside a kernel of any length that has
+        released the interpreter lock, as ours do. They are not Dask's own: those rest while the wall clock of a worker
+        that was set back catches up. When they come is measured here, by a clock that nobody sets.
         """
-        now = monotonic()
-        if now - self._listened_at > _DEAF_S:
-            # It was this process that slept (or nobody asked): what workers have sent meanwhile is still to be read.
-            self._awake_since = now
-        self._listened_at = now
-        self.registry.hear(job_id, {name: now - max(at, self._awake_since) for name, at in self._heard.items()})
+        # By the clock of the event loop: timers of tornado rest while the wall clock, set back, catches up.
+        self._next_tick = asyncio.get_running_loop().call_later(_TICK_S, self._tick)
+        self._vigil.look()
+        silences = self._silences()
+        for job_id in list(self.registry.jobs):
+            self.registry.hear(job_id, silences)
+        for worker, seen_at in list(self._aside.items()):
+            ws = self.scheduler.workers.get(worker)
+            if ws is None or ws.last_seen != seen_at:
+                self._take_back(worker)
+
+    def _silences(self) -> dict[str, float]:
+        """Return how long each worker that has a rank was not heard of, in seconds."""
+        return {worker: self._vigil.silence_s(at) for worker, at in self._heard.items()}
+
+    def _take_back(self, worker: str) -> None:
+        """Let Dask use a worker again that was set aside."""
+        if self._aside.pop(worker, None) is not None and worker in self.scheduler.workers:
+            self.scheduler.handle_worker_status_change(Status.running, worker, f"dsgd-heard-{monotonic()}")
+
+    def _give_up(self, ws: WorkerState, keys: Sequence[Any], stimulus: str) -> None:
+        """Forget that a worker holds some keys, as Dask does with all that it holds when it leaves."""
+        next_states: dict[Any, Any] = {}
+        held = [ts for ts in map(self.scheduler.tasks.get, keys) if ts is not None and ws in (ts.who_has or ())]
+        for ts in held:
+            self.scheduler.remove_replica(ts, ws)
+            if not ts.who_has:
+                next_states[ts.key] = "released" if ts.run_spec else "forgotten"
+        if held:
+            # It reads that when it wakes.
+            freed = {"op": "free-keys", "keys": [ts.key for ts in held], "stimulus_id": stimulus}
+            self.scheduler.worker_send(ws.address, freed)
+        self.scheduler.transitions(next_states, stimulus)
 
     def _send(self, worker: str, message: dict[str, Any]) -> None:
         if worker in self.scheduler.stream_comms:

@@ -12,6 +12,7 @@ import asyncio
 import concurrent.futures
 import contextlib
 import importlib
+import logging
 import socket
 import ssl
 import time
@@ -30,7 +31,7 @@ from dsgd.comm.wires import shm, tcp
 from dsgd.errors import AbortedError, ClusterError, GangTimeoutError
 from dsgd.ledger import RankLedger
 from dsgd.runtime.credentials import MemberCredentials
-from dsgd.runtime.messages import MEMBER_EVENT
+from dsgd.runtime.messages import MEMBER_END, MEMBER_EVENT
 from dsgd.runtime.worker.relays import open_relay
 from dsgd.runtime.worker.store import JobState
 from dsgd.runtime.worker.wires import WireOptions, open_listener
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GangConnection", "MemberContext", "SchedulerLink", "join_gang", "on_loop"]
 
+_log: Final = logging.getLogger("dsgd.runtime")
 # One slice of waiting for the others; between slices the abort flag is read.
 _SLICE_S: Final = 0.5
 # How often strangers on the data port are looked at meanwhile: they are to be gone within a second.
@@ -71,11 +73,30 @@ class SchedulerLink:
         return answer
 
     def finish(self, failure: Mapping[str, Any] | None) -> None:
-        """Say how this member ended."""
-        self._call("dsgd_finish", _CALL_S, failure=None if failure is None else dict(failure))
+        """Say how this member ended: a failure at once if that can be, and in any case before its task ends.
+
+        A failure is to be known before the sockets of this member close: its peers would tell of that first. Nobody
+        waits for the news that all is well. What the scheduler, or the way there, is too slow for goes over the stream
+        of messages that tells of tasks, too, which brings everything in the end; the scheduler listens once.
+        """
+        told = None if failure is None else dict(failure)
+        try:
+            if told is not None:
+                self._call("dsgd_finish", _CALL_S, failure=told)
+                return
+        except (OSError, GangTimeoutError) as problem:
+            _log.warning("the scheduler will learn later that a rank of job %s failed: %s", self._job_id, problem)
+        self._send(MEMBER_END, failure=told)
+
+    @property
+    def _job_id(self) -> str:
+        return self._credentials.job_id
 
     def _tell(self, event: dict[str, Any] | None) -> None:
-        message = {"op": MEMBER_EVENT, **self._credentials.as_message(), "event": event}
+        self._send(MEMBER_EVENT, event=event)
+
+    def _send(self, op: str, **fields: Any) -> None:
+        message = {"op": op, **self._credentials.as_message(), **fields}
         self._worker.loop.add_callback(self._worker.batched_send, message)
 
     def _call(self, op: str, timeout_s: float, idle: Callable[[], object] | None = None, **arguments: Any) -> Any:
