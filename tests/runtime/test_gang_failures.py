@@ -24,6 +24,7 @@ from dsgd.errors import (
     WorkerLostError,
 )
 from dsgd.runtime import run_on_cluster
+from dsgd.runtime.messages import MEMBER_EVENT
 from forks import forking
 from gang_cluster import (
     assert_clean,
@@ -233,6 +234,36 @@ def test_a_restarted_cluster_ends_the_job() -> None:
         client.wait_for_workers(1, timeout=30)
         assert run_on_cluster(programs.add_up, [], client=client, pack=programs.keep).value[0] == 1
         assert_clean(client)
+
+
+@pytest.mark.parametrize(("epoch", "token"), [(0, b"wrong"), (7, b"")])
+def test_an_event_of_no_member_is_not_heard(client: Client, epoch: int, token: bytes) -> None:
+    """A progress event without the credentials of the job, from a task that is over maybe, does nothing to it."""
+    seen: list[Mapping[str, Any]] = []
+
+    def intrude() -> None:
+        job_id = client.run_on_scheduler(_job_ids)[0]
+        client.run(_publish, {"job_id": job_id, "epoch": epoch, "token": token, "member": 0})
+
+    def listen(event: Mapping[str, Any]) -> None:
+        seen.append(event)
+        act(event)
+
+    act = once(intrude)
+    result = run_on_cluster(programs.spin, [], client=client, pack=programs.keep, args=(2.0,), on_event=listen)
+    assert result.value > 0
+    assert len(seen) > 1
+    assert all("round" in event for event in seen)
+
+
+def _job_ids(dask_scheduler: Any) -> list[str]:
+    plugins = [plugin for name, plugin in dask_scheduler.plugins.items() if name.startswith("dsgd-gangs")]
+    return [job_id for plugin in plugins for job_id in plugin.registry.jobs]
+
+
+async def _publish(credentials: Mapping[str, Any], dask_worker: Any) -> None:
+    straggler = {"phase": "straggler", "rank": 99, "rounds": 3, "seconds": 1.0, "slowdown": 9.0}
+    dask_worker.batched_send({"op": MEMBER_EVENT, **credentials, "event": straggler})
 
 
 def test_a_lost_block_is_an_error(client: Client) -> None:

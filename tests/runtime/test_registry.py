@@ -35,6 +35,10 @@ class World:
         """Join as a rank."""
         return self.registry.join(job_id, 0, TOKEN, rank, address or f"h:{rank}", n_cores)
 
+    def publish(self, job_id: str, event: dict[str, Any]) -> None:
+        """Publish as the first member."""
+        self.registry.publish(job_id, 0, TOKEN, 0, event)
+
     def finish(self, job_id: str, rank: int, kind: str = "") -> None:
         """End a rank, with a failure if a kind is given."""
         failure = {"kind": kind, "text": f"story of {rank}", "pickled": b""} if kind else None
@@ -188,11 +192,24 @@ def test_events_are_kept_until_taken_and_bounded(world: World) -> None:
     """The client gets each event once; when nobody asks, the oldest go."""
     world.admit("a", "x")
     for number in range(1000):
-        world.registry.publish("a", {"number": number})
+        world.publish("a", {"number": number})
     events = world.registry.take_events("a")
     assert [event["number"] for event in events][-1] == 999
     assert len(events) < 1000
     assert world.registry.take_events("a") == []
+
+
+@pytest.mark.parametrize(
+    "credentials", [("b", 0, TOKEN, 0), ("a", 1, TOKEN, 0), ("a", 0, b"wrong", 0), ("a", 0, TOKEN, 2)]
+)
+def test_events_of_strangers_are_not_kept(world: World, credentials: Any) -> None:
+    """An event of another job, epoch, token or member reaches neither the client nor the history."""
+    world.admit("a", "xy")
+    version = world.registry.status("a")["version"]
+    world.registry.publish(*credentials, {"phase": "straggler", "rank": 99})
+    assert world.registry.take_events("a") == []
+    assert world.registry.status("a")["version"] == version
+    assert not world.registry.jobs["a"].history.note
 
 
 def test_the_rank_that_is_silent_longest_is_the_cause(world: World) -> None:
@@ -216,7 +233,7 @@ def test_the_overview_shows_what_jobs_do_and_did(world: World) -> None:
     world.registry.admit("a", 0, TOKEN, "me", [("x", "host", 2), ("y", "host", 1)], title="SVC")
     world.admit("b", "yz")
     world.now = 3.0
-    world.registry.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
+    world.publish("a", {"epoch": 1, "train_loss": 0.5, "seconds": 1.0, "comm_share": 0.0})
     newest, oldest = world.registry.overview()
     assert (newest.job_id, newest.state, oldest.state) == ("b", "queued", "running")
     assert (oldest.title, oldest.places, oldest.elapsed_s) == ("SVC", ["x", "x", "y"], 3.0)

@@ -193,7 +193,7 @@ class GangSchedulerPlugin(SchedulerPlugin):
         if event is None:
             self.registry.member_started(job_id, epoch, token, member)
         else:
-            self.registry.publish(job_id, event)
+            self.registry.publish(job_id, epoch, token, member, event)
 
     def member_end(
         self, worker: str, job_id: str, epoch: int, token: bytes, member: int, failure: dict[str, Any] | None

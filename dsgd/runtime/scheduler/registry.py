@@ -254,9 +254,9 @@ class Registry:
         self._changed(job)
         self._sweep()
 
-    def publish(self, job_id: str, event: dict[str, Any]) -> None:
+    def publish(self, job_id: str, epoch: int, token: bytes, member: int, event: dict[str, Any]) -> None:
         """Keep a progress event until the client asks for it; the oldest go when there are too many."""
-        job = self.jobs.get(job_id)
+        job = self._fenced(job_id, epoch, token, member)
         if job is not None:
             job.events.append(event)
             job.history.note_event(event)
