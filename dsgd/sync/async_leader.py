@@ -9,7 +9,8 @@ once, ``x_p <- x_p + pull (z - x_p)``, except the one whose model it is: in the 
 zero, and here z is its own model of some steps ago, which would only hold it back. Fast workers send more messages and
 so lead more often. Training returns the mean of all models, weighted by rows.
 
-What it returns: as for `LeaderSGD` the minimum of no common objective where the rows of ranks are of different kinds.
+What it returns: as for `LeaderSGD` the minimum of the ranks' objectives weighted by how much they lead, where the rows
+of ranks are of different kinds.
 
 Cost per round and worker: a message to the server and one back, `message_bytes` each. The server keeps two models.
 

@@ -16,10 +16,17 @@ distance is zero in the source's equation. With one group there are only the glo
 The model that is returned is the mean of all, which the source evaluates too; or that of the global leader, whose score
 is a noisy one: on a convex loss the mean is better, and where ranks may still be in different valleys the leader is.
 
-What it returns: with unlike rows the minimum of no common objective. The leader is the rank whose own rows are fitted
-best; it goes to its own minimum z, and the pulls hold the others where they balance their steps. If between two
-exchanges a rank goes the part c_p of its way to its own minimum m_p, that is with one group ``x_p = (b m_p + pull z) /
-(b + pull)`` for ``b = (1 - pull) c_p``, and training returns ``sum_p (n_p / n) x_p``; as the rate goes to zero, z.
+What it returns: with unlike rows the minimum of the ranks' objectives weighted by how much they lead. As the rate goes
+to zero the pulls hold all ranks together, and what a step changes lasts in so far as its rank leads. So the model goes
+where ``sum_p w_p S_p f_p`` plus the penalty is least, S_p the sum of the rates of the steps of rank p in a round (the
+same for equal shards) and w_p, with one group, the share of the exchanges in which rank p leads. With groups w is the
+vector, of sum one, that the mean matrices of the exchanges of a period keep when they are applied from the left. If
+ranks lead equally often that is the minimum of the whole. If always the same leads, as where its rows are fitted
+exactly, that is its own minimum z; before the limit, if a rank goes the part c_p of its way to its own minimum m_p
+between two exchanges, ``x_p = (b m_p + pull z) / (b + pull)`` for ``b = (1 - pull) c_p``, and training returns ``sum_p
+(n_p / n) x_p``. Ranks whose targets vary less have lower losses, and lead whatever they know of the others' features:
+of 16 ranks with 100 rows each of 64 features, half of which are on a quarter of the ranks, two to four do, and with an
+L1 penalty the objective over all rows ends 2.9 times as high as on one rank; with all features everywhere 0.3 % above.
 
 Cost per exchange: an all-gather of one number; a broadcast of the model in each group, and among all ranks when the
 global leader is due, `dsgd.collectives.broadcast_cost`: half of an all-reduce. Up to two more vectors per rank.
