@@ -13,7 +13,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 import numpy as np
 from scipy.sparse import issparse
@@ -28,6 +28,7 @@ from dsgd.estimators.validation_split import hold_out_as_sklearn
 from dsgd.inputs import AbstractLinearEstimator, BlockSummary, count_threads
 from dsgd.inputs.asked import Expected, Spread, Work
 from dsgd.inputs.blocks import Block, check_summaries, nbytes_of
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.inputs.frames import in_memory, validated
 from dsgd.inputs.rows import LocalRows, Rows, refuse_beside
@@ -73,6 +74,7 @@ class _Start:
     left: SavedState | None = None
 
 
+@inherit_method_docs
 @dataclass(eq=False, repr=False)
 class AbstractSGD(AbstractLinearEstimator):
     """Linear model trained by parallel SGD; `SGDClassifier` and `SGDRegressor` are the ones to use.
@@ -211,6 +213,22 @@ class AbstractSGD(AbstractLinearEstimator):
     _of_training: ClassVar = (*AbstractLinearEstimator._of_training, *_BESIDE, "_left")
     _if_too_large: ClassVar[str] = OUT_OF_CORE_ADVICE
     _reuses_rows: ClassVar[bool] = True
+
+    @abstractmethod
+    def fit(
+        self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
+    ) -> Self:
+        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        coef_init, intercept_init : array or None
+            Where to begin.
+        sample_weight : array-like, dask array or None, shape (n_samples,)
+            Weights. A whole number stands for that many copies of the row, zero for none.
+        """
 
     @property
     @abstractmethod

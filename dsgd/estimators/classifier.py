@@ -105,27 +105,8 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
         y : array-like or dask collection, shape (n_samples,)
             Labels of any kind; None where blocks or files hold them.
-        coef_init, intercept_init : array or None
-            Where to begin.
-        sample_weight : array-like, dask array or None, shape (n_samples,)
-            Weights. A whole number stands for that many copies of the row, zero for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        GangError
-            A rank failed; names rank, worker and host.
         """
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()
@@ -189,11 +170,6 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities; for ``loss="log_loss"`` and ``"modified_huber"``.
 
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
         Returns
         -------
         array, shape (n, n_classes)
@@ -213,11 +189,6 @@ class SGDClassifier(AbstractLinearClassifier, AbstractSGD):
     @available_if(_has_probabilities)
     def predict_log_proba(self, X: Any) -> Any:
         """Return the logarithm of `predict_proba`.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows.
 
         Returns
         -------

@@ -81,32 +81,7 @@ class SGDRegressor(AbstractLinearRegressor, AbstractSGD):
     def fit(
         self, X: Any, y: Any = None, coef_init: Any = None, intercept_init: Any = None, sample_weight: Any = None
     ) -> Self:
-        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs).
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, Rows, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
-        y : array-like or dask collection, shape (n_samples,)
-            Targets; None where blocks or files hold them.
-        coef_init, intercept_init : array or None
-            Where to begin.
-        sample_weight : array-like, dask array or None, shape (n_samples,)
-            Weights. A whole number stands for that many copies of the row, zero for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        GangError
-            A rank failed; names rank, worker and host.
-        """
+        """Train; with several ranks, on a part of the rows each (see `n_jobs` for what that costs)."""
         self._train(X, y, sample_weight, self._restart(coef_init, intercept_init))
         self._warn_if_not_converged()
         return self

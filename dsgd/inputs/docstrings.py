@@ -5,12 +5,18 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Iterable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-__all__ = ["inherit_docs"]
+__all__ = ["inherit_docs", "inherit_method_docs"]
 
 #: Sections of one entry per name, in the order of numpydoc.
 _TABLES = ("Parameters", "Attributes")
+
+#: Sections of a method, in that order.
+_OF_METHODS = ("Parameters", "Returns", "Raises")
+
+#: How numpydoc writes the names of ``*args`` and ``**kwargs``.
+_STARS: dict[Any, str] = {inspect.Parameter.VAR_POSITIONAL: "*", inspect.Parameter.VAR_KEYWORD: "**"}
 
 Section = dict[str, str]
 Estimator = TypeVar("Estimator", bound=type)
@@ -20,14 +26,16 @@ def inherit_docs(estimator: Estimator) -> Estimator:
     """Complete the docstring of an estimator by the parameters and attributes that its bases describe.
 
     A decorator. Parameters come in the order of the signature, the class's own words before those of a base; attributes
-    of its own come first, then those of its bases, nearest first. What users see, in ``help`` and in the documentation,
-    is one whole docstring. Without docstrings (``python -OO``) nothing happens.
+    of its own come first, then those of its bases, nearest first. Its methods are completed by `inherit_method_docs`.
+    What users see, in ``help`` and in the documentation, is one whole docstring. Without docstrings (``python -OO``)
+    nothing happens.
 
     Parameters
     ----------
     estimator : type
         An estimator with a numpydoc docstring, whose bases have their own.
     """
+    inherit_method_docs(estimator)
     if estimator.__doc__ is None:
         return estimator
     sections = _sections(estimator.__doc__)
@@ -36,14 +44,58 @@ def inherit_docs(estimator: Estimator) -> Estimator:
     parameters = _merged(table["Parameters"] for table in tables)
     sections["Parameters"] = "\n".join(_in_order(parameters, wanted))
     sections["Attributes"] = "\n".join(_merged(table["Attributes"] for table in tables).values())
-    first = ["", *_TABLES]
-    titles = [*first, *(title for title in sections if title not in first)]
-    estimator.__doc__ = "\n\n".join(
+    estimator.__doc__ = _joined(sections, _TABLES)
+    return estimator
+
+
+def inherit_method_docs(owner: Estimator) -> Estimator:
+    """Complete the docstrings of a class's methods by those of the same methods of its bases.
+
+    A decorator. A method describes only what is its own. A parameter that it leaves out is described as in the same
+    method of the nearest base that has it, else as in `predict`, because all methods that take rows take the same ones.
+    It returns what the nearest base says, unless it says so itself, and raises what it and its bases list.
+
+    Parameters
+    ----------
+    owner : type
+        A class whose methods have numpydoc docstrings.
+    """
+    for name, member in vars(owner).items():
+        method = _unwrapped(member)
+        if name.startswith("_") or not inspect.isfunction(method) or not method.__doc__:
+            continue
+        same = _descriptions(owner, name)
+        parameters = _merged(_entries(each.get("Parameters", "")) for each in same + _descriptions(owner, "predict"))
+        names = [_STARS.get(p.kind, "") + p.name for p in inspect.signature(method).parameters.values()]
+        sections = {
+            **same[0],
+            "Parameters": "\n".join(_in_order(parameters, names)),
+            "Returns": next((each["Returns"] for each in same if "Returns" in each), ""),
+            "Raises": "\n".join(_merged(_entries(each.get("Raises", "")) for each in same).values()),
+        }
+        method.__doc__ = _joined(sections, _OF_METHODS)
+    return owner
+
+
+def _unwrapped(member: object) -> object:
+    """Return the function of a method, also of one that is only there if `available_if` says so."""
+    return getattr(member, "fn", member)
+
+
+def _descriptions(owner: type, name: str) -> list[dict[str, str]]:
+    """Return the sections of a method's docstrings in a class and its bases, nearest first; none of scikit-learn's."""
+    ours = (vars(base) for base in owner.__mro__ if not base.__module__.startswith("sklearn"))
+    return [_sections(_unwrapped(members[name]).__doc__ or "") for members in ours if name in members]
+
+
+def _joined(sections: dict[str, str], order: tuple[str, ...]) -> str:
+    """Return a docstring of sections: the text, those of `order`, then the others."""
+    first = ["", *order]
+    return "\n\n".join(
         f"{title}\n{'-' * len(title)}\n{sections[title]}" if title else sections[title]
-        for title in titles
+        for title in [*first, *(title for title in sections if title not in first)]
         if sections.get(title)
     )
-    return estimator
 
 
 def _sections(doc: str) -> dict[str, str]:
@@ -62,7 +114,7 @@ def _tables(base: type) -> dict[str, Section]:
 def _entries(text: str) -> Section:
     """Return the entries of a section by the names they are of: ``a, b : float`` is of both."""
     entries = re.split(r"^(?=\S)", text, flags=re.MULTILINE)
-    return {entry.split(" :")[0].strip(): entry.rstrip() for entry in entries if entry.strip()}
+    return {re.split(r" :|\n", entry)[0].strip(): entry.rstrip() for entry in entries if entry.strip()}
 
 
 def _merged(tables: Iterable[Section]) -> Section:

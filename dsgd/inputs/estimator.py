@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
+from abc import abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
@@ -191,6 +192,48 @@ class AbstractClusterEstimator(BaseEstimator):
 
     #: Who listens to the fit that runs.
     _audience: Audience | None = None
+
+    # What every estimator has; docstrings of its own methods are completed by these (`inherit_method_docs`).
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features). A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        y : array-like or dask collection, shape (n_samples,)
+            Targets; None where blocks or files hold them.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        InvalidDataError
+            The data cannot be trained on.
+        InvalidParameterError
+            A parameter is out of range.
+        GangError
+            A rank failed; names rank, worker and host.
+        """
+
+    @abstractmethod
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows; dask input gives a lazy result.
+
+        Returns
+        -------
+        array, shape (n,)
+            Predicted values.
+        """
 
     def set_callbacks(self, *callbacks: Any) -> Self:
         """Set who is told how ``fit`` gets on, in place of those that were set before.

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.linear import AbstractLinearEstimator
 from dsgd.inputs.scoring import AbstractClusterClassifier, AbstractClusterRegressor
 from dsgd.types import AnyArray
@@ -14,6 +15,7 @@ from dsgd.types import AnyArray
 __all__ = ["AbstractLinearClassifier", "AbstractLinearRegressor"]
 
 
+@inherit_method_docs
 class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimator):
     """A linear classifier: one output for two classes, else one for each class against the rest."""
 
@@ -21,11 +23,6 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
 
     def decision_function(self, X: Any) -> Any:
         """Return the signed distances to the hyperplanes, up to scale.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
 
         Returns
         -------
@@ -42,11 +39,6 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
     def predict(self, X: Any) -> Any:
         """Return the labels.
 
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
         Returns
         -------
         array, shape (n,)
@@ -60,22 +52,12 @@ class AbstractLinearClassifier(AbstractClusterClassifier, AbstractLinearEstimato
         return self.classes_[codes]
 
 
+@inherit_method_docs
 class AbstractLinearRegressor(AbstractClusterRegressor, AbstractLinearEstimator):
     """A linear regressor, with one output."""
 
     def predict(self, X: Any) -> Any:
-        """Return the predicted values.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows; dask input gives a lazy result.
-
-        Returns
-        -------
-        array, shape (n,)
-            Predictions.
-        """
+        """Return the predicted values."""
         if self._is_lazy(X):
             check_is_fitted(self)
             return self._apply("predict", X, None, self.coef_.dtype)

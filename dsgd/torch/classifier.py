@@ -16,6 +16,7 @@ from dsgd.comm.base import TransportName
 from dsgd.compress import AbstractCompressor
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import BlockSummary
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.runtime.checkpoints.checkpoint import Checkpoint
 from dsgd.runtime.gang.policy import FailurePolicy
@@ -27,6 +28,7 @@ from dsgd.types import AnyArray
 __all__ = ["TorchClassifier"]
 
 
+@inherit_method_docs
 class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
     """Classifier whose model is a torch module, trained by parallel SGD.
 
@@ -175,11 +177,6 @@ class TorchClassifier(AbstractClusterClassifier, AbstractTorchEstimator):
 
     def predict_proba(self, X: Any) -> Any:
         """Return class probabilities: what the criterion takes scores for.
-
-        Parameters
-        ----------
-        X : array or dask array, shape (n, ...)
-            Rows; dask input gives a lazy result.
 
         Returns
         -------

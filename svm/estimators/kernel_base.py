@@ -8,7 +8,7 @@ import warnings
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 import scipy.sparse as sp
@@ -18,6 +18,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import InvalidDataError, InvalidParameterError
 from dsgd.inputs import is_collection, validated
 from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.progress import StopTraining
 from dsgd.svm.distributed.kernel import RowPacker, fit_on_rank
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine, canonical
@@ -45,6 +46,7 @@ _FLOAT32_LIMIT = 1e3
 _SMALL = 2000
 
 
+@inherit_method_docs
 class AbstractKernelSVM(AbstractKernelMachine):
     """Kernel SVM; `SVC`, `NuSVC`, `SVR`, `NuSVR` and `OneClassSVM` are the ones to use.
 
@@ -143,6 +145,19 @@ class AbstractKernelSVM(AbstractKernelMachine):
         return tags
 
     # -- checks --------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
+            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
+            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
+        sample_weight : array-like or dask array, shape (n_samples,), or None
+            Weights; a whole number stands for that many copies of the row, zero or less for none.
+        """
 
     @abstractmethod
     def _check_problem(self) -> None:

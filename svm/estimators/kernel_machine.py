@@ -12,6 +12,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import AbstractClusterEstimator, validated
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.svm.distributed.kernel import Gang
 from dsgd.svm.estimators.objects import as_objects, compare
 from dsgd.svm.estimators.to_sklearn import kernel_machine_to_sklearn
@@ -26,6 +27,7 @@ __all__ = ["AbstractKernelMachine", "canonical"]
 _SLAB = 256
 
 
+@inherit_method_docs
 class AbstractKernelMachine(AbstractClusterEstimator):
     """Kernel machine as it predicts; `dsgd.svm.estimators.kernel_base.AbstractKernelSVM` trains it."""
 
@@ -43,6 +45,17 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
     #: The other ranks, while the estimator is fitted on a gang.
     _gang: Gang | None = None
+
+    @abstractmethod
+    def predict(self, X: Any) -> Any:
+        """Return the predicted values.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
+            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
+            (n, n_samples).
+        """
 
     def _is_precomputed(self) -> bool:
         """Return whether kernel values are given, or were all computed at once, as those of objects are."""

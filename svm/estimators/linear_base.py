@@ -10,7 +10,7 @@ from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any, ClassVar, get_args
+from typing import Any, ClassVar, Self, get_args
 
 import numpy as np
 from joblib import effective_n_jobs
@@ -22,6 +22,7 @@ from dsgd.comm.base import TransportName
 from dsgd.errors import IncompatiblePartsError, InvalidDataError
 from dsgd.inputs import AbstractLinearEstimator, Block, BlockSummary
 from dsgd.inputs.asked import Expected, Spread, Work
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.estimator import ranks_asked
 from dsgd.svm.certify.linear import count_proven
 from dsgd.svm.distributed.linear import LinearJob, LinearPacker, LinearResult, LinearShare, train_linear
@@ -35,6 +36,7 @@ from dsgd.validation import check_bool, check_choice, check_n_jobs, check_number
 __all__ = ["AbstractLinearSVM"]
 
 
+@inherit_method_docs
 class AbstractLinearSVM(AbstractLinearEstimator):
     """Linear support vector machine; `LinearSVC` and `LinearSVR` are the ones to use.
 
@@ -94,6 +96,18 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
     #: One of those that have `LOSSES`.
     _TASK: ClassVar[str]
+
+    @abstractmethod
+    def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
+        """Train.
+
+        Parameters
+        ----------
+        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
+            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
+        sample_weight : array-like, dask collection or None, shape (n_samples,)
+            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
+        """
 
     @abstractmethod
     def _check_rows(self, X: Any, y: Any, sample_weight: Any) -> Block:

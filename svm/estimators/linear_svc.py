@@ -130,23 +130,13 @@ class LinearSVC(AbstractLinearClassifier, AbstractLinearSVM):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
-            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
         y : array-like or dask collection, shape (n_samples,)
             Class labels; None if blocks or files hold them.
-        sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
-
-        Returns
-        -------
-        self
 
         Raises
         ------
         InvalidDataError
             The data cannot be trained on, or hold one class only.
-        InvalidParameterError
-            A parameter is out of range.
         """
         self._check_parameters()
         self._check_choices()

@@ -102,28 +102,7 @@ class LinearSVR(AbstractLinearRegressor, AbstractLinearSVM):
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, svmlight file(s)
-            Rows, shape (n_samples, n_features); CSR indices may have 32 or 64 bits.
-        y : array-like or dask collection, shape (n_samples,)
-            Targets; None if blocks or files hold them.
-        sample_weight : array-like, dask collection or None, shape (n_samples,)
-            Factors of C by row. A whole number stands for that many copies of the row, zero for none: exactly.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        """
+        """Train."""
         self._check_parameters()
         check_number("LinearSVR(epsilon=...)", self.epsilon, low=0)
         if self._uses_cluster(X):

@@ -73,19 +73,6 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
             Not used; there for pipelines.
         sample_weight : array-like, shape (n_samples,), or None
             Weights; a whole number stands for that many copies of the row, zero or less for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        GangError
-            A rank failed; names rank, worker and host.
         """
         self._check_parameters()
         X = self._as_rows(X)
@@ -120,12 +107,6 @@ class OneClassSVM(OutlierMixin, AbstractSingleSVM):
 
     def decision_function(self, X: Any) -> Any:
         """Return signed distances up to scale, shape (n,): positive inside, negative outside.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
-            (n, n_samples).
 
         Returns
         -------

@@ -24,6 +24,7 @@ from sklearn.utils.multiclass import check_classification_targets
 
 from dsgd.errors import InvalidDataError
 from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.estimators.pair_votes import AbstractPairVotes
 from dsgd.svm.estimators.platt import draw_folds, fit_sigmoid
@@ -53,6 +54,7 @@ class _Trained:
     solution: Solution
 
 
+@inherit_method_docs
 class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     """Kernel classifier trained one against one; `SVC` and `NuSVC` are the ones to use.
 
@@ -141,26 +143,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
 
         Parameters
         ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
-            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
         y : array-like or dask collection, shape (n_samples,)
             Labels; None where blocks or files hold them.
-        sample_weight : array-like or dask array, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero or less for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        GangError
-            A rank failed; names rank, worker and host.
         """
         name = type(self).__name__
         self._check_parameters()

@@ -13,6 +13,7 @@ from sklearn.utils.metaestimators import available_if
 from sklearn.utils.validation import check_is_fitted
 
 from dsgd.errors import InvalidParameterError
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterClassifier
 from dsgd.svm.estimators.kernel_machine import AbstractKernelMachine
 from dsgd.svm.estimators.platt import couple
@@ -27,6 +28,7 @@ def _has_probabilities(model: AbstractPairVotes) -> bool:
     return True
 
 
+@inherit_method_docs
 class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     """Kernel classifier as it predicts; `dsgd.svm.estimators.one_vs_one.AbstractKernelClassifier` trains it."""
 
@@ -90,12 +92,6 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     def decision_function(self, X: Any) -> Any:
         """Return decision values.
 
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
-            (n, n_samples).
-
         Returns
         -------
         array, shape (n,), (n, n_classes) or (n, n_classes * (n_classes - 1) / 2)
@@ -129,15 +125,10 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
     def predict(self, X: Any) -> Any:
         """Return the labels.
 
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result), as for `decision_function`.
-
         Returns
         -------
         array, shape (n,)
-            Labels.
+            Predicted labels.
 
         Raises
         ------
@@ -164,11 +155,6 @@ class AbstractPairVotes(AbstractClusterClassifier, AbstractKernelMachine):
 
         The class of the largest need not be the one that `predict` names: probabilities come from machines of parts of
         the rows, labels from the votes of the machines of all.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result), as for `decision_function`.
 
         Returns
         -------

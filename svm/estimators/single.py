@@ -8,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from dsgd.inputs import notifies_callbacks
+from dsgd.inputs.docstrings import inherit_method_docs
 from dsgd.inputs.scoring import AbstractClusterRegressor
 from dsgd.svm.estimators.kernel_base import AbstractKernelSVM
 from dsgd.svm.kernel_solver.merging import distribute
@@ -77,6 +78,7 @@ class AbstractSingleSVM(AbstractKernelSVM):
         return self._dense_coefs().T, [(len(self.support_), np.zeros(1, dtype=np.int64))]
 
 
+@inherit_method_docs
 class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
     """Kernel regression; `SVR` and `NuSVR` are the ones to use.
 
@@ -93,31 +95,7 @@ class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
 
     @notifies_callbacks
     def fit(self, X: Any, y: Any = None, sample_weight: Any = None) -> Self:
-        """Train.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, list of delayed blocks, or svmlight file(s)
-            Rows, shape (n_samples, n_features), float32 or float64; the kernel matrix, shape (n_samples, n_samples),
-            with ``"precomputed"``. A delayed block is a tuple (X, y) or (X, y, sample_weight).
-        y : array-like or dask collection, shape (n_samples,)
-            Targets; None where blocks or files hold them.
-        sample_weight : array-like or dask array, shape (n_samples,), or None
-            Weights; a whole number stands for that many copies of the row, zero or less for none.
-
-        Returns
-        -------
-        self
-
-        Raises
-        ------
-        InvalidDataError
-            The data cannot be trained on.
-        InvalidParameterError
-            A parameter is out of range.
-        GangError
-            A rank failed; names rank, worker and host.
-        """
+        """Train."""
         self._check_parameters()
         X = self._as_rows(X)
 
@@ -132,19 +110,7 @@ class AbstractKernelRegressor(AbstractClusterRegressor, AbstractSingleSVM):
         return self
 
     def predict(self, X: Any) -> Any:
-        """Return predictions.
-
-        Parameters
-        ----------
-        X : array, sparse matrix, DataFrame, dask array or dataframe, shape (n, n_features)
-            Rows (dask input gives a lazy result); with ``"precomputed"``, kernel values with the training rows, shape
-            (n, n_samples).
-
-        Returns
-        -------
-        array, shape (n,)
-            Predicted targets.
-        """
+        """Return the predicted targets."""
         if self._is_lazy(X):
             return self._apply("predict", X, None, np.float64)
         return np.asarray(self._sums(X)[:, 0] + self.intercept_[0])

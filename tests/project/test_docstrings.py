@@ -15,11 +15,12 @@ from typing import Any
 import pytest
 from numpydoc.validate import validate
 from sklearn.base import BaseEstimator
+from sklearn.utils.metaestimators import available_if
 
 import dsgd
 import dsgd.datasets
 import dsgd.svm
-from dsgd.inputs.docstrings import inherit_docs
+from dsgd.inputs.docstrings import inherit_docs, inherit_method_docs
 
 ROOT = Path(__file__).resolve().parents[2]
 MODULES = sorted(
@@ -180,6 +181,97 @@ def test_a_docstring_is_completed_by_those_of_its_bases() -> None:
         Base : The rest.
         """
     )
+
+
+def test_a_method_is_completed_by_the_same_method_of_a_base() -> None:
+    """Parameters, results and errors that a method leaves out are its base's, or its rows those of predict."""
+
+    class Base:
+        def fit(self, X: Any, y: Any = None) -> None:
+            """Train.
+
+            Parameters
+            ----------
+            X : array
+                Rows.
+            y : array
+                Targets.
+
+            Returns
+            -------
+            self
+
+            Raises
+            ------
+            InvalidDataError
+                The rows cannot be trained on.
+            """
+
+        def predict(self, X: Any) -> None:
+            """Return values.
+
+            Parameters
+            ----------
+            X : array or dask array
+                Rows.
+            """
+
+    @inherit_method_docs
+    class Classifier(Base):
+        def fit(self, X: Any, y: Any = None, *more: Any) -> None:
+            """Train a classifier.
+
+            Parameters
+            ----------
+            y : array
+                Labels.
+            *more : object
+                Ignored.
+
+            Raises
+            ------
+            GangError
+                A rank failed.
+            """
+
+        @available_if(lambda model: True)
+        def predict_proba(self, X: Any) -> None:
+            """Return probabilities."""
+
+    assert Classifier.fit.__doc__ == inspect.cleandoc(
+        """Train a classifier.
+
+        Parameters
+        ----------
+        X : array
+            Rows.
+        y : array
+            Labels.
+        *more : object
+            Ignored.
+
+        Returns
+        -------
+        self
+
+        Raises
+        ------
+        GangError
+            A rank failed.
+        InvalidDataError
+            The rows cannot be trained on.
+        """
+    )
+    assert Classifier.predict_proba.__doc__ == inspect.cleandoc(
+        """Return probabilities.
+
+        Parameters
+        ----------
+        X : array or dask array
+            Rows.
+        """
+    )
+    assert "Labels" not in Base.fit.__doc__
 
 
 ESTIMATORS = sorted(
