@@ -65,6 +65,8 @@ from dsgd.sync import (
     StaleSynchronous,
 )
 from dsgd.sync.adaptive import FixedPeriod
+from reference import async_trajectories as async_twins
+from reference import compressed_sums as sums
 from reference import compression
 from reference import strategies as rules
 from reference import trajectories as twins
@@ -122,7 +124,7 @@ def averaging(name: str, strategy: Any, rule: Callable[..., Any], kind: Callable
 
 def served(name: str, strategy: Any, method: str, **options: Any) -> Member:
     """Return a member whose workers send gradients to a server."""
-    return Member(name, strategy, lambda: twins.Served(method, **options))
+    return Member(name, strategy, lambda: async_twins.Served(method, **options))
 
 
 def on_models(compressor: Any, total: Callable[[], Any], name: str) -> Member:
@@ -137,7 +139,7 @@ def on_gradients(compressor: Any, total: Callable[[], Any], name: str) -> Member
 
 def outer(rate: float, beta: float, nesterov: bool) -> Callable[[], Any]:
     """Return what makes the twin of an outer step on whole vectors."""
-    return lambda: twins.Outer(twins.Sum(), rate, beta, nesterov)
+    return lambda: twins.Outer(sums.Sum(), rate, beta, nesterov)
 
 
 def right() -> np.ndarray:
@@ -146,7 +148,7 @@ def right() -> np.ndarray:
     return memory.right.reshape(1, -1)
 
 
-FEEDBACK = twins.Feedback
+FEEDBACK = sums.Feedback
 #: The order in which the simulator lets threads begin, in each epoch: none of them gives way while it walks its rows.
 _USUAL = (0, 1, 2, 3)
 TURNS = [(1, 2, 3, 0), *[_USUAL] * 4, (0, 1, 2), (1, 2, 0), (1, 2, 0), (3, 0, 1, 2), *[_USUAL] * 3]
@@ -161,7 +163,7 @@ STRATEGIES = [
         PostLocalSGD(8, 4, 2),
         lambda: twins.Averaging(partial(rules.Mean, None), lambda epoch: 2 if epoch < 3 else 1),
     ),
-    Member("minibatch", MinibatchSGD(24), lambda: twins.Gradients(twins.Sum())),
+    Member("minibatch", MinibatchSGD(24), lambda: twins.Gradients(sums.Sum())),
     Member("slowmo", SlowMo(8, 0.4, 0.8), outer(0.8, 0.4, False)),
     Member("diloco", DiLoCo(8, 0.7, 0.5), outer(0.7, 0.5, True)),
     averaging("easgd", EASGD(8, 0.7), rules.Elastic),
@@ -183,45 +185,45 @@ STRATEGIES = [
     served("dc-asgd-a", DelayCompensatedASGD(4, 0.5, 0.9), "compensated", strength=0.5, decay=0.9),
     served("stale-synchronous", StaleSynchronous(4, 0), "stale", slack=0),
     served("backup-workers", BackupWorkers(4), "backup", wanted=lambda size: size - 1),
-    Member("downpour", Downpour(4), twins.Downpour),
-    Member("async-easgd", AsyncEASGD(4, 0.8), lambda: twins.AsyncElastic(0.8)),
-    Member("async-leader", AsyncLeaderSGD(4, 0.3), lambda: twins.AsyncLeader(0.3)),
-    Member("adpsgd", ADPSGD(3), twins.Pairs),
-    Member("hogwild", Hogwild(), lambda: twins.Serial(TURNS)),
+    Member("downpour", Downpour(4), async_twins.Downpour),
+    Member("async-easgd", AsyncEASGD(4, 0.8), lambda: async_twins.AsyncElastic(0.8)),
+    Member("async-leader", AsyncLeaderSGD(4, 0.3), lambda: async_twins.AsyncLeader(0.3)),
+    Member("adpsgd", ADPSGD(3), async_twins.Pairs),
+    Member("hogwild", Hogwild(), lambda: async_twins.Serial(TURNS)),
 ]
 COMPRESSORS = [
     *(
         make(compressor, total, name)
         for make in (on_models, on_gradients)
         for name, compressor, total in [
-            ("auto", "auto", twins.Sum),
-            ("identity", Identity(), twins.Sum),
-            ("nonzero", NonZero(), twins.Sum),
+            ("auto", "auto", sums.Sum),
+            ("identity", Identity(), sums.Sum),
+            ("nonzero", NonZero(), sums.Sum),
             ("topk", ErrorFeedback(TopK(0.3)), lambda: FEEDBACK(top(2))),
             ("topk-decay", ErrorFeedback(TopK(0.3), 0.9), lambda: FEEDBACK(top(2), 0.9)),
             ("randomk", ErrorFeedback(RandomK(0.3)), lambda: FEEDBACK(drawn)),
             ("sign", ErrorFeedback(Sign()), lambda: FEEDBACK(lambda v, r, k: compression.signed(v))),
             ("onebit", ErrorFeedback(OneBit(4)), lambda: FEEDBACK(lambda v, r, k: compression.one_bit(v, 4))),
-            ("powersgd", ErrorFeedback(PowerSGD(1)), lambda: twins.LowRank(right())),
-            ("half", ErrorFeedback(Half()), lambda: twins.Halved(half)),
-            ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: twins.Halved(brain)),
-            ("gtopk", GTopK(0.3), lambda: twins.Merged(2, "conserving", "butterfly")),
-            ("gtopk-tree", GTopK(0.3, "put-back", "tree"), lambda: twins.Merged(2, "put-back", "tree")),
-            ("adacomp", AdaComp(3), lambda: twins.Adaptive(3)),
-            ("qsgd", QSGD(3, 4), lambda: twins.Unbiased(lambda v, r, k: compression.qsgd(v, 3, 4, numbers(r, k)))),
-            ("terngrad", TernGrad(), lambda: twins.Unbiased(ternary)),
+            ("powersgd", ErrorFeedback(PowerSGD(1)), lambda: sums.LowRank(right())),
+            ("half", ErrorFeedback(Half()), lambda: sums.Halved(half)),
+            ("bfloat16", ErrorFeedback(Half("bfloat16")), lambda: sums.Halved(brain)),
+            ("gtopk", GTopK(0.3), lambda: sums.Merged(2, "conserving", "butterfly")),
+            ("gtopk-tree", GTopK(0.3, "put-back", "tree"), lambda: sums.Merged(2, "put-back", "tree")),
+            ("adacomp", AdaComp(3), lambda: sums.Adaptive(3)),
+            ("qsgd", QSGD(3, 4), lambda: sums.Unbiased(lambda v, r, k: compression.qsgd(v, 3, 4, numbers(r, k)))),
+            ("terngrad", TernGrad(), lambda: sums.Unbiased(ternary)),
             ("layerwise", Layerwise({"*": ErrorFeedback(TopK(0.3))}), lambda: FEEDBACK(top(2))),
         ]
     ),
     on_models(TopK(0.3), lambda: FEEDBACK(top(2)), "topk-bare"),
-    on_models(Half(), lambda: twins.Halved(half), "half-bare"),
-    on_gradients(DGC(0.3, 0.8), lambda: twins.Deep(DGC(0.3, 0.8)), "dgc"),
+    on_models(Half(), lambda: sums.Halved(half), "half-bare"),
+    on_gradients(DGC(0.3, 0.8), lambda: sums.Deep(DGC(0.3, 0.8)), "dgc"),
     on_gradients(
         DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3),
-        lambda: twins.Deep(DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)),
+        lambda: sums.Deep(DGC(0.3, 0.8, nesterov=True, clip=0.9, warm_up=(0.5,), warm_up_rounds=3)),
         "dgc-nesterov",
     ),
-    on_gradients(MajorityVote(0.9, 0.5), lambda: twins.Vote(0.9, 0.5), "majority-vote"),
+    on_gradients(MajorityVote(0.9, 0.5), lambda: sums.Vote(0.9, 0.5), "majority-vote"),
 ]
 MEMBERS = STRATEGIES + COMPRESSORS
 

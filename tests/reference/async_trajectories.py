@@ -1,0 +1,226 @@
+"""Whole trainings whose ranks take turns instead of meeting: servers, pairs and threads on one model.
+
+Twins as in `reference.trajectories`, in plain numpy, by the equations of the papers.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from reference import compression
+from reference.asynchronous import Server
+from reference.trajectories import FIRST, GANGS, RATE, Averaging, mean_gradient, penalty, walk
+
+
+class Served:
+    """Workers that take turns around a server; `reference.asynchronous` has what it does with a gradient."""
+
+    def __init__(self, method, n_rounds=2, **options):
+        self.method, self.n_rounds, self.options = method, n_rounds, options
+        self.model, self.size = FIRST, GANGS[0][0]
+        self.take_over(self.size)
+
+    def epoch(self, shards):
+        """Let every worker send the gradients of its batches, one after the other, and all get the model."""
+        n = self.n_rounds
+        for k in range(n):
+            for worker, (X, y) in enumerate(shards):
+                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
+                self.server.gradient = lambda _, model, X=X[part], y=y[part]: mean_gradient(model, X, y)
+                options = {name: value(self.size) if callable(value) else value for name, value in self.options.items()}
+                self.server.arrive(worker, self.method, **options)
+        self.server.settle()
+        for worker in range(self.size):
+            self.server.hand_out(worker)
+
+    def take_over(self, size):
+        """Let a new server continue from the model."""
+        before = getattr(self, "server", None)
+        self.size = size
+        self.server = Ridge(FIRST if before is None else before.x, size, RATE, None)
+
+    @property
+    def models(self):
+        """The model that all get at the end of an epoch."""
+        return np.tile(self.server.x, (self.size, 1))
+
+    def returned(self):
+        """Return the model of the server."""
+        return self.server.x
+
+
+class Ridge(Server):
+    """A server whose steps have the penalty, at the model as it is, and at the rate of the step."""
+
+    def step(self, g, share=1.0):
+        """Take a step along the gradient, the penalty at so much of the rate."""
+        super().step(g + share * penalty(self.x))
+
+
+class Posted(Averaging):
+    """Workers with models of their own and a server, which take turns after every round."""
+
+    n_rounds_of = 2
+
+    def __init__(self):
+        self.size, self.number = GANGS[0][0], 0
+        self.models = np.tile(FIRST, (self.size, 1))
+        self.x = FIRST.copy()
+        self.begin()
+
+    def begin(self):
+        """Begin with a gang."""
+
+    def epoch(self, shards):
+        """Train for an epoch."""
+        n = self.n_rounds_of
+        for k in range(n):
+            for worker, (X, y) in enumerate(shards):
+                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
+                self.models[worker], loss = walk(self.models[worker], X[part], y[part])
+                self.meet(worker, loss)
+        self.settle()
+
+    def settle(self):
+        """End an epoch."""
+
+    def take_over(self, size):
+        """Let all start from the mean of the models."""
+        self.size, self.models = size, np.tile(self.models.mean(axis=0), (size, 1))
+        self.begin()
+
+    def returned(self):
+        """Return the model of the server."""
+        return self.x
+
+
+class Downpour(Posted):
+    """Workers pour what they have changed, less than all of it, into the model of the server."""
+
+    def begin(self):
+        """Take the models of the server for those that changes are from."""
+        self.base = self.models.copy()
+        late = self.size - 1
+        self.share = (late / self.size) ** late / self.size
+
+    def meet(self, worker, loss):
+        """Pour, and fetch."""
+        self.x = self.x + self.share * (self.models[worker] - self.base[worker])
+        self.models[worker] = self.base[worker] = self.x
+
+    def settle(self):
+        """Let all fetch."""
+        self.models[:] = self.base[:] = self.x
+
+
+class AsyncElastic(Posted):
+    """A worker and the centre pull each other."""
+
+    def __init__(self, beta):
+        self.beta = beta
+        super().__init__()
+
+    def meet(self, worker, loss):
+        """Pull and be pulled."""
+        moved = self.beta / self.size * (self.models[worker] - self.x)
+        self.models[worker] = self.models[worker] - moved
+        self.x = self.x + moved
+
+
+class AsyncLeader(Posted):
+    """Every worker but the leader itself is pulled to a new leader once."""
+
+    def __init__(self, pull):
+        self.pull, self.z, self.version, self.heard = pull, FIRST, 0, None
+        super().__init__()
+
+    def begin(self):
+        """Begin with messages of nobody."""
+        self.messages = []
+        if self.heard is None:
+            self.heard = [0] * self.size
+        else:
+            # A new server has no leader but the first worker's model and the count that worker has heard of.
+            self.z, self.version = self.models[0].copy(), self.heard[0]
+            self.heard = [self.heard[0]] * self.size
+        self.author = -1
+
+    def meet(self, worker, loss):
+        """Send model and loss, and follow."""
+        self.messages.append((loss, worker, self.models[worker].copy()))
+        if len(self.messages) == self.size:
+            _, self.author, self.z = min(self.messages, key=lambda message: message[0])
+            self.version, self.messages = self.version + 1, []
+        if self.heard[worker] != self.version:
+            self.heard[worker] = self.version
+            if worker != self.author:
+                self.models[worker] = self.models[worker] + self.pull * (self.z - self.models[worker])
+
+    def returned(self):
+        """Return the mean of the models."""
+        return self.models.mean(axis=0)
+
+
+class Pairs(Posted):
+    """AD-PSGD of ranks that look one after the other, each finding what those before it have sent."""
+
+    def begin(self):
+        """Begin with nothing under way; the count of exchanges continues."""
+        self.count = getattr(self, "count", 0)
+
+    def epoch(self, shards):
+        """Train for an epoch, and end what is under way."""
+        n, size = -(-len(shards[0][1]) // 3), self.size
+        asked, sent, answers = [], {}, {}
+        for k in range(n):
+            self.count += 1
+            for rank, (X, y) in enumerate(shards):
+                part = slice(len(y) * k // n, len(y) * (k + 1) // n)
+                self.models[rank], _ = walk(self.models[rank], X[part], y[part])
+                if rank % 2:
+                    for active, passive in [each for each in asked if each[1] == rank]:
+                        answers[active] = self.hear(passive, sent[active])
+                        asked.remove((active, passive))
+                    continue
+                if rank in answers:
+                    self.add(rank, sent.pop(rank), answers.pop(rank))
+                if rank not in sent:
+                    key = compression.mix64(0) ^ rank
+                    asked.append((rank, 1 + 2 * (compression.draw(key, self.count) % (size // 2))))
+                    sent[rank] = self.models[rank].copy()
+        for active, passive in asked:
+            answers[active] = self.hear(passive, sent[active])
+        for active in sent:
+            self.add(active, sent[active], answers[active])
+
+    def hear(self, passive, theirs):
+        """Return the model of a passive rank, which takes the mean."""
+        own = self.models[passive].copy()
+        self.models[passive] = (own + theirs) / 2
+        return own
+
+    def add(self, active, sent, theirs):
+        """Add what an active rank has missed."""
+        self.models[active] = self.models[active] + (theirs - sent) / 2
+
+    def returned(self):
+        """Return the mean of the models."""
+        return self.models.mean(axis=0)
+
+
+class Serial(Posted):
+    """Hogwild whose threads run one after the other, in a given order in every epoch, on rows without zeros."""
+
+    def __init__(self, orders):
+        self.orders = orders
+        super().__init__()
+
+    def epoch(self, shards):
+        """Train for an epoch."""
+        for worker in self.orders[self.number]:
+            self.models[:], _ = walk(self.models[worker], *shards[worker])
+        self.number += 1
+
+    def returned(self):
+        """Return the model that all share."""
+        return self.models[0]
