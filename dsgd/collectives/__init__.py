@@ -1,7 +1,8 @@
 """Operations of all ranks together: sums, broadcasts, gathers, barriers, and their costs."""
 
 from dsgd.collectives.calibrate import calibrate
-from dsgd.collectives.compressed.mean import compressed_cost, compressed_mean
+from dsgd.collectives.compressed.cost import compressed_cost
+from dsgd.collectives.compressed.mean import compressed_mean
 from dsgd.collectives.cost import (
     Algorithm,
     Cost,

@@ -79,6 +79,9 @@ class Cost:
     n_bytes: int
     messages: int
 
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(self.n_bytes + other.n_bytes, self.messages + other.messages)
+
 
 def fold_of(size: int) -> tuple[int, int]:
     """Return the largest power of two up to `size`, and how many ranks there are beyond it."""
@@ -223,9 +226,8 @@ def _level_cost(rank: int, n: int, itemsize: int, units: Sequence[int], above: C
     number, group = next((number, group) for number, group in enumerate(groups_of(units)) if rank in group)
     down = broadcast_cost(group.index(rank), len(group), n, itemsize)
     if rank != group[0]:
-        return Cost(down.n_bytes + n * itemsize + HEADER_BYTES, down.messages + 1)
-    across = above(number)
-    return Cost(down.n_bytes + across.n_bytes, down.messages + across.messages)
+        return down + Cost(n * itemsize + HEADER_BYTES, 1)
+    return down + above(number)
 
 
 def broadcast_cost(rank: int, size: int, n: int, itemsize: int, root: int = 0) -> Cost:
@@ -251,7 +253,7 @@ def allgatherv_cost(rank: int, lengths: Sequence[int], itemsize: int, *, known: 
         return Cost(0, 0)
     sent = sum(lengths) - lengths[(rank + 1) % size]
     first = Cost(0, 0) if known else allgather_cost(size, 1, 8)
-    return Cost(first.n_bytes + sent * itemsize + (size - 1) * HEADER_BYTES, first.messages + size - 1)
+    return first + Cost(sent * itemsize + (size - 1) * HEADER_BYTES, size - 1)
 
 
 def gather_cost(rank: int, lengths: Sequence[int], itemsize: int, root: int = 0) -> Cost:

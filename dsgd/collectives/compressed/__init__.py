@@ -1,7 +1,7 @@
 """Means over ranks of compressed vectors.
 
-`mean` says for each compressor how its payloads are summed, and what that costs; `factors` (PowerSGD) and `gtopk` have
-ways of their own, `encoding` has ranks that share memory encode once. Called by strategies, by way of
+`mean` chooses how the payloads of each compressor are summed: `parts`, `factors` (PowerSGD) and `gtopk` have algorithms
+of their own. `cost` has the bytes of each, `encoding` charges the ledger. Called by strategies, by way of
 `dsgd.sync.compression`, and by the hooks for torch. Begin with `mean`.
 """
 

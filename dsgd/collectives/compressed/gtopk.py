@@ -245,4 +245,4 @@ def gtopk_cost(rank: int, size: int, n: int, itemsize: int, compressor: GTopK) -
         # Frames go to whom recursive doubling sends vectors.
         return allreduce_cost(rank, size, frame, 1, "recursive_doubling")
     down, up = broadcast_cost(rank, size, frame, 1), int(rank > 0)
-    return Cost(down.n_bytes + up * (frame + HEADER_BYTES), down.messages + up)
+    return down + Cost(up * (frame + HEADER_BYTES), up)
