@@ -1,11 +1,11 @@
 """Atomic loads, stores and additions on memory that several threads or processes share.
 
-Problem: ranks that share memory tell each other by a counter that what it counts is there. Compilers and processors
-may reorder plain reads and writes (ARM does, LLVM does everywhere), so the counter could be seen before the data.
+Problem: ranks that share memory use a counter to announce data. Compilers and processors may reorder plain reads and
+writes (ARM does, LLVM does everywhere), so a peer could see the counter before the data.
 
-Memory is addressed by number, since Numba has neither pointers nor atomic access to what lies behind them: words are
-64 bits wide and aligned. A release write comes after all that was written before it, an acquire read before all that
-is read after it; on x86 both are plain moves.
+Memory is addressed by number, since Numba has neither pointers nor atomic access through them; words are 64 bits wide
+and aligned. A release write is visible only after all writes before it, and no read after an acquire read is done
+before it; on x86 both are plain moves.
 
 Source: C11 (ISO/IEC 9899:2011), 5.1.2.4 and 7.17.3.
 """
@@ -97,13 +97,13 @@ _DONT_WAIT: Final = int(socket.MSG_DONTWAIT) | int(getattr(socket, "MSG_NOSIGNAL
 
 @scalar
 def ring_if_asleep(flag: int, bell: int, message: int) -> None:
-    """Send a byte to whoever sleeps, after a write that it waits for.
+    """Wake a sleeping peer by a byte, after a write that it waits for.
 
     Parameters
     ----------
     flag : int
-        Address of a word that is not zero while the other side sleeps, or is about to: it reads once more what it waits
-        for after it has set the word and a `barrier`.
+        Address of a word that is not zero while the other side sleeps, or is about to: after it has set the word and a
+        `barrier`, it checks once more whether it must wait.
     bell : int
         Descriptor of a socket that it sleeps on.
     message : int

@@ -1,7 +1,7 @@
 """The model before its L1 penalty, which ranks may average, and the conversion to and from the model.
 
-With the cumulative penalty of `dsgd.kernels.penalties` a weight is at every moment what is left of the sum z of its
-steps without penalty, once u, the penalty that is due so far, is taken from it, never across zero::
+With the cumulative penalty of `dsgd.kernels.penalties`, a weight is at every moment the sum z of its steps without
+penalty, moved towards zero by u, the penalty due so far, but never across zero::
 
     w = sign(z) max(0, |z| - u),  z = w - q
 

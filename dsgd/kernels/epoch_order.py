@@ -1,7 +1,7 @@
 """The order of an epoch: blocks of consecutive rows, visited in a random order of the blocks.
 
-What kernels are told to walk are places in that order (`dsgd.local.order` makes it). Inside a block memory is read from
-one end to the other.
+Kernels get places in that order (`dsgd.local.order` makes it). Inside a block, memory is read from one end to the
+other.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def lay_out(order: IntMatrix, n_rows: int, seed: np.uint64 | None, epoch: int) -
     n_rows : int
         Rows of all blocks.
     seed : uint64 or None
-        Of the orders of all epochs; None leaves the blocks as they lie.
+        Of the orders of all epochs; None leaves the blocks in their order.
     epoch : int
         The epoch, whose order is drawn (Fisher and Yates).
     """

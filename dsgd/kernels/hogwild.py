@@ -67,9 +67,9 @@ def run_shared_rows(
     frequencies : array of float64, shape (n_features,)
         Share of all rows that have an entry in each column.
     stride : float
-        How far the step counter goes on with each row: one for each thread.
+        By how much each row advances the step counter: one for each thread.
     start, stop : int
-        Places of the walk.
+        Places of the rows to visit.
     """
     n_outputs = np.uint64(codes[N_OUTPUTS])
     n_features = np.uint64(codes[N_FEATURES])
@@ -103,7 +103,7 @@ def run_shared_rows(
                     column = j - first if indices is None else np.uint64(indices[j])
                     place = k * n_features + column if indices is None else column * n_outputs + k
                     share = eta / frequencies[column]
-                    before = params[place]  # read anew: other threads have stepped since the score was taken
+                    before = params[place]  # read again: other threads have stepped since the score was computed
                     after = max(0.0, 1.0 - constants[SHRINK_RATE] * share) * before - step * values[j]
                     owed = constants[L1_RATE] * share
                     if owed > 0.0:

@@ -1,8 +1,8 @@
 """Reading the memory of another process of the same user.
 
-Problem: what passes through memory that two processes share is copied in and out again. Linux can copy it once,
-straight from where it is to where it is wanted, if it lets one process look into the other: that is what a debugger
-does, so a hardened system (Yama's ``ptrace_scope``), another user namespace or a filter of system calls may forbid it.
+Problem: data that passes through shared memory of two processes is copied in and out again. Linux can copy it once,
+straight from source to destination, if it lets one process read the memory of the other. Debuggers do that too, so a
+hardened system (Yama's ``ptrace_scope``), another user namespace or a filter of system calls may forbid it.
 
 Cost: one system call and, per page of 4 KB, a look into the page table of the other process.
 

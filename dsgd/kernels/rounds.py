@@ -1,13 +1,13 @@
 """Many rounds of local SGD and averaging in one compiled call, for ranks that share memory.
 
-Problem: steps on a row take a tenth of a microsecond and a round that passes through Python twenty, so whoever averages
-after every few rows pays for the interpreter and not for the averaging.
+Problem: a step on a row takes a tenth of a microsecond, and a round that passes through Python twenty. With an average
+after every few rows, most of the time goes to the interpreter.
 
 Update: what `dsgd.sync.LocalSGD` says, ``x_p <- sum_q v_q x_q`` after every round of local steps, v_q a rank's share.
 
 Each rank has a box that the others read: a counter of the rounds that it has published and two slots for vectors, used
 in turn. In round k a rank takes its steps, writes its weighted model into slot k mod 2, publishes k, waits until every
-counter has reached k and adds up the slots. Two slots are enough: whoever publishes k has read all of round k - 2.
+counter has reached k and adds up the slots. Two slots are enough: a rank that publishes k has read all of round k - 2.
 Sums are taken in the order of recursive doubling, so that they equal those of `dsgd.collectives` bit for bit.
 
 Rank 0 says in its box after which round all ranks leave the loop, so that they come back to Python at the same round.
@@ -112,7 +112,7 @@ def _publish(
     weight: float,
     leaves: bool,
 ) -> None:
-    """Write the weighted model into all boxes of this rank, say so, and wake who sleeps."""
+    """Write the weighted model into all boxes of this rank, publish it, and wake sleeping peers."""
     number = places[PUBLISHED]
     first = _slot(boxes_out[0], number, params)
     n = np.uint64(params.shape[0])
@@ -157,7 +157,7 @@ def _await_peers(boxes_out: IntVector, boxes_in: IntVector, places: IntVector, a
                 for k in range(boxes_out.shape[0]):
                     store(boxes_out[k] + ASLEEP_AT, 1)
                 # A full barrier before the last look: else the peer might publish without seeing the word while this
-                # rank does not see its counter, and nobody would ring.
+                # rank does not see its counter, and no byte would wake this rank.
                 barrier()
             if polls > _POLLS:
                 places[LATE_RANK] = rank
@@ -237,7 +237,7 @@ def run_rounds(
     boxes_in : array of int64, shape (size,)
         Address of the box that this rank reads of each rank; its own is ``boxes_out[0]``.
     bells : array of int64, shape (size,)
-        Descriptors of what wakes each rank; negative for those that are not woken, this rank among them.
+        Descriptors of the sockets that wake each rank; negative for ranks that are not woken, such as this one.
     abort : array of int64, shape (1,)
         Not zero when the job has stopped.
     places : array of int64, shape (N_PLACES,)

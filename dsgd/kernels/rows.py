@@ -1,7 +1,7 @@
 """Fingerprints of rows, by a pass that also sees whether they are finite, and the pass that sorts them.
 
-A store to memory first reads what it overwrites into the caches. Rows that are wide, and together more than any cache
-holds, are written past the caches instead: a copy of 320 MB so takes a quarter less, page faults included.
+A store to memory first reads the overwritten line into the caches. Rows that are wide, and together larger than any
+cache, are written past the caches instead: a copy of 320 MB takes a quarter less time, page faults included.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ def place_wide(block: AnyArray, source: AnyArray, place: AnyArray, out: AnyArray
         target = np.uint64(place[v])
         for j in range(n_words):
             _write_past_caches(out, target, j, block[row, j])
-    # Such stores are in no order: whoever is told later that rows are there must find them.
+    # Such stores are not ordered: they must be visible before another thread is told that the rows are there.
     barrier()
 
 

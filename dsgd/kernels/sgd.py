@@ -13,7 +13,7 @@ Layout of the parameters: weights, then one intercept per output. Weights are (n
 that each output is a contiguous inner product, and (n_features, n_outputs) for sparse rows, so that an entry of a row
 meets the weights of all outputs in one cache line.
 
-What a kernel is told to walk are places in the order of an epoch (`dsgd.kernels.epoch_order`).
+Kernels get places in the order of an epoch (`dsgd.kernels.epoch_order`).
 """
 
 from __future__ import annotations

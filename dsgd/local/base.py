@@ -1,8 +1,8 @@
 """The interface between the rank loop and a model: rows, an optimiser that steps on them, its state.
 
-The loop knows how many rows a rank has and cuts them by their places; the model is one flat vector, and so is a
-gradient. What a row is, what is computed from it and what a step does belongs to these classes alone. `dsgd.local.SGD`
-on a `dsgd.local.Shard` is one implementation, a torch module on tensors (`dsgd.torch`) is the other.
+The loop only knows how many rows a rank has, and cuts them by their places; models and gradients are flat vectors. All
+else about rows, gradients and steps is in these classes. `dsgd.local.SGD` on a `dsgd.local.Shard` is one
+implementation, a torch module on tensors (`dsgd.torch`) is the other.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class AbstractRows(ABC):
 
     @abstractmethod
     def content(self) -> int:
-        """Return a 64-bit number that other rows would hardly have; those of parts add up, in whatever order."""
+        """Return a 64-bit fingerprint of the rows; those of parts add up, in any order."""
 
 
 class _Counter:
@@ -100,7 +100,7 @@ class AbstractState(ABC):
 
     @abstractmethod
     def memory(self) -> dict[str, FloatVector]:
-        """Return what is remembered of gradients, by name: what the momentum policy of a strategy is about."""
+        """Return the memory of gradients, by name: the state that the momentum policy of a strategy acts on."""
 
     @abstractmethod
     def vectors(self) -> dict[str, AnyArray]:
@@ -159,11 +159,11 @@ class Steps:
     rows_given : bool, default False
         Whether the user has said how many rows a local step has.
     remembers : bool, default False
-        Whether gradients of earlier steps play a part.
+        Whether steps depend on gradients of earlier steps.
     is_plain : bool, default True
-        Whether what a step changes, over its rate, is the mean gradient.
+        Whether a step changes the model by its rate times the mean gradient.
     may_overflow : bool, default False
-        Whether a gradient that is not finite is a step to be left out, and no error.
+        Whether a step with a non-finite gradient is skipped instead of raising an error.
     """
 
     name: str

@@ -143,14 +143,14 @@ Piece: TypeAlias = DensePiece | SparsePiece
 
 @dataclass(frozen=True)
 class Selection:
-    """Some rows of a piece, whose fingerprints are known: read where they lie, and copied once.
+    """Some rows of a piece, whose fingerprints are known: read in place, and copied once.
 
     Parameters
     ----------
     piece : DensePiece or SparsePiece
         All rows, which kernels can read as they are.
     index : array of int64, shape (n_rows,), or None
-        The numbers of those that are meant, ascending; None means all.
+        The numbers of these rows, ascending; None means all.
     prints : array of uint64
         Fingerprints of all rows of the piece.
     n_features : int
@@ -169,7 +169,7 @@ class Selection:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of what is read of the rows to know their fingerprints: nothing, they are known."""
+        """Bytes to read for the fingerprints of the rows: none, they are known."""
         return 0
 
     @property
@@ -259,7 +259,7 @@ def _sparse_piece(X: Any, dtype: np.dtype[Any]) -> SparsePiece:
     if X.shape[1] > np.iinfo(np.uint32).max:
         raise InvalidDataError(f"Sparse data may have up to 2**32 - 1 columns. Got {X.shape[1]}.")
     csr = X if scipy.sparse.issparse(X) and X.format == "csr" else scipy.sparse.csr_array(X)
-    # A matrix of its own around the same arrays: scipy notes what it finds out about order on the matrix it is asked.
+    # A new matrix around the same arrays, because scipy stores what it learns about their order on the matrix.
     csr = scipy.sparse.csr_array((csr.data, csr.indices, csr.indptr), shape=csr.shape, copy=False)
     if not csr.has_canonical_format:
         csr = csr.copy()

@@ -4,16 +4,16 @@ Problem: a mean of models has hardly a zero, since a weight is zero on some rank
 its penalty when its feature is seen: a rank that has not seen it brings it unpaid into the mean, so that a feature
 which few ranks see pays a share of its penalty.
 
-Method: with the cumulative penalty a weight w is what is left of z, the sum of its steps without penalty, once u is
-taken off, the penalty that is due so far (`dsgd.kernels.dual`). Ranks mix z and u, each as the strategy says, and make
-the model again from what comes out: with means of both that is one soft threshold after the mean, by the mean of the
-sums of their rates. Whatever a strategy remembers (an anchor, a centre, a velocity, a residual) is then of z and u as
-well. All that strategies do is linear, so a model that has come to rest under one rank's steps stays at rest.
+Method: with the cumulative penalty, a weight w is z, the sum of its steps without penalty, moved towards zero by u, the
+penalty due so far (`dsgd.kernels.dual`). Ranks mix z and u as the strategy says, and compute the model from the
+results. With means of both, that is one soft threshold after the mean, by the mean of the sums of their rates. The
+state of a strategy (an anchor, a centre, a velocity, a residual) is then in terms of z and u, too. All operations of
+strategies are linear, so a model that the steps of one rank leave unchanged stays unchanged.
 
 Cost: two passes over the weights per exchange, one number more on the wire; nothing without an L1 penalty.
 
 Source: Yuan, Zaheer and Reddi 2021 (federated dual averaging, algorithm 2: primal averages lose the zeros); theirs is
-for local SGD with rates of rounds, here the mean of what ranks have added up takes their place.
+for local SGD with rates of rounds; here the mean of the ranks' sums of rates takes their place.
 """
 
 from __future__ import annotations

@@ -38,7 +38,7 @@ def evaluate(
     sums = np.zeros(7)
     stop = shard.n_rows if stop is None else stop
     residency = None if shard.mapping is None else Residency(shard, start)
-    # Sums go on where they stopped, so that cuts change no bit of them.
+    # Sums continue across cuts, so that cuts change no bit of them.
     step = max(1, stop - start if residency is None else residency.stride)
     for low in range(start, stop, step):
         high = min(stop, low + step)

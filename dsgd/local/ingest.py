@@ -1,9 +1,9 @@
 """Packing blocks of rows into a shard, one block at a time.
 
-Where a row belongs is known when all rows have been seen, so every block is visited twice: `ShardBuilder.look` takes
-from it what decides the order, `ShardBuilder.place` copies its rows to their places. Between the visits a block need
-not be in memory. Memory: the shard, one block, and the order (`dsgd.local.order`); with a folder given, the shard lies
-in a file there and its order is made by `dsgd.local.windows`.
+The place of a row is known only when all rows have been seen, so every block is visited twice: `ShardBuilder.look`
+reads what decides the order, `ShardBuilder.place` copies its rows to their places. Between the visits a block need not
+be in memory. Memory: the shard, one block, and the order (`dsgd.local.order`). If a folder is given, the shard is in a
+file there and `dsgd.local.windows` makes its order.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class ShardBuilder:
     shuffle, seed
         As in `make_shard`.
     folder : str or None, default None
-        Where the file lies that holds the shard; None keeps it in memory.
+        The folder of the file that holds the shard; None keeps it in memory.
     window_bytes : int, optional
         See `dsgd.local.windows`.
 
@@ -137,7 +137,7 @@ class ShardBuilder:
         return shard
 
     def _arrange(self, piece: Piece | Selection | None) -> None:
-        """Decide on the order and make room; a single piece that can stay as it is becomes the shard."""
+        """Decide on the order and make room; a single piece in a suitable layout becomes the shard itself."""
         targets, lengths = np.concatenate(self._targets), np.concatenate(self._lengths)
         weighted = None
         if not all(isinstance(w, int) for w in self._weights):
@@ -332,7 +332,7 @@ def _form(X: Any) -> tuple[tuple[int, ...], np.dtype[Any], bool]:
 
 
 def _fits_directly(piece: Piece | Selection | None) -> TypeGuard[Piece]:
-    """Return whether the rows of a piece can be a shard as they are."""
+    """Return whether the rows of a piece can be a shard without a copy."""
     return piece is not None and not isinstance(piece, Selection) and piece.fits_directly
 
 

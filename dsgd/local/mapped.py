@@ -4,9 +4,9 @@ The file has no name from the start (or loses it at once, where the file system 
 left of it when the process is killed. Its room on disk is taken before anything is written: a full disk is an error
 here, and not a bus error in the middle of an epoch.
 
-What is mapped counts as memory of the process only while its pages are in the page table, and Dask's nannies count
-exactly that. `release` takes pages out of the table; what was written to them is kept by the system, which writes it to
-disk when it needs the memory. A walk that releases what lies behind it has a bounded share of a file of any size.
+A mapping counts as memory of the process only while its pages are in the page table, and Dask's nannies count exactly
+that. `release` takes pages out of the table; the system keeps their contents and writes them to disk when it needs the
+memory. A pass that releases the rows behind it needs a bounded amount of memory for a file of any size.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class MappedFile:
     Parameters
     ----------
     folder : str
-        Where the file lies; on a disk, or it takes memory after all.
+        The folder of the file; it must be on a disk, or the file takes memory after all.
     nbytes : int
         Its size; see `mapped_bytes`.
 

@@ -9,9 +9,9 @@ of the target. Rows of equal content are numbered; the number enters the hash, s
 
 Classes are spread evenly: in the order of their hashes the rows of a class lie at equal distances. So any first
 m rows have m p of a class whose share is p, to less than 1 + K p with K classes, and a block has as many as others.
-Several rows of one class in a row would move the intercept and all that the class has in common; without them the model
-after the last step is less noisy, for one more pass over the targets when rows are packed. Targets that are no whole
-numbers near each other are values and not classes.
+Several consecutive rows of one class would move the intercept and everything that the class has in common. Without such
+runs the model after the last step is less noisy, for one more pass over the targets when rows are packed. Targets that
+are not whole numbers in a small range are treated as values, not as classes.
 
 An epoch walks blocks of neighbours, 256 at most, in an order of its own that (seed, epoch) draw, and a block from one
 end to the other. A model that has seen the same rows in the same order again and again fits the order too: with one
@@ -26,9 +26,9 @@ numbered first.
 Cost: 24 bytes a visit while the order is made, and 8 more where there are sample weights; 8 bytes a visit after. The
 order of an epoch is 4 kB and takes 3 us.
 
-Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). There what is inside the blocks in
-memory is shuffled anew in each epoch; here once, over all rows. Strata: Zhao and Zhang 2014 (stratified sampling takes
-away the variance between strata), here by systematic sampling from each.
+Source: two levels of shuffling, of blocks and in blocks: Xu et al. 2022 (CorgiPile). They shuffle the rows of the
+blocks in memory in each epoch; here all rows are shuffled once. Strata: Zhao and Zhang 2014 (stratified sampling
+removes the variance between strata), here by systematic sampling from each.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ LEAST_BLOCKS, LEAST_ROWS = 64, 32
 #: Targets are classes if they are whole numbers, of which the largest and the smallest are at most so far apart.
 MOST_STRATA = 4096
 
-#: A row is visited at most this many times an epoch, whatever its weight.
+#: A row is visited at most this many times an epoch, however large its weight.
 MAX_COPIES = 16
 
 Words = NDArray[np.uint64]
@@ -169,7 +169,7 @@ def _hash_order(
     del in_order
     if repeats.size == 0:
         return order
-    # Rows of equal content are next to each other now: number them, larger weights first, and draw their places anew.
+    # Rows of equal content are next to each other now: number them, larger weights first, and draw their places again.
     is_repeated = np.zeros(order.shape[0], bool)
     is_repeated[repeats] = True
     is_repeated[repeats + 1] = True
@@ -205,7 +205,7 @@ def epoch_order(n_rows: int, seed: int | None, epoch: int) -> IntMatrix:
     n_rows : int
         Visits of an epoch.
     seed : int or None
-        Seed of the orders of all epochs; None walks the rows as they lie.
+        Seed of the orders of all epochs; None visits the rows in their stored order.
     epoch : int
         The epoch.
 

@@ -65,7 +65,7 @@ class RuleState:
         return int(self.rule[kernels.BATCH])
 
     def memory(self) -> dict[str, FloatVector]:
-        """Return what is remembered, by name."""
+        """Return the memory of the rule, by name."""
         return {"velocity": self.velocity, "second": self.second, "steps": self.steps}
 
 

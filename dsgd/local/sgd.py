@@ -28,7 +28,7 @@ __all__ = ["SGD", "SPARSE_INTERCEPT_DECAY", "SGDState", "is_finite"]
 #: On sparse rows the intercept, which every row updates, takes steps this much smaller (as in scikit-learn).
 SPARSE_INTERCEPT_DECAY = 0.01
 
-#: Of the distance to the target of a row of mean length, what a first step closes at most where rates are raised.
+#: With raised rates, the share of the distance to the target that a first step on a row of mean length may close.
 MOST_OF_A_ROW = 0.5
 
 
@@ -101,7 +101,7 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     Parameters
     ----------
     objective : Objective
-        What is minimised.
+        The objective to minimise.
     schedule : str, default="optimal"
         A name in `dsgd.kernels.SCHEDULES`.
     eta0 : float, default=0.01
@@ -111,8 +111,8 @@ class SGD(AbstractLocalOptimizer[Shard, SGDState]):
     average : int, default=0
         0: no averaging. n: the average of the models from step n on is kept beside the model.
     rule : AbstractRule or None, default=None
-        None takes a plain step per row. A rule takes one per minibatch of the size that it says; and where gradients
-        are exchanged, along what it makes of them.
+        None takes a plain step per row. A rule takes one per minibatch of its size, or, if gradients are exchanged, one
+        per exchanged gradient.
 
     Raises
     ------

@@ -21,7 +21,7 @@ __all__ = ["Residency", "Shard", "split"]
 
 # A digest reads this many entries of the rows, spread over all of them.
 _SAMPLE: Final = 65_536
-# What a pass over all rows has in memory at a time, where they lie in a file.
+# Memory of a pass over rows that are in a file.
 _ROWS_AT_A_TIME: Final = 65_536
 
 
@@ -44,9 +44,9 @@ class Shard(AbstractRows):
     n_features : int
         Columns.
     mapping : MappedFile or None, default None
-        The file that the arrays lie in, if they do not lie in memory.
+        The file that holds the arrays, if they are not in memory.
     seed : int or None, default None
-        Seed of the orders of epochs (`dsgd.local.order`); None walks rows as they lie, in every epoch.
+        Seed of the orders of epochs (`dsgd.local.order`); None visits rows in their stored order in every epoch.
     """
 
     values: FloatMatrix | FloatVector
@@ -161,7 +161,7 @@ class Shard(AbstractRows):
 
 
 class Residency:
-    """Keeps what a walk over a mapped shard has in memory small: rows behind it are released, those ahead prefetched.
+    """Bounds the memory of a pass over a mapped shard: rows behind it are released, those ahead prefetched.
 
     Parameters
     ----------
@@ -181,7 +181,7 @@ class Residency:
         self._left = start
 
     def at(self, place: int) -> None:
-        """Note that the walk has come to `place`; behind the last row it starts anew."""
+        """Note that the pass has reached `place`; after the last row it starts from the first again."""
         shard = self._shard
         if shard.mapping is None or 0 <= place - self._left < min(self.stride, shard.n_rows - self._left):
             return

@@ -1,10 +1,10 @@
 """The mean of the last models of an epoch, from which the next epoch starts and which training returns.
 
-Problem: with rates 1 / (alpha t) the last model is as noisy as its last steps are long. One rank takes a step per row,
-so they are short after some epochs. A server takes one per batch, along gradients that are late: after as many rows its
-steps are several times as long. Threads on one model read and write past each other. To shorten steps by a factor does
-not help where rows are long: with steps far beyond the margin the hinge is a perceptron, whose decisions do not depend
-on the rate at all.
+Problem: with rates 1 / (alpha t), the noise of the last model is proportional to the length of its last steps. One rank
+takes a step per row, so they are short after some epochs. A server takes one per batch, along stale gradients: after as
+many rows its steps are several times as long. Threads on one model overwrite each other's steps. Shortening steps by a
+factor does not help if rows are long: with steps far beyond the margin the hinge is a perceptron, whose decisions do
+not depend on the rate at all.
 
 Update: the models after the last share of the steps of an epoch are added up, and at its end their mean takes the place
 of the model. Whatever the scale of the rows, that takes the noise away.
@@ -65,7 +65,7 @@ def add_to_suffix(params: FloatVector, state: SGDState) -> None:
 
 
 def end_suffix(params: FloatVector, state: SGDState) -> None:
-    """Put the mean in the place of the model, and begin anew; without models to take the mean of do nothing."""
+    """Replace the model by the mean and start a new one; do nothing if there are no models to average."""
     sums = state.suffix
     if not sums.size or not sums[-1]:
         return

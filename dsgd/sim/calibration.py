@@ -3,12 +3,12 @@
 Problem: a prediction is as good as its constants, and these differ from machine to machine, with the wire, and with how
 many ranks share a core.
 
-Method: all ranks at once do what they do in training. Messages are measured by `dsgd.collectives.calibrate`, and by
-turns with that the loop of training itself runs over made rows with the strategy that is to be predicted, in rounds of
-one row and of many, narrow and wide, on the gang and on its simulated twin, whose work is free. Epochs of few and of
-many of the shortest rounds tell rounds from the end of an epoch. What the gang takes longer is work: the differences
-give the cost of a row, of an entry and of a parameter, and what is left of the shortest rounds is that of a call. Every
-number is the median of several.
+Method: all ranks work at the same time, as in training. `dsgd.collectives.calibrate` measures messages. In turn with
+it, the training loop itself runs over generated rows with the strategy to predict, in rounds of one row and of many,
+narrow and wide, on the gang and on its simulated twin, whose work is free. Epochs of few and of many of the shortest
+rounds separate the cost of a round from that of the end of an epoch. The additional time of the gang is work: the
+differences give the cost of a row, of an entry and of a parameter; the rest of the shortest rounds is the cost of a
+call. Every number is the median of several.
 
 Cost: a few seconds.
 """
@@ -80,13 +80,13 @@ def calibrate(
     client : distributed.Client or None, default None
         The cluster whose workers are measured; None measures threads of this process.
     sync : object, default None
-        The strategy that is to be predicted, as estimators take it; what it does in a round beside its messages becomes
-        part of the cost of a call, and what it does with each parameter part of that. None takes a plain mean.
+        The strategy to predict, as estimators take it. Its own work in a round becomes part of the cost of a call, its
+        work for each parameter part of the cost of a parameter. None takes a plain mean.
     ranks : int or None, default None
-        How many ranks; None takes one per thread of the workers, or two threads of this process. What they cost
-        depends on it where ranks share cores, so measure as many as there will be.
+        How many ranks; None takes one per thread of the workers, or two threads of this process. If ranks share cores,
+        costs depend on it, so measure as many as there will be.
     transport : str, default "auto"
-        What they talk over; see `dsgd.runtime.run_on_cluster`.
+        How they exchange; see `dsgd.runtime.run_on_cluster`.
 
     Returns
     -------
@@ -119,15 +119,15 @@ def calibration_of(
     Parameters
     ----------
     link : LinkCost
-        What messages cost on the real one.
+        Costs of messages on the real gang.
     taken : sequence of float
         Seconds of its rounds of each kind and of the end of an epoch, from `measure_rounds`.
     strategy : AbstractStrategy
-        How its ranks talked.
+        Its strategy.
     size : int
-        How many ranks it had.
+        Its number of ranks.
     wire : str
-        What they talked over.
+        Its wire.
     """
     source = f"measured on {size} ranks over {wire}"
 
@@ -211,7 +211,7 @@ def _take_none(blocks: Any, rank_number: int) -> None:
 
 
 def _measure(rank: Rank, data: Any, strategy: AbstractStrategy[Any]) -> tuple[LinkCost, list[float]]:
-    """Return what a message costs and the seconds of made rounds, as rank 0 has found them; a rank program."""
+    """Return the cost of a message and the seconds of generated rounds, as measured by rank 0; a rank program."""
     del data
     made = _MadeKinds(rank, strategy)
     links: list[LinkCost] = []

@@ -1,12 +1,12 @@
 """The simulated cluster: ranks are threads of this process on a virtual clock.
 
-Problem: what a strategy gains or costs shows on networks and on numbers of machines that few people have at hand, and
+Problem: the benefits and costs of a strategy show on networks and numbers of machines that few people have, and
 asynchronous methods never run twice in the same way.
 
-Method: every rank is a thread that runs the loop it would run anywhere, of which one at a time has its turn
-(`dsgd.sim.event_scheduler`), over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so
-models, losses and bytes are real, and synchronous strategies give bit for bit what they give on real gangs; only
-seconds are those of `Network` and `Compute`. The same seed gives the same seconds, whatever else the machine does.
+Method: every rank is a thread that runs the usual training loop, one thread at a time (`dsgd.sim.event_scheduler`),
+over a wire that charges seconds (`dsgd.sim.transport`). Kernels do their real work, so models, losses and bytes are
+real, and synchronous strategies give bit for bit what they give on real gangs; only the seconds are those of `Network`
+and `Compute`. The same seed gives the same seconds, whatever else the machine does.
 
 Cost: the work of all ranks on one core, and some ten microseconds a message.
 """
@@ -45,11 +45,11 @@ class SimulatedCluster:
     ranks : int
         How many.
     network : Network or str, default "1GbE"
-        What they talk over: one of `NETWORKS`, a `Network` of your own, or what `calibrate` has measured.
+        The network: one of `NETWORKS`, a `Network` of your own, or the result of `calibrate`.
     compute : Compute, optional
-        What their work costs; estimates by default, see `Compute`.
+        Costs of work; estimates by default, see `Compute`.
     stragglers : AbstractStragglers or str, default "none"
-        How uneven that is: ``"none"``, ``"exponential"``, ``"slow-rank"``, ``"heavy-tail"``, or one of them with
+        How these costs vary: ``"none"``, ``"exponential"``, ``"slow-rank"``, ``"heavy-tail"``, or one of them with
         parameters: `Exponential`, `SlowRank`, `HeavyTail`.
     seed : int, default 0
         Seed of the stragglers. Equal seeds give equal runs.
@@ -154,7 +154,7 @@ class SimulatedCluster:
                 scheduler.end(number)
 
         began = time.perf_counter()
-        # A rank has one core of its own, whatever this machine has.
+        # A simulated rank has one core of its own, however many this machine has.
         with limit_pools(1), stage("train"):
             run_threads(work, range(gang.n_ends), gang.abort)
         gang.raise_first()
@@ -175,7 +175,7 @@ class SimulatedCluster:
         return GangResult(values[0], stats, Ledger([keeper.records() for keeper in ledgers], elapsed_s=last_s))
 
     def _transports(self, fabric: Fabric, ledgers: Sequence[RankLedger], gang: ThreadGang) -> list[SimTransport]:
-        """Return the ends of all ranks and servers, with what ranks of one process share and their mailboxes."""
+        """Return the transports of all ranks and servers, with their mailboxes and shared arrays."""
         parts = self.compute or Compute(), stragglers_for(self.stragglers), self.seed, gang.abort
         # That of a server only charges it for work: it takes part in no collective.
         transports = [SimTransport(ledger.rank, self.ranks, fabric, ledger, *parts) for ledger in ledgers]

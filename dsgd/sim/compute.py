@@ -1,7 +1,7 @@
 """The virtual time of computation: seconds of kernels, and stragglers.
 
-Problem: on a virtual clock a kernel takes no time, so its time must come from what it has done; and machines are
-uneven in ways that decide which strategy is best.
+Problem: on a virtual clock a kernel takes no time, so its time must be computed from its work; and machines vary in
+ways that decide which strategy is best.
 
 Model: a call of a kernel over rows costs ``call_s + rows row_s + entries entry_s + params param_s`` seconds, times the
 factor that a straggler distribution draws for the rank and its round. Bytes that arrive and are added up cost
@@ -39,14 +39,14 @@ class Compute:
     param_s : float, default 1.0e-9
         Per parameter that a call passes over, and per element that a compressor encodes or decodes.
     call_s : float, default 1.0e-5
-        Per call of a kernel over rows, what the rank loop does about it included.
+        Per call of a kernel over rows, including the work of the rank loop.
     added_byte_s : float, default 1.5e-10
         Per byte that arrives and is added up.
     source : str
-        Where the numbers are from. The defaults are estimates of the order of what a core of a server takes for dense
-        rows of float64, not a measurement: `dsgd.sim.calibrate` measures yours.
+        Where the numbers are from. The defaults are rough estimates for dense float64 rows on a core of a server, not
+        measurements: `dsgd.sim.calibrate` measures yours.
     end_s : float, default 0
-        Per epoch: what the rank loop does at its end, beside its message.
+        Per epoch: the work of the rank loop at its end, besides its message.
 
     Raises
     ------
@@ -98,7 +98,7 @@ class Exponential(AbstractStragglers):
     Parameters
     ----------
     mean : float, default 0.5
-        Mean of what is added.
+        Mean of the added time.
 
     Raises
     ------

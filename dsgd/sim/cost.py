@@ -1,7 +1,7 @@
 """The cost model: predicted seconds of an epoch, from work, wire and waiting.
 
-Problem: a user who chooses a period, a batch or a compressor chooses how seconds go into work and how into talk, and
-wants to know before minutes of training what each choice costs.
+Problem: the choice of a period, a batch or a compressor divides seconds between work and communication. Users want to
+know the cost of each choice before they spend minutes on training.
 
 Model: an epoch is R rounds and an end. In a round a rank works on h rows with e entries, c = h row_s + e entry_s
 seconds, and synchronises a vector of n bytes::
@@ -9,13 +9,13 @@ seconds, and synchronises a vector of n bytes::
     epoch  = R (c + round(n) + wait(c)) + end
     P != Q : round(n) + allreduce(n, P) - allreduce(n, Q)     and     wait(c) m(P) / m(Q)
 
-``round(n)`` is what a round without work takes on Q ranks that are all awake: wire, kernel call and the loop's own
-Python, of this strategy with this compressor, measured at some lengths and a straight line between them.
-``wait(c)`` is what a round with c seconds of work takes beyond that: ranks that work longer end further apart, and one
-that has waited long has gone to sleep and must be woken. It is measured at some c, so it needs no law. On another
-number of ranks wire changes by the closed form of the all-reduce with the measured alpha, beta and gamma
-(`dsgd.collectives.model`), and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the
-slowest of P ranks whose rounds scatter independently.
+``round(n)`` is the time of a round without work on Q ranks that are all awake: wire, kernel call and the Python of the
+loop, for this strategy with this compressor, measured at some lengths and interpolated linearly. ``wait(c)`` is the
+additional time of a round with c seconds of work: ranks that work longer finish further apart, and a rank that has
+waited long sleeps and must be woken. It is measured at some c, so no formula is needed. For another number of ranks,
+wire is scaled by the closed form of the all-reduce with the measured alpha, beta and gamma (`dsgd.collectives.model`),
+and waiting by m(P), the mean of the largest of P standard normal numbers: the wait for the slowest of P ranks whose
+rounds vary independently.
 
 Cost: some arithmetic.
 
@@ -54,9 +54,9 @@ __all__ = [
 
 Layout = Literal["dense", "sparse"]
 
-# A late epoch: strategies that begin in another way than they go on are priced as they go on.
+# A late epoch: strategies that start differently are priced by their later behaviour.
 _LATE_EPOCH: Final = 1_000_000
-# How strategies call what says how often they talk.
+# Names that strategies have for the parameter that sets how often ranks exchange.
 _PERIODS: Final = frozenset({"every", "batch"})
 #: And those of how long a step is.
 _LENGTHS: Final = frozenset({"rates"})
@@ -91,7 +91,7 @@ class Workload:
     Parameters
     ----------
     n_rows : int
-        Of all ranks together, dealt out evenly.
+        Of all ranks together, in equal shares.
     entries_per_row : float
         Entries of a row; of dense rows, columns.
     n_params : int
@@ -103,8 +103,8 @@ class Workload:
     dtype : {"float64", "float32"}
         Precision of rows and model.
     row_s : float or None, default None
-        Seconds per row where these very rows were measured; None takes kernels of the calibration, whose rows all
-        have a loss: rows of a model that classifies most of them right cost less.
+        Seconds per row if these rows themselves were measured. None takes the calibration, whose rows all have a loss;
+        the rows of a model that classifies most of them correctly cost less.
 
     Raises
     ------
@@ -139,7 +139,7 @@ class EpochCost:
     seconds : float
         All of it.
     compute_s, sync_s, wait_s : float
-        Of which work, wire with what belongs to a round, and waiting for others; what is left ends the epoch.
+        Of which work, wire with the overhead of rounds, and waiting for others; the rest is the end of the epoch.
     rounds : int
         Synchronisations.
     """
@@ -174,7 +174,7 @@ class CostModel:
     end_s : float
         Seconds of the end of an epoch.
     transport : str
-        What the ranks talked over.
+        The transport of the ranks.
     """
 
     calibration: Calibration
@@ -232,7 +232,7 @@ class CostModel:
         return EpochCost(compute_s + sync_s + wait_s + end_s, compute_s, sync_s, wait_s, rounds)
 
     def wait_s(self, work_s: float, ranks: int | None = None) -> float:
-        """Return what a round of `work_s` seconds of work takes beyond work and synchronisation.
+        """Return the time of a round of `work_s` seconds of work beyond work and synchronisation.
 
         Below zero where ranks that work for a while find the message there when they look.
         """
@@ -276,7 +276,7 @@ class CostModel:
 
 
 def estimated_costs(ranks: int, strategies: Sequence[Any] = ()) -> CostModel:
-    """Return a model of a gang that nobody has measured: estimates for cores of a server that share memory.
+    """Return a model of a gang that was not measured: estimates for cores of a server that share memory.
 
     Parameters
     ----------
@@ -323,7 +323,7 @@ def kind_of(sync: Any) -> str:
 
 
 def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
-    """Return the value at x of straight lines through points; constant before the first, the last line goes on.
+    """Return the value at x of straight lines through points: constant before the first, beyond the last by its line.
 
     Parameters
     ----------
@@ -345,7 +345,7 @@ def interpolate(points: Sequence[tuple[float, float]], x: float) -> float:
         if x <= x1:
             return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
     (x0, y0), (x1, y1) = points[-2:]
-    # What falls towards the end need not fall for ever, and rows too fast to be measured put both at one place.
+    # A line that falls at the end is not continued, and rows too fast to be measured put both points at one place.
     if x1 == x0:
         return y1
     return y1 + max(0.0, y1 - y0) * (x - x1) / (x1 - x0)

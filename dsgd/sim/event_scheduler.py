@@ -1,12 +1,12 @@
 """The scheduler of simulated ranks: the rank whose clock is earliest runs next.
 
-Problem: ranks are threads that run the loop of every other gang, but what they do must happen in the order of their
-virtual clocks, whatever the machine does meanwhile, and the same every time.
+Problem: ranks are threads that run the usual training loop, but their actions must happen in the order of their virtual
+clocks, whatever the machine does meanwhile, and the same every time.
 
-Method: discrete-event simulation. Each thread has a lock of its own, on which it waits unless it is its turn. Before a
-rank touches what others see (a port, a queue), all ranks with earlier clocks run first; of equal clocks the lower rank
-does. A rank that waits for a message has no place in the queue until the message comes. If a rank must wait and no
-other could run, all wait for each other, which is reported as an error at once.
+Method: discrete-event simulation. Each thread has its own lock, on which it waits unless it is its turn. Before a rank
+touches shared state (a port, a queue), all ranks with earlier clocks run first; of equal clocks, the lower rank. A rank
+that waits for a message has no place in the queue until the message arrives. If a rank must wait and no other can run,
+all wait for each other, which raises an error at once.
 
 Cost: one release and one acquisition of a lock when the turn changes, nothing when it does not; 5 us on Linux, most of
 it the interpreter lock that changes hands.
@@ -34,7 +34,7 @@ class VirtualClock:
     Attributes
     ----------
     now : float
-        The time; whoever does something that takes a while moves it on.
+        The time; advanced by every action that takes time.
     """
 
     __slots__ = ("now",)
@@ -64,7 +64,7 @@ class EventScheduler:
     n : int
         How many ranks.
     abort : AbortFlag
-        When it is set all ranks go on at once, to find that the job has stopped.
+        When it is set, all ranks run at once and find that the job has stopped.
 
     Attributes
     ----------
@@ -75,7 +75,7 @@ class EventScheduler:
     def __init__(self, n: int, abort: AbortFlag) -> None:
         self.clocks = [VirtualClock() for _ in range(n)]
         self._abort = abort
-        # When each rank can go on, and a heap of these times; an entry of the heap that says another time is stale.
+        # When each rank can run, and a heap of these times; an entry of the heap with another time is stale.
         self._due = [0.0] * n
         self._ready = [(0.0, rank) for rank in range(n)]
         self._locks = [threading.Lock() for _ in range(n)]
@@ -92,7 +92,7 @@ class EventScheduler:
         self._sleep(rank)
 
     def take(self, rank: int) -> None:
-        """Return once no other rank that could go on has an earlier clock."""
+        """Return once no other rank that can run has an earlier clock."""
         self._abort.check()
         mine = self.clocks[rank].now, rank
         if self._earliest() < mine:
@@ -128,7 +128,7 @@ class EventScheduler:
         self._waits.pop(rank, None)
 
     def wake(self, rank: int, channel: Channel, source: int, at: float) -> None:
-        """Let a rank go on at a time, or earlier if it does so already, if this is what it waits for."""
+        """Let a rank run at a time, or earlier if that is set already, if this is what it waits for."""
         wait = self._waits.get(rank)
         if wait is not None and wait.channel == channel and source in wait.sources:
             at = max(at, self.clocks[rank].now)
@@ -146,7 +146,7 @@ class EventScheduler:
         heapq.heappush(self._ready, (at, rank))
 
     def _earliest(self) -> tuple[float, int]:
-        """Return when and who can go on first."""
+        """Return the earliest time at which a rank can run, and that rank."""
         while self._ready and self._ready[0][0] != self._due[self._ready[0][1]]:
             heapq.heappop(self._ready)
         return self._ready[0] if self._ready else (inf, -1)
@@ -166,7 +166,7 @@ class EventScheduler:
         elif self._waits:
             ended = f" Ranks that have ended: {sorted(self._ended)}." if self._ended else ""
             waits = "; ".join(_describe(rank, wait) for rank, wait in sorted(self._waits.items()))
-            self._deadlock = f"no rank can go on, all that are left wait: {waits}.{ended}"
+            self._deadlock = f"deadlock, all remaining ranks wait: {waits}.{ended}"
             self._release_all()
 
     def _sleep(self, rank: int) -> None:

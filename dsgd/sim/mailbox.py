@@ -1,8 +1,8 @@
 """Mailboxes on the virtual clock.
 
-A rank that posts goes on at once, its port is held as long as the frame takes; a rank that looks has let everybody go
-first whose clock is earlier, so what it sees does not depend on the machine. A look that finds nothing costs `LOOK_S`:
-else a rank that looks again and again would stay at one time for ever.
+A rank that posts continues at once, while its port is busy as long as the frame takes. Before a rank looks, all ranks
+with earlier clocks run, so the result does not depend on the machine. A look that finds nothing costs `LOOK_S`;
+otherwise a rank that keeps looking would stay at the same time for ever.
 """
 
 from __future__ import annotations
@@ -110,7 +110,7 @@ class SimMailbox(AbstractMailbox):
         self.ledger.charge(WAIT, self._clock.now - begin - wire_s)
 
     def close(self) -> None:
-        """Leave; a peer that waits for this rank, now or later, is told so, after what was posted to it."""
+        """Leave; a peer that waits for this rank, now or later, gets an error, after the frames posted to it."""
         if self.rank in self._gone:
             return
         self._gone.add(self.rank)

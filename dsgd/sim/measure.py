@@ -103,11 +103,11 @@ def measure_costs(
     ranks : int or None, default None
         How many ranks; None takes one per thread of the workers, or two threads of this process.
     transport : str, default "auto"
-        What they talk over; see `dsgd.runtime.run_on_cluster`.
+        How they exchange; see `dsgd.runtime.run_on_cluster`.
     limit_s : float, default 60
-        No further turn begins after so many seconds.
+        No further turn starts after so many seconds.
     deadline_s : float, default inf
-        Seconds after which the first turn is broken off.
+        Seconds after which the first turn is aborted.
 
     Returns
     -------
@@ -148,7 +148,7 @@ def measure_costs(
 
 
 def _base_plan(layouts: Sequence[Layout], dtypes: Sequence[str]) -> dict[Key, tuple[Any, RoundKind]]:
-    """Return what is measured of rows, waiting and ends of epochs, by name."""
+    """Return the measurements of rows, waiting and ends of epochs, by name."""
     rows_of: dict[str, AbstractStrategy[Any]] = {"model": EpochAveraging(), "gradient": MinibatchSGD()}
     plan: dict[Key, tuple[Any, RoundKind]] = {("end",): (EpochAveraging(), RoundKind(_NARROW, 1, 1))}
     for layout in dict.fromkeys(("dense", *layouts)):
@@ -169,7 +169,7 @@ def _base_plan(layouts: Sequence[Layout], dtypes: Sequence[str]) -> dict[Key, tu
 
 
 def _round_plan(kinds: dict[str, AbstractStrategy[Any]]) -> dict[Key, tuple[Any, RoundKind]]:
-    """Return what is measured of the rounds of each kind of strategy, by name."""
+    """Return the measurements of the rounds of each kind of strategy, by name."""
     plan: dict[Key, tuple[Any, RoundKind]] = {}
     for kind, strategy in kinds.items():
         for n in _LENGTHS:
@@ -222,7 +222,7 @@ def _lengthened(rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind) ->
 
 
 def _model_of(found: _Found, base: CostModel, kinds: dict[str, AbstractStrategy[Any]]) -> CostModel:
-    """Return the model whose seconds are those that were measured; the equations are above."""
+    """Return the model that reproduces the measured seconds; the equations are above."""
     epochs_s, plain = found.epochs_s, kind_of(LocalSGD())
     # Of a round with one row of few entries: first with what that row costs, which is then taken off.
     first = found.n_rounds["round", plain, _LENGTHS[0]]

@@ -1,12 +1,12 @@
 """Networks: the cost of a message between two ranks, and the ports that it occupies.
 
-Problem: what a strategy costs depends on the wire, and few people have five of them.
+Problem: the cost of a strategy depends on the network, and few people have several.
 
-Model: a message of n bytes (header included) costs ``alpha + beta n``. Alpha is a latency, which passes while nobody is
-busy, and an overhead, for which the ports of both ends are held, as they are for ``beta n``; it is LogGP's L and o.
-Ports are full duplex. A rank has one port for its host's network card, which the ranks of a host share, and one for
-what stays inside the host; ranks joined by links of their own (NVLink) have a port at each of them. Bytes that arrive
-to be added up cost gamma each, see `dsgd.sim.Compute`.
+Model: a message of n bytes (header included) costs ``alpha + beta n``. Alpha is the sum of a latency, during which no
+port is busy, and an overhead, during which the ports of both ends are busy, as they are for ``beta n`` (LogGP's L and
+o). Ports are full duplex. A rank has one port for its host's network card, which the ranks of a host share, and one for
+messages inside the host; ranks joined by direct links (NVLink) have a port for each link. Received bytes that are added
+up cost gamma each, see `dsgd.sim.Compute`.
 
 Source: Hockney 1994 (alpha and beta); Alexandrov, Ionescu, Schauser and Scheiman 1995 (LogGP).
 """

@@ -20,7 +20,7 @@ class _Way(NamedTuple):
 
 
 class Ports:
-    """The ports of a network; messages are told to it in the order in which they are sent.
+    """The ports of a network; messages must be reported in the order in which they are sent.
 
     Parameters
     ----------
@@ -38,7 +38,7 @@ class Ports:
         self._ways: dict[tuple[int, int], _Way] = {}
 
     def transfer(self, source: int, to: int, n_bytes: int, at: float) -> tuple[float, float, float]:
-        """Take the ports for a message; return when it has left, when it has come, and how long its bytes move."""
+        """Reserve the ports for a message; return when it has left, when it arrives, and how long its bytes move."""
         way = self._ways.get((source, to))
         if way is None:
             link, ports = self._network.link(source, to), self._network.ports(source, to, self._size)
@@ -52,8 +52,8 @@ class Ports:
 def _reserve(spans: list[tuple[float, float]], begin: float, busy_s: float, now: float) -> float:
     """Take a port for a while, from `begin` or the first time later at which it is free; return the end.
 
-    `spans` are the times at which it is taken, in order; those before `now` are forgotten, since nobody sends earlier.
-    What takes the port need not have been sent in that order: some come from far away.
+    `spans` are the times at which it is busy, in order; those before `now` are dropped, since no rank sends earlier.
+    Messages may use the port in another order than they were sent, because some have a longer latency.
     """
     while spans and spans[0][1] <= now:
         del spans[0]

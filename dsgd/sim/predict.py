@@ -201,7 +201,7 @@ class _Play:
         heapq.heappush(self._ready, (at, rank))
 
     def _finish(self, rank: int, rounds: int) -> None:
-        """End a move for which what comes has been sent, and begin the next one, or the next round."""
+        """End a move whose incoming message was sent, and begin the next move, or the next round."""
         move, now = self._moves[rank][self._at[rank]], self._now[rank]
         if move.source is not None:
             now = max(now, self._under_way[move.source, rank].popleft())
@@ -218,7 +218,7 @@ class _Play:
 
 
 def _moves(algorithm: str, rank: int, size: int, n: int, itemsize: int) -> tuple[Move, ...]:
-    """Return what a rank does in an all-reduce."""
+    """Return the moves of a rank in an all-reduce."""
     if algorithm not in PLANS:
         raise InvalidParameterError(f"predict(algorithm=...) does not support {algorithm!r}.")
     return PLANS[algorithm](rank, size, n, itemsize).moves

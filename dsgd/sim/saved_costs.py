@@ -2,10 +2,10 @@
 
 Problem: to measure a gang takes seconds, and it changes only when machines, their number or versions do.
 
-A gang is known by its signature: the hosts and threads of its workers, how many ranks, what they talk over, and the
-versions of what runs there. The name of the file is a digest of it, the file says it in full. A file that is older than
-`MAX_AGE_DAYS`, of another format or of another gang is measured anew, as is one that cannot be read: the file saves
-time and decides nothing.
+A gang is identified by its signature: the hosts and threads of its workers, the number of ranks, the transport, and the
+versions of the installed software. The name of the file is a digest of it; the file contains it in full. If a file is
+older than `MAX_AGE_DAYS`, of another format or gang, or cannot be read, costs are measured again: the file only saves
+time.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ __all__ = [
     "write_costs",
 ]
 
-#: A calibration that is older is measured anew.
+#: An older calibration is repeated.
 MAX_AGE_DAYS: Final = 30
 _FORMAT: Final = 2
 _FOLDER: Final = "calibrations"
@@ -96,11 +96,11 @@ def known_costs(
     Parameters
     ----------
     client, strategies, layouts, dtypes, ranks, transport, limit_s, deadline_s
-        See `dsgd.sim.measure_costs`. What the file lacks of strategies and rows is measured and added.
+        See `dsgd.sim.measure_costs`. Strategies and rows that are not in the file are measured and added.
     folder : path or None, default None
         Where files are; None takes ``calibrations`` in the cache folder, see `dsgd.datasets.cache_folder`.
     renew : bool, default False
-        Whether to measure whatever the file says.
+        Whether to measure again even if there is a valid file.
 
     Returns
     -------
@@ -196,14 +196,14 @@ def costs_path(signature: Mapping[str, Any], folder: str | os.PathLike[str] | No
 
 
 def read_costs(path: Path, signature: Mapping[str, Any]) -> SavedCosts | None:
-    """Return what a file holds; None where it is not there, too old, of another gang or damaged.
+    """Return the costs in a file; None if it is missing, too old, of another gang or damaged.
 
     Parameters
     ----------
     path : Path
         The file.
     signature : mapping
-        Of the gang at hand.
+        Of this gang.
     """
     try:
         content = json.loads(path.read_text(encoding="utf-8"))
@@ -215,7 +215,7 @@ def read_costs(path: Path, signature: Mapping[str, Any]) -> SavedCosts | None:
 
 
 def open_costs(path: str | os.PathLike[str]) -> SavedCosts:
-    """Return what a file of `known_costs` or ``dsgd calibrate`` holds, of whatever gang and age.
+    """Return the costs in a file of `known_costs` or ``dsgd calibrate``, of any gang and age.
 
     Parameters
     ----------

@@ -61,11 +61,11 @@ class SyntheticRounds:
     rank : Rank
         This member of the gang.
     strategy : AbstractStrategy
-        How ranks talk; its `every` or `batch`, if it has one, is replaced by that of the kind.
+        The strategy; its `every` or `batch`, if it has one, is replaced by that of the kind.
     kind : RoundKind
-        What a round is.
+        The rows of a round.
     n_epochs : int, default 3
-        Epochs that are timed; one more comes before them.
+        Epochs that are timed, after one that is not.
     """
 
     def __init__(self, rank: Rank, strategy: AbstractStrategy[Any], kind: RoundKind, n_epochs: int = 3) -> None:

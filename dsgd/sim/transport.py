@@ -1,12 +1,12 @@
 """The transport of a simulated cluster: copies arrays and advances the virtual clock.
 
-Problem: the loop of training, the strategies and the collectives must run as they are, but seconds must be those of a
-network that is not there.
+Problem: the training loop, the strategies and the collectives must run unchanged, but seconds must be those of a
+network that does not exist.
 
 Method: a send takes the port of its host for ``overhead + beta n`` seconds from when it is free, the message comes a
 latency later to the port of the receiver and takes that for as long, and the receiver's clock is at least the end of
-it. A sender goes on when its port is free again: sends are eager, nobody waits for a receiver to be there. Ranks send
-in the order of their clocks (`dsgd.sim.event_scheduler`), so a crowded port serves whoever came first.
+it. A sender continues when its port is free again: sends are eager and do not wait for the receiver. Ranks send in the
+order of their clocks (`dsgd.sim.event_scheduler`), so a busy port serves the earliest message first.
 
 Without contention an exchange takes ``alpha + beta n`` (`dsgd.sim.network`), as closed forms have it.
 """
@@ -33,7 +33,7 @@ from dsgd.types import AnyArray
 
 __all__ = ["DEADLINE_S", "Fabric", "Message", "SimTransport"]
 
-#: Longer than any simulated training: a straggler is what is studied, not what is given up on.
+#: Longer than any simulated training, because simulations study stragglers instead of giving up on them.
 DEADLINE_S: Final = 1e6
 
 
@@ -43,13 +43,13 @@ class Message(NamedTuple):
     Parameters
     ----------
     arrives : float
-        When it has come.
+        When it has arrived.
     busy_s : float
         How long its bytes move at a port.
     array : array
         A copy.
     dtype, op : int
-        What the sender takes it to be.
+        What the sender says that it is.
     """
 
     arrives: float
@@ -186,7 +186,7 @@ class SimTransport(AbstractTransport):
         check_limit("deadline_s", deadline_s)
 
     def close(self) -> None:
-        """Leave; a peer that waits for this rank is told so when nobody else can go on."""
+        """Leave; a peer that waits for this rank gets an error once no other rank can run."""
         self._closed = True
 
     def _send(self, to: int, outgoing: AnyArray, op: int, at: float) -> tuple[float, float]:
@@ -207,7 +207,7 @@ class SimTransport(AbstractTransport):
 
 
 class _Later(Future[Any]):
-    """What `_Beside` has called: the result is there at a time, and who asks earlier waits until then."""
+    """The future of a call of `_Beside`: its result exists from a time on, and an earlier request waits until then."""
 
     def __init__(self, clock: VirtualClock, at: float) -> None:
         super().__init__()

@@ -7,9 +7,9 @@ parallel between groups.
 
 Bytes per node and step, for elements of s bytes and an overlap ov in [0, 1] of sending gradients with receiving sums:
 
-- data parallel: ``s n_params (2 - ov)``, whatever N is; a layer of F operations a sample then does
-  ``R = 3 F MB / (N s n_params (2 - ov))`` operations per byte. For a convolution F / n_params is ``2 ow oh``: what it
-  reaches depends on the size of its output and on the samples per node, not on kernels, channels or strides. It scales
+- data parallel: ``s n_params (2 - ov)`` for any N; a layer of F operations a sample then does
+  ``R = 3 F MB / (N s n_params (2 - ov))`` operations per byte. For a convolution F / n_params is ``2 ow oh``, so R
+  depends on the size of its output and on the samples per node, not on kernels, channels or strides. The layer scales
   while R is above the balance of the machine, its operations a second over its bytes a second on the wire;
 - model parallel: ``2 s n_inputs MB``: inputs are gathered forward, their gradients summed backward;
 - hybrid: ``V(G) = [G < N] 2 s n_inputs MB / G + [G > 1] s (2 - ov) n_params G / N``, least near ``G = sqrt(2 N MB

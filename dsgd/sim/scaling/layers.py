@@ -31,7 +31,7 @@ class Layer:
     Parameters
     ----------
     name : str
-        What reports call it.
+        Its name in reports.
     kind : {"conv", "linear", "other"}
         What sets its speed.
     n_params : int
@@ -81,7 +81,7 @@ def conv_layer(
     Parameters
     ----------
     name : str
-        What reports call it.
+        Its name in reports.
     maps_in, maps_out : int
         Input and output maps.
     kernel, size_in, size_out : tuple of int
@@ -119,20 +119,20 @@ class Node:
     Parameters
     ----------
     name : str
-        What reports call it.
+        Its name in reports.
     flop_per_s : float
         Peak of operations a second.
     memory_bytes_per_s : float
-        What its memory delivers.
+        Bandwidth of its memory.
     conv_efficiency, linear_efficiency : float
         Share of the peak that convolutions and matrix products reach on long batches, in (0, 1].
     layer_s : float, default 0
-        Seconds that a pass over a layer takes beside its work.
+        Overhead of a pass over a layer, in seconds.
     step_s : float, default 0
-        Seconds that a step takes beside its layers: fetching rows, the loss, the optimiser's bookkeeping.
+        Overhead of a step, in seconds: fetching rows, the loss, the optimiser's bookkeeping.
     measured : mapping of str to (float, float), optional
-        For layers whose time was measured, by name: seconds of a pass, and seconds of it for each sample. Such a layer
-        takes that, whatever its shape.
+        Measured layers, by name: seconds of a pass, and seconds per sample in addition. These replace the estimate from
+        the layer's shape.
     source : str, default ""
         Where the numbers are from.
 

@@ -1,7 +1,7 @@
 """The seconds of a step on many nodes: passes over layers, overlapping sums of gradients, and waiting.
 
-Problem: bytes over bandwidth say what a step sends, not what it waits for: sums of gradients travel while other layers
-compute, and only what is left over makes a step longer.
+Problem: bytes over bandwidth give the time that a step sends, not the time that it waits: sums of gradients run while
+other layers compute, and only the remainder makes a step longer.
 
 Model: a node computes one pass at a time and sends one message after the other, in the order in which they are ready.
 Forward, layer by layer; where a layer is divided inside a group its inputs are gathered first, and the pass waits for
@@ -120,7 +120,7 @@ def predict_step(
     bucket_bytes: float = 0.0,
     itemsize: int = FLOAT_BYTES,
 ) -> Step:
-    """Return what a training step takes.
+    """Predict the time of a training step.
 
     Parameters
     ----------
@@ -133,13 +133,13 @@ def predict_step(
     node : Node
         The machine.
     network : Network, str or LinkCost
-        What they talk over: a preset's name, or what a message costs.
+        The name of a preset, or the costs of a message.
     sharing : {"hybrid", "data", "model"}
         How layers are shared, see `place_layers`.
     overlaps : bool, default True
         Whether gradients are summed beside the backward pass.
     bucket_bytes : float, default 0
-        Where sums overlap, they begin when so many bytes have come; 0 sums every layer by itself.
+        If sums overlap, each starts when so many bytes of gradients are ready; 0 sums every layer by itself.
     itemsize : int, default 4
         Bytes of an element.
 
