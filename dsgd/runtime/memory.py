@@ -1,8 +1,8 @@
 """Whether a job fits into the memory of its workers, checked before any data move.
 
-A worker needs, beyond what it uses now (the blocks that Dask holds there included), what its blocks pack into, the
-largest of them once more while it is copied, those that come from other workers up to what is kept of them
-(`dsgd.runtime.worker.fetch`), and what its ranks train with. It may fill its limit to where Dask would pause it.
+A worker uses some memory already, including the blocks that Dask holds there. In addition it needs room for its packed
+blocks, for the largest of them once more while it is copied, for blocks from other workers as far as they are kept
+(`dsgd.runtime.worker.fetch`), and for the training of its ranks. It may fill its limit up to where Dask would pause it.
 
 All of it is known before: rows, entries and types of the blocks from the look that was taken at each, limits and use
 from the workers' heartbeats.
@@ -52,9 +52,9 @@ def needed_bytes(
     Parameters
     ----------
     demand : MemoryDemand
-        What is needed beside rows.
+        Memory needed besides rows.
     packed : int
-        What the blocks of the worker pack into.
+        Bytes of the worker's blocks when packed.
     block_nbytes : sequence of int
         Their sizes.
     moved : int

@@ -177,7 +177,7 @@ def make_plan(
     Returns
     -------
     Plan
-        Equal for equal arguments, whatever the order of `workers`.
+        Equal for equal arguments, in any order of `workers`.
 
     Raises
     ------
@@ -210,7 +210,7 @@ def make_plan(
 
 
 def _stable(worker: WorkerInfo) -> tuple[str, int, str, str]:
-    """Sort key: by host, then by name with 10 after 9; ports are drawn anew every time and come last."""
+    """Sort key: by host, then by name with 10 after 9; ports, which are new every time, come last."""
     return worker.host, len(worker.name), worker.name, worker.address
 
 

@@ -3,8 +3,8 @@
 Problem: BLAS, OpenMP and Numba each keep a pool of one thread per core. Four ranks on four cores that multiply matrices
 would run sixteen threads, which is slower than four and takes the cores of everybody else.
 
-The limit of a BLAS library holds for the whole process, so it is counted how many gangs want which: the lowest holds,
-and when the last has gone the library gets back what it had. Those of OpenMP and Numba hold for the thread that sets
+The limit of a BLAS library applies to the whole process, so the limits of all gangs are counted: the lowest applies,
+and after the last gang the library gets its own limit back. Limits of OpenMP and Numba apply to the thread that sets
 them.
 """
 
@@ -26,7 +26,7 @@ __all__ = ["count_cores", "limit_pools"]
 _NUMBA_POOL: Final = "numba.np.ufunc.parallel"
 
 _lock: Final = threading.Lock()
-_wanted: Final[list[int]] = []  # what those inside `limit_pools` asked for
+_wanted: Final[list[int]] = []  # the limits of all callers inside `limit_pools`
 _before: Final[list[int]] = []  # the threads of each BLAS library before the first of them
 
 
@@ -82,8 +82,8 @@ def _limit_openmp(n_threads: int) -> Iterator[None]:
 
 def _set_threads(libraries: Sequence[Any], counts: Sequence[int]) -> None:
     for library, n in zip(libraries, counts, strict=True):
-        # Since 3.8 threadpoolctl lets one thread rule a library and ignores all others. Here whoever comes may be the
-        # first and whoever goes the last, one at a time; a limit around the whole is found again in the end.
+        # Since 3.8, threadpoolctl lets only one thread control a library and ignores all others. Here any caller may
+        # be the first to enter and any the last to leave; an outer limit is restored at the end.
         release = getattr(library, "clear_controlling_thread", None)
         if release is not None:
             release(force=True)

@@ -21,8 +21,8 @@ _PERIOD_S: Final = 0.2
 class Publisher:
     """Passes events on at most every 0.2 s, and always the last one.
 
-    A program may publish as often as it likes: an event that comes too early replaces the one that waits. Events that
-    say what ``phase`` a job is in are rare and tell of something that is not told again: they pass at once.
+    A program may publish at any rate: an event that comes too early replaces the one that waits. Events with a
+    ``phase`` are rare and are not repeated, so they pass at once.
 
     Parameters
     ----------

@@ -19,7 +19,7 @@ __all__ = ["GangResult", "Mail", "Rank", "RankProgram", "Server", "ServerProgram
 
 
 def _say_nothing(event: Mapping[str, Any]) -> None:
-    """Drop a progress event: nobody listens."""
+    """Drop a progress event."""
 
 
 def _did_nothing(**work: int) -> None:
@@ -37,9 +37,9 @@ class Rank:
     abort : AbortFlag
         Set when the job stops; programs call `check` between slices of work of at most about a second.
     publish : callable
-        Takes a small mapping of plain numbers and strings and shows it to whoever watches the job; rank 0 only.
+        Takes a small mapping of plain numbers and strings and sends it to all that watch the job; rank 0 only.
     keeper : SnapshotKeeper or None, default None
-        Where the rank leaves copies of its state, which outlive it; None where the gang is not formed anew.
+        Keeps copies of the rank's state, which outlive it; None if the gang is not formed again after a failure.
     n_threads : int
         How many threads the rank may use, itself among them, so that all ranks together use the threads that the
         workers have.
@@ -48,10 +48,10 @@ class Rank:
     formed : int, default 0
         How many times the gang has been formed before.
     enough : threading.Event
-        Set on some ranks or all when somebody who watches the job wants it to end with what it has. A program that
-        heeds it has its ranks agree on where they end.
+        Set on some or all ranks to ask the job to end early with its present result. Ranks of a program that supports
+        it agree on where they stop.
     given : object, default None
-        What the caller has for rank 0 alone, which hands on what others need of it; None on those.
+        An object of the caller for rank 0, which sends others what they need of it; None on the other ranks.
     """
 
     group: Group
@@ -81,7 +81,7 @@ class Rank:
 
     @property
     def is_virtual(self) -> bool:
-        """Whether its clock only moves by what it says that it has `worked`, and by what it exchanges."""
+        """Whether its clock only moves by calls of `worked` and by exchanges."""
         return self.group.transport.is_virtual
 
     def worked(self, *, rows: int = 0, entries: int = 0, params: int = 0, epochs: int = 0) -> None:
@@ -168,18 +168,18 @@ class GangResult:
     Parameters
     ----------
     value : object
-        What the program returned on rank 0.
+        The result of the program on rank 0.
     stats : sequence of dict
         One entry per rank: ``rank``, ``worker``, ``host``, ``rows``, ``peak_rss_bytes`` (of the process, which ranks
         may share) and the like.
     ledger : Ledger
         Seconds and bytes of every rank, since the gang was last formed.
     recoveries : sequence of dict
-        One entry for each time the gang was formed anew: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"`` or
+        One entry for each time the gang was formed again: ``kind`` (``"lost"``, ``"hung"``, ``"aborted"`` or
         ``"joined"``), ``rank``, ``worker`` and ``host`` of the cause, ``ranks`` afterwards, ``blocks_lost`` and
-        ``rows_lost`` (None where rows were not known), and ``seconds`` from the notice until the ranks began again.
+        ``rows_lost`` (None if rows were not known), and ``seconds`` from the notice until the ranks started again.
     stages : sequence of Stage
-        What the workers have spent since the gang was last formed; nothing where ranks are threads of this process.
+        Seconds of the workers since the gang was last formed; empty if ranks are threads of this process.
     """
 
     value: Any
@@ -192,8 +192,8 @@ class GangResult:
     def report(self) -> dict[str, Any]:
         """What every ``fit_report_`` says of its gang.
 
-        How many ranks there were, on how many workers, what they talked over, how many strangers were turned away, how
-        much memory the largest process had, and `stats` and `recoveries` as plain lists.
+        The number of ranks and workers, the transports, the number of refused connections, the memory of the largest
+        process, and `stats` and `recoveries` as plain lists.
         """
         refused = sum((Counter(stat.get("refused")) for stat in self.stats), Counter[str]())
         ways = sorted({str(stat["transport"]) for stat in self.stats})

@@ -1,7 +1,7 @@
 """Detection of slow ranks from the time that each has spent on its rows.
 
-Problem: all ranks wait for the slowest one in every round, and none of them knows why: whoever waits longest does
-nothing wrong, and the one that never waits is the one to look at.
+Problem: all ranks wait for the slowest one in every round, and none of them knows why. The ranks that wait longest are
+fine; the one that never waits is the slow one.
 
 Method: with the control message of an epoch every rank sends the seconds that it has computed and the rows that it has
 visited. Over a window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long per row
@@ -28,7 +28,7 @@ __all__ = ["Straggler", "StragglerWatch", "straggler_text"]
 _SLOW: Final = 2.0
 _MIN_ROUNDS: Final = 20
 _MIN_WINDOW_S: Final = 2.0
-# A rank that computes for less of its time than this keeps nobody waiting, however slow it is.
+# A rank that computes for less of its time than this does not delay the others, however slow it is.
 _MIN_SHARE: Final = 0.2
 
 
@@ -55,7 +55,7 @@ class Straggler:
 
 
 class StragglerWatch:
-    """The account of a rank of who is slow; equal on all ranks but for what `message` says of the rank itself.
+    """A rank's record of which ranks are slow; equal on all ranks but for the rank's own `message`.
 
     Parameters
     ----------

@@ -159,7 +159,7 @@ class ThreadGang:
 
     @contextlib.contextmanager
     def watching(self, number: int, *ends: AbstractTransport | AbstractMailbox | None) -> Iterator[None]:
-        """Keep what a rank or server raises, which stops the others; close what it talked over, however it ended."""
+        """Keep the error of a rank or server, which stops the others; always close its transport."""
         try:
             yield
         except BaseException as error:

@@ -8,7 +8,7 @@ from typing import Final
 
 __all__ = ["LOADED_VERSION", "local_versions"]
 
-#: The dsgd that this process runs; what is installed may be another by now.
+#: The dsgd that this process runs; another version may be installed by now.
 LOADED_VERSION: Final = version("dsgd")
 
 

@@ -93,9 +93,9 @@ class ProgressAccount:
         record : EpochRecord
             The epoch.
         period : int or None
-            Rows between two synchronisations, where the strategy says it; else it is counted.
+            Rows between two synchronisations, if the strategy knows; else they are counted.
         last : bool
-            Whether training ends with it, which is always told.
+            Whether it is the last epoch, which is always reported.
         """
         now, rounds = self._clock(), self._ledger.rounds - self._rounds
         self._rounds = self._ledger.rounds

@@ -3,13 +3,13 @@
 Problem: ranks must change how often they synchronise, all at the same round and from what all of them have measured, in
 fits that are over in milliseconds.
 
-Method: the strategy says in how many synchronisations ranks decide next. The model before that round is noted, and what
-this rank has measured since the last time travels with its exchange; then what is left of the epoch is cut anew. All
-other rounds are those of a fixed period, so that many of them may run inside one kernel.
+Method: the strategy says in how many synchronisations ranks decide next. The model before that round is copied, and the
+measurements of this rank since the last decision are sent with its exchange; then the rest of the epoch is cut into new
+rounds. All other rounds are those of a fixed period, so that many of them may run inside one kernel.
 
-Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training: a rank that
-begins finds its caches cold and its peers late. Those of the wire are the least: what disturbs an exchange comes as
-often per second, however rare exchanges are.
+Seconds are (lower) medians of the rounds that the ledger has timed, without the first ones of a training, when caches
+are cold and peers late. For the wire they are minima: disturbances come as often per second, however rare exchanges
+are.
 
 Cost: per decision two passes over the model, and what the strategy adds to its message; otherwise nothing.
 """
@@ -61,7 +61,7 @@ class Adaptation:
     strategy : AbstractAdaptation
         Decides.
     shard : AbstractRows or None
-        The rows of this rank; None where nobody asks for slopes.
+        The rows of this rank; None if slopes are not needed.
     rows : list of int
         Rows of each rank.
     optimizer : AbstractLocalOptimizer, or what knows as much
@@ -69,7 +69,7 @@ class Adaptation:
     epochs : float
         Epochs at most.
     epochs_before : int, default 0
-        Epochs of the trainings that this one goes on from.
+        Epochs of the trainings that this one continues.
 
     Attributes
     ----------
@@ -90,12 +90,12 @@ class Adaptation:
         self._rank, self._strategy, self._shard, self._rows = rank, strategy, shard, rows
         self._optimizer, self._epochs, self._epochs_before = optimizer, epochs, epochs_before
         self.every = 1
-        # Of the losses of the running epoch, and of its rows, those that an earlier decision has seen.
+        # Losses and rows of the running epoch that an earlier decision has used.
         self._loss_sum = self._n_seen = 0.0
         self._n_cold = _N_COLD
 
     def begin(self, at: TrainState, clock: _Clock) -> None:
-        """Take up what holds, at the beginning or where training goes on; `clock` knows since when it runs."""
+        """Set the period at the start, or where training resumes; `clock` knows since when it runs."""
         self._clock = clock
         self._reference = at.params.copy()
         # Compiled or loaded now, and not while a peer waits.
@@ -148,7 +148,7 @@ class Adaptation:
         self._strategy.observe(seen, at.strategy)
 
     def decide(self, at: TrainState) -> None:
-        """Take the decision, after that exchange, and cut what is left of the epoch by it."""
+        """Decide, after that exchange, and cut the rest of the epoch accordingly."""
         before = self.every
         moved_sq, norm_sq = squared_distances(at.params, self._reference)
         self._apply(at, self._strategy.decide(self._rows, moved_sq, norm_sq, at.strategy))

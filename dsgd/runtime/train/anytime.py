@@ -1,9 +1,9 @@
 """Rounds of a fixed time: the rank loop's part of `dsgd.sync.AnytimeSGD`.
 
-A rank goes round its rows, taking them up where it was: where that is follows from its step counter, so a state that
-is kept need not say so. It looks at the clock after every slice of rows. Slices grow to an eighth of the time by the
-pace so far, so a round ends close to its time although a call of the kernel cannot be stopped, and a slow rank still
-does at least one row.
+A rank visits its rows in a circle, from where it stopped; that place follows from its step counter, so snapshots need
+not contain it. The rank checks the clock after every slice of rows. Slices grow to an eighth of the time at the pace so
+far, so a round ends close to its time although a call of the kernel cannot be interrupted, and a slow rank still visits
+at least one row.
 
 How many rows each has visited is summed before the models are: from that number every rank has its weight, and all of
 them see at the same moment that the epoch is over.

@@ -1,7 +1,7 @@
 """How long a rank waits for its peers, from the measured time of its rounds.
 
-Problem: one fixed limit is either so short that it kills a job whose rounds are long, or so long that nobody notices
-for minutes that a program hangs in rounds of milliseconds.
+Problem: one fixed limit is either so short that it kills a job with long rounds, or so long that a program that hangs
+in rounds of milliseconds goes unnoticed for minutes.
 
 Update: after 20 measured rounds, and whenever as many more have been measured, the deadline of a wait becomes
 ``max(floor, 10 * median round, 3 * longest round)``, never more than the limit that the job was given. The floor is a
@@ -29,7 +29,7 @@ from dsgd.errors import GangTimeoutError
 
 __all__ = ["Deadlines", "Kind", "RoundTimes"]
 
-#: What is waited for: a round that follows another one, or whatever comes at the edge of an epoch.
+#: Kinds of waits: for a round after another one, or for anything between two epochs.
 Kind = Literal["round", "edge"]
 
 # How many must be measured before they say anything.
@@ -152,7 +152,7 @@ class Deadlines:
             raise
 
     def explain(self) -> str:
-        """Return how the present deadline came about, for whoever missed it; empty where it is the limit given."""
+        """Explain the present deadline for the error of a rank that missed it; empty if it is the limit given."""
         if self._transport.deadline_s >= self._limit_s:
             return ""
         what = "round" if self._kind == "round" else "end of an epoch"

@@ -187,7 +187,7 @@ class EpochEnd:
         )
 
     def _end_exchanges(self) -> None:
-        """End what is under way: ranks wait for each other now anyway, and it would be missing in what is kept."""
+        """Finish exchanges under way: ranks wait for each other now anyway, and snapshots would lack them."""
         strategy = self._job.strategy
         if isinstance(strategy, AbstractUnderWay):
             with self._rank.ledger.round("settle"):

@@ -4,9 +4,9 @@ Problem: with an average after every few rows, Python costs more than steps and 
 
 Where ranks see each other's memory and have a core each (`dsgd.comm.memory.window`: threads, and processes of one host)
 and every round is a plain weighted mean, the rank loop hands consecutive rounds to `dsgd.kernels.rounds`. A call lasts
-about `CALL_S`, as rank 0 measures it, and all ranks come back after the same round: there abort flags are read, and
-whatever else a rank does between rounds has its place. The last round of an epoch is always an ordinary one. Models,
-bytes and messages are those of ordinary rounds, to the bit.
+about `CALL_S`, as rank 0 measures it, and all ranks return after the same round to read abort flags and do all other
+work between rounds. The last round of an epoch is always an ordinary one. Models, bytes and messages are those of
+ordinary rounds, to the bit.
 
 Cost per round on two cores: see `benchmarks/communication/rounds.py`.
 """

@@ -60,9 +60,9 @@ class TrainJob:
     Parameters
     ----------
     optimizer : AbstractLocalOptimizer
-        The local optimiser, with what it minimises.
+        The local optimiser, with its objective.
     strategy : AbstractStrategy
-        When ranks talk and what they say.
+        When ranks exchange, and what.
     initial : array, shape (n_params,)
         The model to start from.
     max_iter : int
@@ -85,16 +85,16 @@ class TrainJob:
     checkpoint : Checkpoint or None, default None
         Where and how often rank 0 writes the state of training.
     resume_from : str or None, default None
-        Path or URL of checkpoints to go on from; "auto" is that of `checkpoint`, if there are any.
+        Path or URL of checkpoints to resume from; "auto" is that of `checkpoint`, if there are any.
     seed : int, default 0
-        Where random numbers of compressors begin.
+        Seed of the random numbers of compressors.
     epochs_before : int, default 0
-        Epochs of the trainings that this one goes on from, with what rank 0 is given of them; see
+        Epochs of the trainings that this one continues, whose state rank 0 is given; see
         `dsgd.runtime.train.partial_fit`.
     leaves : mapping or None, default None
-        Under which configuration this training leaves what the next one goes on from; None if it leaves nothing.
+        The configuration under which this training leaves its state for the next one; None if it leaves nothing.
     source : mapping
-        Plain values that say how the rows came about; a checkpoint of another source is refused.
+        Plain values that identify how the rows were made; a checkpoint of another source is refused.
 
     Raises
     ------
@@ -126,7 +126,7 @@ class TrainJob:
         check_combination(self.strategy, self.optimizer.steps)
         if self.resume_from == AUTO and self.checkpoint is None:
             raise InvalidParameterError(
-                "resume_from='auto' goes on from what is in the folder of the checkpoints: set checkpoint=... as well."
+                "resume_from='auto' resumes from the folder of the checkpoints: set checkpoint=... as well."
             )
 
 
@@ -174,22 +174,22 @@ class TrainResult:
     n_steps : int
         Rows visited, summed over ranks.
     t : float
-        Value of the step counter for training to go on from: one more than the steps of a rank so far, the mean over
-        ranks where each steps by rows of its own; with `Hogwild`, than those of all ranks.
+        Value of the step counter from which training continues: one more than the steps of a rank so far, the mean over
+        ranks if each steps by rows of its own; with `Hogwild`, one more than those of all ranks.
     converged : bool
         Whether the stopping rule ended training, and not `max_iter`.
     history : list of EpochRecord
         One record per epoch.
     note : str, default ""
-        What the user should know about the checkpoint that training went on from.
+        A note for the user about the checkpoint that training resumed from.
     stragglers : list of Straggler
         The ranks that were slow.
     statistics : mapping of str to array
-        What goes with the model and is no parameter of it; nothing with a linear model.
+        State of the model besides its parameters; empty with a linear model.
     periods : list of dict
-        How often ranks synchronised, of a strategy that finds that out; see `dsgd.sync.AbstractAdaptation.history`.
+        The periods of a strategy that finds its period; see `dsgd.sync.AbstractAdaptation.history`.
     left : SavedState or None
-        On rank 0, what the next training goes on from, if it was asked for.
+        On rank 0, the state from which the next training continues, if requested.
     """
 
     params: FloatVector

@@ -2,9 +2,9 @@
 
 Threads, Dask workers and any other gang run this same program. A run is set up once (`dsgd.runtime.train.run`). An
 epoch is cut into the same number of rounds on every rank; in each round a rank works on its slice of rows and then, if
-the strategy says so, synchronises (`dsgd.runtime.train.rounds`). Where the strategy finds its period while it trains,
-what is left of an epoch is cut anew (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
-message and so agree whether training ends (`dsgd.runtime.train.epoch`). In between the state is kept from time to time
+the strategy says so, synchronises (`dsgd.runtime.train.rounds`). If the strategy finds its period during training, the
+rest of an epoch is cut into new rounds (`dsgd.runtime.train.adaptation`). At the end of an epoch ranks sum one short
+message and so agree whether training ends (`dsgd.runtime.train.epoch`). From time to time they take snapshots
 (`dsgd.runtime.train.snapshots`).
 """
 
@@ -91,7 +91,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
 
 
 def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
-    """Begin, or go on where training stood; return what keeps the state, and what `SnapshotSchedule.recall` says."""
+    """Start, or resume a saved state; return the schedule of snapshots, and the note of `SnapshotSchedule.recall`."""
     rank, at, strategy = run.rank, run.at, run.job.strategy
     rank.ledger.begin_round("setup")
     at.strategy = strategy.init(rank.group, at.vector, run.weights.share)
@@ -101,7 +101,7 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
         take_over(rank, run.job, at, run.rows)
     if isinstance(strategy, AbstractServerStrategy) and rank.number == 0:
         begin_servers(rank, strategy, at, run.data.shard, run.rows, run.rates.mean_square, run.job.epochs_before)
-    # Of all steps alike: a run that goes on has the factor that it began with.
+    # The same for all steps: a run that resumes keeps its first factor.
     at.optimizer.rate_factor = run.rates.factor(run.job.optimizer)
     if run.adaptation is not None:
         run.adaptation.begin(at, snapshots)
@@ -111,7 +111,7 @@ def _take_up_state(run: Run) -> tuple[SnapshotSchedule, str | None]:
 
 
 def _run_epoch(run: Run, rounds: Rounds, snapshots: SnapshotSchedule, *, resumed: bool) -> int:
-    """Run what is left of an epoch, with looks in between at whether to keep the state; return how many rounds."""
+    """Run the rest of an epoch, checking now and then whether to take a snapshot; return the number of rounds."""
     at, n_rounds = run.at, 0
     if at.begins_epoch:
         at.optimizer.start_epoch()
@@ -153,7 +153,7 @@ def _keep(run: Run, snapshots: SnapshotSchedule) -> None:
 
 
 def _step_counter(run: Run) -> float:
-    """Return the value of the step counter for training to go on from."""
+    """Return the value of the step counter from which training continues."""
     at, job, strategy = run.at, run.job, run.job.strategy
     if isinstance(strategy, AbstractServerStrategy) and strategy.exchanges == "gradient":
         return job.t_start + strategy.served(at.params, at.strategy)[1]

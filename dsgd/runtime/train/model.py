@@ -1,7 +1,7 @@
 """The model that training returns: combined over ranks where a strategy leaves them apart.
 
-That is done once at the end, and, on copies, whenever the model is looked at before: a score that decides whether
-training ends must be that of what it would return, and not of what one rank has.
+That is done once at the end, and earlier, on copies, whenever the model is scored: a score that decides whether
+training ends must be that of the model it would return, not of the model of one rank.
 """
 
 from __future__ import annotations

@@ -3,12 +3,12 @@
 Problem: strategies, compressors and local rules remember (momentum, residuals, centres, where random streams are). A
 user who calls for one epoch at a time wants what one training of as many epochs gives.
 
-Method: at the end of the last epoch, before the models of the ranks are brought together, rank 0 gathers what a
-checkpoint would hold, less what the next call brings itself: the rows, the model where all ranks have the same one, and
-the place in the epoch. The next call hands it to its rank 0, and so to the ranks.
+Method: at the end of the last epoch, before the models of the ranks are combined, rank 0 gathers the contents of a
+checkpoint, except what the next call brings itself: the rows, the model if all ranks have the same one, and the place
+in the epoch. The next call passes it to its rank 0, which sends it to the ranks.
 
-The next call has rows of its own, so a rank goes on with what it remembers whatever rows it is given. With another
-number of ranks it goes over to them as from a checkpoint (`dsgd.handover`).
+The next call has its own rows, so a rank continues with its state whatever rows it is given. Another number of ranks
+takes the state over as from a checkpoint (`dsgd.handover`).
 
 What a server remembers beside its model is not among it, nor are the models of its workers: the next call begins with
 the model of the server.
@@ -40,13 +40,13 @@ _DIGEST_BYTES: Final = 8
 
 
 def goes_on(left: SavedState | None, configuration: Mapping[str, Any]) -> bool:
-    """Return whether a training of this configuration goes on from what an earlier one has left."""
+    """Return whether a training of this configuration continues from the state that an earlier one has left."""
     # By their JSON text: a NaN equals itself.
     return left is not None and json.dumps(left.configuration) == json.dumps(configuration)
 
 
 def leave(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) -> SavedState | None:
-    """Return on rank 0 what the next training goes on from, None elsewhere; called by all ranks between two epochs.
+    """Return on rank 0 the state for the next training, None elsewhere; called by all ranks between two epochs.
 
     Parameters
     ----------
@@ -97,18 +97,18 @@ def take_over(rank: Rank, job: TrainJob, at: TrainState, rows: Sequence[int]) ->
     if rank.number == 0:
         left: SavedState = rank.given
         if left.world_size == rank.size:
-            # Each goes on with its own, whatever rows it has now.
+            # Each continues with its own, whatever rows it has now.
             saved = {**left.arrays, "rows": np.array(rows, dtype=np.int64)}
         else:
             saved = {name: _of_all(name, table, left.world_size) for name, table in left.arrays.items()}
-            # The model that the first training returned, which all begin with, is what they have together.
+            # The model that the first training returned, from which all start, is their common one.
             saved.pop("params", None)
         arrays, per_rank = adapted(saved, rows, at.handovers())
         arrays["n_ranks"] = np.array([left.world_size])
     shared = share(rank.group, arrays, 0, per_rank)
     at.take_up_memory(shared, rank.number, rows)
     if job.average_start is None:
-        at.optimizer.n_averaged = 0  # the average is the job's, and this one begins it anew
+        at.optimizer.n_averaged = 0  # the average is the job's, and this one starts a new average
 
 
 def _is_left(name: str, rank: Rank, job: TrainJob) -> bool:

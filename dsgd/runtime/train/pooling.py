@@ -30,14 +30,14 @@ def missing_factor(strategy: AbstractStrategy[Any], optimizer: object, n_ranks: 
     Parameters
     ----------
     strategy : AbstractStrategy
-        How ranks talk.
+        The strategy.
     optimizer : object
         Their optimiser.
     n_ranks : int
         Ranks that have rows.
     """
-    # At rates c / t an epoch goes equally far however many steps it is cut into; what a rule makes of a gradient is
-    # not as long as the gradient.
+    # At rates c / t an epoch gets equally far with any number of steps; and the step of a rule is not as long as the
+    # gradient.
     if strategy.rates != "pooled" or not isinstance(optimizer, SGD) or optimizer.rule is not None:
         return 1.0
     if n_ranks < 1 or optimizer.rate_power >= 1.0:

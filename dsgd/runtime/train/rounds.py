@@ -49,14 +49,14 @@ class Rounds:
         overlaps = strategy.overlap and strategy.exchanges == "model" and cut.rounds > 1
         self._delayed = DelayedMean(group, run.at.vector) if overlaps else None
         self._buckets = buckets_for(group, strategy)
-        # In long rounds whoever wants to stop would have to wait; and rows in a file wait for the disk in any case.
+        # In long rounds a stop would have to wait; and rows in a file wait for the disk in any case.
         longest = max(run.rows) * (run.at.params.size + 16 * run.job.optimizer.n_outputs)
         fuses = run.fused is not None and run.visits.is_in_memory
         self._least_fused = longest / MOST_ENTRIES_PER_CALL if fuses else math.inf
 
     @property
     def can_be_kept(self) -> bool:
-        """Whether there is a state to keep between two rounds, and a look at it keeps nobody waiting."""
+        """Whether a snapshot can be taken between two rounds, without making other ranks wait."""
         return self._delayed is None and self._job.strategy.talks != "by mailbox"
 
     def close(self) -> None:
@@ -181,7 +181,7 @@ class Rounds:
         ledger, job, at = self._ledger, self._job, self._at
         strategy, state, gradient = job.strategy, at.optimizer, self._run.gradient
         if isinstance(strategy, MinibatchSGD):
-            # By the step counter, which goes on from one call of partial_fit to the next.
+            # By the step counter, which continues from one call of partial_fit to the next.
             pooled = self._run.rates.factor(job.optimizer, state.t)
             state.rate_factor = pooled * strategy.rate_factor(state.t / clock.rounds)
         # Ranks contribute their own mean, weighted by their rows of this round, so that the sum is the mean over all.
@@ -203,7 +203,7 @@ class Rounds:
         if self._buckets is not None:
             self._buckets.finish()
         elif job.optimizer.steps.may_overflow and self._has_overflowed():
-            # No rank takes this step, and nothing that is not finite comes into what a compressor remembers.
+            # No rank takes this step, and no non-finite value enters the memory of a compressor.
             gradient.fill(np.nan)
         else:
             strategy.sync(self._rank.group, gradient, weight, at.strategy)

@@ -46,9 +46,9 @@ class Run:
     rows : list of int, length world size
         How many rows each rank has.
     period : AbstractPeriod
-        That of the strategy, which may make it anew each time that it is asked.
+        That of the strategy, which may make a new one at each call.
     at : TrainState
-        Where training stands.
+        The state of training.
     visits : RowVisits
         Takes the local steps.
     gradient : array, shape (n_params,)
@@ -58,11 +58,11 @@ class Run:
     adaptation : Adaptation or None
         Finds the period, where the strategy does.
     deadlines : Deadlines
-        How long peers are waited for.
+        How long to wait for peers.
     weights : EpochWeights
-        What this rank counts in a mean over ranks.
+        The weights of this rank in means over ranks.
     rates : PooledRates
-        By how much rates are higher than those of the schedule.
+        The factor by which rates exceed those of the schedule.
     """
 
     rank: Rank
@@ -113,7 +113,7 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     rank.ledger.end_round()
 
     strategy, period = job.strategy, job.strategy.period
-    # A rank that is alone has nobody to average with: it walks each epoch in one go, unless a compressor is between.
+    # A single rank has no peers to average with: it runs each epoch in one round, unless there is a compressor.
     alone = rank.size == 1 and strategy.exchanges == "model" and not strategy.n_servers and not acts_alone(strategy)
     cut = Cut.whole(rows, 1 if alone else period.rounds_per_epoch(rows))
     at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
@@ -147,7 +147,7 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
 
 
 def _dual_of(rank: Rank, job: TrainJob, state: AbstractState) -> Dual | None:
-    """Return what ranks mix in the place of models where there is an L1 penalty, or None."""
+    """Return the dual that ranks mix instead of models if there is an L1 penalty, or None."""
     received, strategy = state.vectors().get("received"), job.strategy
     mixes = strategy.exchanges == "model" and not isinstance(strategy, Hogwild)
     has_others = rank.size > 1 or strategy.n_servers or acts_alone(strategy)

@@ -1,9 +1,9 @@
 """The server of a training job: it receives the model and serves it until its workers are done.
 
-Rank 0 sends it the model that training starts from, or goes on from, and what else it needs to know: of the rows, and
-of where training stands. The rest is the loop of `dsgd.sync.server` with the handler of the strategy. Steps that a
-server takes are those of the local optimiser of the job, with a step counter of its own, which goes on from the updates
-that its model has received. What a rule of the optimiser remembers is the server's alone, and begins anew with it.
+Rank 0 sends it the model that training starts or resumes from, and what it must know about the rows and the progress of
+training. The rest is the loop of `dsgd.sync.server` with the handler of the strategy. A server takes the steps of the
+job's local optimiser, with its own step counter, which continues from the updates that its model has received. The
+memory of the optimiser's rule exists on the server only, and is lost with it.
 """
 
 from __future__ import annotations
@@ -88,15 +88,15 @@ def begin_servers(
     strategy : AbstractServerStrategy
         Has servers.
     at : TrainState
-        Where training stands on this rank, between two epochs.
+        The state of training on this rank, between two epochs.
     shard : AbstractRows
-        Rows of this rank, which are like those of all.
+        Rows of this rank, as a sample of all rows.
     rows : sequence of int
         How many each rank has.
     mean_square : float
         Mean squared length of the rows of all ranks, where rates are pooled.
     epochs_before : int, default 0
-        Epochs of the trainings that this one goes on from.
+        Epochs of the trainings that this one continues.
     """
     mailbox = rank.group.mailbox
     params, version = strategy.served(at.mixing().copy(), at.strategy)

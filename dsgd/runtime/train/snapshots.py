@@ -1,10 +1,10 @@
 """When the ranks take snapshots and checkpoints, and where they go.
 
-Problem: a copy in memory every half second and a file every half minute must be of one and the same moment on all
-ranks, although clocks differ and nobody may wait for a message that a peer does not send.
+Problem: a snapshot in memory every half second and a file every half minute must be of the same moment on all ranks,
+although clocks differ and no rank may wait for a message that a peer does not send.
 
-Method: rank 0 decides by its clock, and its decision travels with what ranks exchange anyway: with the control message
-at the end of an epoch and, inside a long epoch, with a short look every so many rounds. The distance of the looks
+Method: rank 0 decides by its clock, and its decision is sent with messages that ranks exchange anyway: with the control
+message at the end of an epoch and, inside a long epoch, with a short message every so many rounds. Their distance
 doubles until they are about a quarter of a second apart, so short rounds are not disturbed.
 
 Cost: an all-gather of a dozen numbers per look, a copy of the model per snapshot, a gathered state per file.
@@ -73,7 +73,7 @@ class SnapshotSchedule:
     rank : Rank
         The rank; it may have a keeper.
     job : TrainJob
-        The job; it may name a place for checkpoints, and one to go on from.
+        The job; it may name a place for checkpoints, and one to resume from.
     data : TrainData
         The rows of this rank.
     rows : sequence of int
@@ -124,18 +124,18 @@ class SnapshotSchedule:
     def recall(self, at: TrainState) -> str | None:
         """Go on from the newest state there is; called by all ranks.
 
-        That is what a rank holds in memory, or a checkpoint of this same job that is as new; else what `resume_from`
-        names.
+        That is a snapshot in the memory of a rank, or a checkpoint of this same job that is as new; else the checkpoint
+        that `resume_from` names.
 
         Returns
         -------
         str or None
-            None if there is no state to go on from; else what the user should know about it, mostly nothing.
+            None if there is no saved state; else a note for the user about it, usually empty.
 
         Raises
         ------
         CheckpointError
-            There is no checkpoint where one is asked for, or it belongs to another job or to other rows.
+            There is no checkpoint although one is required, or it belongs to another job or to other rows.
         """
         group = self._rank.group
         mine = None if self._keeper is None else self._keeper.latest
@@ -170,7 +170,7 @@ class SnapshotSchedule:
         return note
 
     def _resumes(self) -> bool:
-        """Return whether there is a checkpoint to go on from, and none in the way of ours; called by all ranks."""
+        """Return whether there is a checkpoint to resume from; refuse a folder of another fit; called by all ranks."""
         group, is_asked = self._rank.group, self._resume_from == AUTO
         if group.rank == 0 and self._target is not None:
             place = self._target.path
@@ -185,14 +185,14 @@ class SnapshotSchedule:
         return bool(found[0])
 
     def _unite(self, at: TrainState, mine: Snapshot | None, position: tuple[int, int]) -> None:
-        """Replace what ranks have of their own by its mean or sum over all copies of the moment that was taken up.
+        """Replace the ranks' own state by its mean or sum over all copies of the restored moment.
 
         One copy has the row of its rank alone. Where ranks differ, its model and the memory of its strategy are not
         those of the others, which would be lost though their ranks live.
         """
         of_model = {"params", "received"} if self._differ else set()
         if self._mixes:
-            # The model has come with what all have in common.
+            # The model is part of the common state.
             of_model.discard("params")
         names = [name for name in at.own() if name.startswith(OWN_MEMORY) or name in of_model]
         if not names:
@@ -257,7 +257,7 @@ class SnapshotSchedule:
         agreed : array, shape (N_WISHES,)
             The sum of the wishes of all ranks.
         is_last : bool
-            Whether training ends here: then a checkpoint is written in any case, and nobody is asked to stop.
+            Whether training ends here: then a checkpoint is written in any case, and ranks are not asked to stop.
         same_model : bool
             Whether all ranks have the same model.
 
@@ -307,7 +307,7 @@ class SnapshotSchedule:
                 self._write(self._target, state, is_last=is_last)
 
     def _write(self, target: Checkpoint, state: SavedState, *, is_last: bool) -> None:
-        """Write a checkpoint; one that cannot be written is written soon again, and ends the fit only if it goes on so.
+        """Write a checkpoint; if that fails it is tried again soon, and the fit ends only if it keeps failing.
 
         What has been trained to its end is not lost because a disk is full: then the last one is left out, with a note.
         """
@@ -348,7 +348,7 @@ class SnapshotSchedule:
 
 
 def _configuration(job: TrainJob) -> dict[str, Any]:
-    """Return what must not change between a checkpoint and the fit that goes on from it."""
+    """Return what must not change between a checkpoint and the fit that resumes from it."""
     parts = {
         "optimizer": job.optimizer,
         "strategy": job.strategy,

@@ -1,20 +1,21 @@
-"""The state of training on a rank between two rounds, as it is kept, written or sent to another gang.
+"""The state of training on a rank between two rounds: in a snapshot, in a checkpoint, or sent to another gang.
 
-A state is a set of plain arrays. What all ranks have in common is stored once; what each has of its own (the step
-counters, the average of its iterates, the L1 penalty its weights have received, what its strategy remembers) is one row
-per rank. A snapshot in the memory of a rank holds the counters of all ranks but of the rest only its own row; a
-checkpoint holds every row.
+A state is a set of plain arrays. The common state of all ranks is stored once; the own state of each (step counters,
+the average of its iterates, the L1 penalty its weights have received, the memory of its strategy) is one row per rank.
+A snapshot in the memory of a rank holds the counters of all ranks but otherwise only its own row; a checkpoint holds
+every row.
 
-Ranks that own the same rows as before take up their own row, and training goes on bit for bit as if nothing had
-happened. Otherwise (another number of ranks, or rows dealt anew):
+Ranks that own the same rows as before restore their own row, and training continues bit for bit as if nothing had
+happened. Otherwise (another number of ranks, or rows assigned to other ranks):
 
-- where ranks had different models all start from the mean, weighted by rows; ranks of gossip, which count alike and
-  may have masses under way, from the model that training would have returned. Of averaged models all get the mean;
-- what the strategy remembers goes over as each array of it says (`dsgd.handover`), and so what has yet to be sent is
-  neither lost nor sent twice; of what the optimiser remembers all get the mean, weighted by rows;
-- all get the mean of the step counter t, so that step sizes go on where they were;
-- the sums of the running epoch, whose total goes to rank 0; the round is the same part of the epoch as before, which
-  is cut as a whole one.
+- if ranks had different models, all start from the mean, weighted by rows; ranks of gossip strategies, which have equal
+  weights and may have masses under way, from the model that training would have returned. All get the mean of averaged
+  models;
+- the memory of the strategy is handed over array by array (`dsgd.handover`), so that nothing still to be sent is lost
+  or sent twice; all get the mean of the optimiser's memory, weighted by rows;
+- all get the mean of the step counter t, so that step sizes continue;
+- rank 0 gets the total of the sums of the running epoch; training resumes at the same share of the epoch as before,
+  which is cut into rounds as a whole.
 
 Of the L1 penalty both sides of the account go over as the model does: together they say what its dual is
 (`dsgd.local.dual`), of which strategies may remember something too.
@@ -46,7 +47,7 @@ _RULE: Final = "rule."
 #: The same for what the strategy remembers alone.
 STRATEGY: Final = "strategy."
 _STATISTICS: Final = "statistics."
-#: What the names begin with of what a rank remembers beside its model.
+#: Prefix of the names of a rank's state besides its model.
 OWN_MEMORY: Final = (_RULE, STRATEGY, _STATISTICS)
 #: The model that training would return, where ranks have different ones which a mean by rows would not make it of.
 RETURNED: Final = "returned"
@@ -55,7 +56,7 @@ _NEVER: Final = sys.maxsize
 
 @dataclass
 class TrainState:
-    """All that a rank needs to go on, but for what it can make again from its rows and the job.
+    """All that a rank needs to continue, except what it can compute from its rows and the job.
 
     Parameters
     ----------
@@ -64,25 +65,25 @@ class TrainState:
     optimizer : AbstractState
         The state of the local optimiser.
     cut : Cut
-        How what is left of the epoch is cut into rounds.
+        How the rest of the epoch is cut into rounds.
     epoch, round : int
-        What comes next, from 0; the round is one of `cut`.
+        The next ones, from 0; the round is one of `cut`.
     n_cut : int
-        Rounds of the epoch that were over when it was cut anew.
+        Rounds of the epoch that were over when the rest was cut again.
     ahead : int
         Rounds until ranks decide how often to synchronise, for a strategy that finds its period.
     n_steps : int
         Rows visited by all ranks in the epochs that are complete.
     elapsed_s : float
-        Seconds that training had taken when this run of it began.
+        Seconds that training had taken when this run of it started.
     stop_rule : StopRule
-        What the stopping rule remembers.
+        The memory of the stopping rule.
     history : list of EpochRecord
         One record per complete epoch.
     strategy : dataclass of arrays
-        What the strategy remembers; see `dsgd.sync.AbstractStrategy.init`.
+        The memory of the strategy; see `dsgd.sync.AbstractStrategy.init`.
     dual : Dual or None
-        Turns the model into what strategies mix where that is not the model itself.
+        Turns the model into the vector that strategies mix, if that is not the model itself.
     """
 
     params: FloatVector
@@ -105,7 +106,7 @@ class TrainState:
         return self.params if self.dual is None else self.dual.vector
 
     def mixing(self) -> FloatVector:
-        """Return what a strategy may mix now, in place; the model is not to be looked at until `mixed`."""
+        """Return the vector that a strategy may mix now, in place; do not read the model until `mixed`."""
         if self.dual is None:
             return self.params
         self.dual.enter()
@@ -127,7 +128,7 @@ class TrainState:
         return self.epoch, self.n_cut + self.round
 
     def common(self, counters: AnyArray, rows: Sequence[int], seconds: float) -> dict[str, AnyArray]:
-        """Return what is equal on all ranks.
+        """Return the common state of all ranks.
 
         Parameters
         ----------
@@ -190,7 +191,7 @@ class TrainState:
         return whole
 
     def take_up(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
-        """Go on from what a gang has saved, this one or another.
+        """Restore the state that this gang or another has saved.
 
         Parameters
         ----------
@@ -216,7 +217,7 @@ class TrainState:
         self.take_up_memory(saved, rank, rows)
 
     def take_up_memory(self, saved: Mapping[str, AnyArray], rank: int, rows: Sequence[int]) -> None:
-        """Go on from what ranks have saved of their own, wherever training stands; see `take_up`."""
+        """Restore the own states that ranks have saved, at any point of training; see `take_up`."""
         exact, how, counters = is_exact(saved, rows), self.handovers(), saved["counters"]
         has_own = exact and saved["n_ranks"][0] == len(rows)
         self.optimizer.counters[:] = counters[rank] if exact else _merged(counters, _weights(saved), rank)
@@ -236,7 +237,7 @@ class TrainState:
 
 
 def is_exact(saved: Mapping[str, AnyArray], rows: Sequence[int]) -> bool:
-    """Return whether ranks own as many rows as when the state was saved, so that each goes on with its own."""
+    """Return whether ranks own as many rows as when the state was saved, so that each continues with its own state."""
     return bool(saved["rows"].tolist() == list(rows))
 
 
@@ -258,7 +259,7 @@ def adapted(
     rows : sequence of int
         The rows of each rank now.
     handovers : mapping of str to str
-        `TrainState.handovers`. Of what is handed over as a sum there is the sum, of which each rank takes its share.
+        `TrainState.handovers`. Arrays handed over as a sum hold the sum, of which each rank takes its share.
     """
     exact, n_before = is_exact(saved, rows), len(saved["rows"])
     arrays, per_rank = dict(saved), []

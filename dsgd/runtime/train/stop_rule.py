@@ -33,7 +33,7 @@ class StopRule:
     Parameters
     ----------
     best : list of float, length n_watched
-        The smallest value so far of what is watched: the objective of each output, or the validation score, negated.
+        The smallest value so far of each watched quantity: the objective of each output, or minus the validation score.
     n_bad : list of int, length n_watched
         Epochs in a row without improvement of each; once there are enough of them, they stay.
     stopped : bool

@@ -1,8 +1,8 @@
 """The weights of ranks in the averages of an epoch: the rank loop's part of `AbstractStrategy.weighs`.
 
-The rates of the steps of an epoch follow from the schedule, the step that each rank begins it with and the number of
-its steps. All of that is known to all ranks, so that they find the same weights without a message; only where training
-goes on from a state that was kept do they tell each other the steps that they are at.
+The rates of the steps of an epoch follow from the schedule, the step counter of each rank at its start and the number
+of its steps. All ranks know all of that, so that they compute the same weights without a message; only when training
+resumes from a saved state do they exchange their step counters.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class EpochWeights:
     rank : Rank
         This member of the gang.
     strategy : AbstractStrategy
-        Says what ranks count by.
+        Defines the weights of ranks.
     optimizer : AbstractLocalOptimizer
         Knows its rates.
     rows : sequence of int, length world size
@@ -75,7 +75,7 @@ class EpochWeights:
         self._counts[:] = 0.0
 
     def begin_epoch(self, at: TrainState) -> None:
-        """Find the weights of the epoch that comes next, or that training goes on in."""
+        """Compute the weights of the next epoch, or of the one in which training resumes."""
         if not self._varies:
             return
         self._begins += self._counts

@@ -3,11 +3,11 @@
 Problem: a task that lists its blocks as inputs has all of them in memory before it begins, those that Dask had spilled
 to disk included. Packing needs one at a time.
 
-Method: the rank is told keys, not blocks. Whenever it looks at a block it asks its own worker for it (Dask reads it
-back from disk where it was spilled) or, if it lies elsewhere, the worker that has it; nothing keeps the block when the
-rank has looked at it. Dask does not learn of the copies that travel, so it holds none of them. Those that together
-need no more than a tenth of the worker's memory (what Dask allows for data in transit) are kept until the rank is
-done with its blocks, so that a second look does not cost a second journey.
+Method: the rank gets keys, not blocks. To read a block it asks its own worker for it (Dask reads it back from disk if
+it was spilled) or, if the block is elsewhere, the worker that has it; the block is released after reading. Dask does
+not know of the copies sent between workers, so it keeps none of them. Up to a tenth of the worker's memory (Dask's
+limit for data in transit), such copies are kept until the rank has finished with its blocks, so that a second read does
+not transfer them again.
 
 Cost: one hop to the event loop of the worker for a block that is here; one look-up at the scheduler and one transfer
 for one that is not.
@@ -90,7 +90,7 @@ class HeldBlocks(Sequence[Any]):
         key = self._keys[index]
         deadline = time.monotonic() + self._timeout_s
         while (remaining := deadline - time.monotonic()) > 0:
-            problem = f"nobody said where block {key!r} is"
+            problem = f"no worker is known to have block {key!r}"
             found, travelled = on_loop(self._worker, _look_up(self._worker, key), remaining, problem, self._abort.check)
             if found:
                 if travelled and self._nbytes[index] <= self._room:
@@ -105,7 +105,7 @@ class HeldBlocks(Sequence[Any]):
 
 
 async def _look_up(worker: Worker, key: Any) -> tuple[list[Any], bool]:
-    """Return the block in a list, which is empty if nobody has it now, and whether it travelled."""
+    """Return the block in a list, which is empty if no worker has it now, and whether it was transferred."""
     if key in worker.data:
         return [worker.data[key]], False
     who_has = await worker.scheduler.who_has(keys=[key])

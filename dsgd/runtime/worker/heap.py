@@ -1,11 +1,11 @@
 """Keeping freed memory in the process while ranks run, and returning it when they have ended.
 
 Problem: Dask starts its workers with a C library that returns memory to the system as soon as it is freed
-(``MALLOC_TRIM_THRESHOLD_``), so that tables that come and go leave nothing behind. A rank makes arrays of the same few
-sizes over and over, and so pays for new pages each time: a twentieth of the time of a kernel SVM.
+(``MALLOC_TRIM_THRESHOLD_``), so that short-lived tables leave nothing behind. A rank allocates arrays of the same few
+sizes again and again, and so pays for new pages each time: a twentieth of the time of a kernel SVM.
 
-Only glibc has these thresholds, and adapts them by itself where nobody has set one; so this does something only where
-the environment does. They hold for the whole process, so it is counted how many want them: the last one restores them.
+Only glibc has these thresholds, and adapts them by itself unless one is set; so this has an effect only if the
+environment sets one. They apply to the whole process, so users are counted: the last one restores them.
 
 Source: mallopt(3) and malloc_trim(3) of the Linux man-pages.
 """
@@ -36,7 +36,7 @@ _users: Final[list[None]] = []
 
 @contextlib.contextmanager
 def keep_freed_memory() -> Iterator[None]:
-    """Let the process keep what it frees in a ``with`` block, as it would if the environment had not forbidden it."""
+    """Let the process keep freed memory in a ``with`` block, as it would without the setting of the environment."""
     libc = _libc()
     if libc is None or not any(name in os.environ for name in _VARIABLES.values()):
         yield

@@ -2,9 +2,9 @@
 
 A member is one Dask task per worker process. It packs the worker's rows once and runs one or several ranks over them:
 the first in its own thread, the others in threads that it starts and joins. It leaves Dask's thread pool at once
-(`secede`): gangs that are interleaved cannot block each other, and adaptive scaling leaves the worker alone. It never
-raises into Dask, which would run it again and fill the logs: it tells the scheduler plugin how it ended, before its
-sockets close, so that the first story told is that of the rank that failed and not that of its startled peers.
+(`secede`): interleaved gangs cannot block each other, and adaptive scaling leaves the worker alone. It never raises
+into Dask, which would run it again and fill the logs. Instead it reports to the scheduler plugin how it ended, before
+its sockets close, so that the error of the rank that failed is reported before those of its peers.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ Cut = Callable[[Any, int], Sequence[Any]]
 
 @dataclass(frozen=True)
 class Orders:
-    """What all members of a job are told, whatever its plan.
+    """The instructions that all members of a job get.
 
     Parameters
     ----------
@@ -74,9 +74,9 @@ class Orders:
     algorithm : str
         How `Group.allreduce` works.
     wires : WireOptions
-        What the ranks talk over.
+        The wires of the ranks.
     keeps : bool
-        Whether the packed rows and snapshots of a rank stay until the job is closed, for its next epoch.
+        Whether the packed rows and snapshots of a rank stay until the job is closed, for when its gang is formed again.
     mail : Mail or None
         Whether ranks get mailboxes, and which servers the gang has.
     packed_as : PackedAs or None
@@ -94,7 +94,7 @@ class Orders:
 
 @dataclass(frozen=True)
 class MemberTask:
-    """All that a member is told.
+    """The instructions that one member gets.
 
     Parameters
     ----------
@@ -107,9 +107,9 @@ class MemberTask:
     ranks_of : tuple of int
         How many ranks each member of the gang runs.
     orders : Orders
-        What all members are told.
+        The instructions of all members.
     given : bytes
-        Pickled, what rank 0 alone is given; empty for members without it.
+        The pickled object for rank 0; empty for members without it.
     """
 
     credentials: MemberCredentials
@@ -203,7 +203,7 @@ def run_member(task: MemberTask) -> MemberOutcome:
                 link.finish(None)
             return outcome
         except BaseException as error:
-            # KeyboardInterrupt and SystemExit too: whatever stops this member must reach its peers and the client.
+            # KeyboardInterrupt and SystemExit too: peers and the client must learn of anything that stops this member.
             failures.tell(task.ranks[0], error)
             return _NOTHING
 
@@ -217,7 +217,7 @@ class _Failures:
         self.are_told = False
 
     def tell(self, rank: int, error: BaseException) -> None:
-        """Say that `rank` raised `error`; of the ranks of a member only the first is heard."""
+        """Report that `rank` raised `error`; only the first error of a member is reported."""
         with self._lock:
             told, self.are_told = self.are_told, True
         if told:
@@ -230,7 +230,7 @@ class _Failures:
 
 @dataclass(frozen=True)
 class _Ends:
-    """What the ranks and servers of a member talk over.
+    """The transports of the ranks and servers of a member.
 
     Parameters
     ----------
@@ -343,7 +343,7 @@ class _Member:
         return _Ends(ledgers, between, transports, mailboxes, refused)
 
     def _run_rank(self, number: int, transport: AbstractTransport, ends: _Ends, data: Any) -> Any:
-        """Run the program on a rank, in its own thread; return what it makes, None if it fails."""
+        """Run the program on a rank, in its own thread; return its result, None if it fails."""
         task, job = self._task, self._job
         extras: dict[str, Any] = {}
         if number == 0:

@@ -69,7 +69,7 @@ class GangWorkerPlugin(WorkerPlugin):
     def transition(self, key: Any, start: str, finish: str, **kwargs: Any) -> None:
         """Stop the member whose task was cancelled, or whose client went away; let go of rows that were kept until now.
 
-        Dask cannot stop a running task; it only notes that nobody wants it any more.
+        Dask cannot stop a running task; it only notes that its result is no longer wanted.
         """
         if start == "memory" and finish in ("released", "forgotten"):
             self.store.packed.release(key)

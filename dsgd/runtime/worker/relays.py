@@ -123,7 +123,7 @@ async def open_relay(
     job = {"job_id": credentials.job_id, "epoch": credentials.epoch, "token": credentials.token}
     ours, theirs = socket.socketpair()
     for sock in (ours, theirs):
-        # As much as the system allows: what lies ready is posted at once, and a post takes long.
+        # As large as the system allows: all bytes that are ready go into one post, and a post takes long.
         sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, CHUNK_BYTES)
     try:
         board.start(credentials.member, peer, theirs, _post(worker, address, job, rank=peer, peer=credentials.member))
@@ -146,7 +146,7 @@ def _post(worker: Worker, address: str, job: dict[str, Any], *, rank: int, peer:
         except OSError:
             raise
         except Exception as error:
-            # Whatever else Dask's RPC fails with ends the connection; the rank is told by the end of its stream.
+            # Any other error of Dask's RPC ends the connection; the rank sees the end of its stream.
             raise ConnectionAbortedError(f"worker {address} failed: {error}") from error
         if refusal:
             raise ConnectionResetError(refusal)

@@ -2,8 +2,8 @@
 
 A member opens its data socket once, on the host part of its worker's own address (the address by which the cluster
 already reaches it) and on a port the system picks, tells the scheduler, and gets the addresses of all members when the
-last has come. There is no port to agree on and none that is probed, released and taken by somebody else. Strangers that
-find it are sent away while the member waits, and it is closed as soon as all have joined.
+last one has registered. So no port needs to be agreed on, and none can be taken by another program in between.
+Strangers that connect are refused while the member waits, and the port is closed as soon as all have joined.
 """
 
 from __future__ import annotations
@@ -111,7 +111,7 @@ def on_loop(
     problem: str,
     idle: Callable[[], object] | None = None,
 ) -> Any:
-    """Return what a coroutine returns on the worker's event loop."""
+    """Run a coroutine on the worker's event loop and return its result."""
     loop = worker.loop.asyncio_loop
     future = asyncio.run_coroutine_threadsafe(call, loop)
     deadline = time.monotonic() + timeout_s
@@ -131,18 +131,18 @@ def on_loop(
 
 @dataclass(frozen=True)
 class MemberContext:
-    """A member on its worker: who it is there, and how it talks to the others.
+    """A member on its worker: its identity, and how it connects to the others.
 
     Parameters
     ----------
     worker : Worker
         The worker that runs it.
     job : JobState
-        What that keeps of the job.
+        The worker's state of the job.
     credentials : MemberCredentials
         This member, and its job.
     wires : WireOptions
-        What to talk over and where to listen.
+        The wires, and where to listen.
     timeout_s : float
         Longest wait for a peer, in seconds.
     """
@@ -231,7 +231,7 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
     link : SchedulerLink
         Its line to the scheduler.
     ledger : RankLedger
-        The account of its first rank, which is the one that talks to the others.
+        The ledger of its first rank, which connects to the others.
 
     Returns
     -------
@@ -258,7 +258,7 @@ def join_gang(context: MemberContext, link: SchedulerLink, ledger: RankLedger) -
 
 
 def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLink) -> dict[str, Any]:
-    """Return what the scheduler answers when the last member has come."""
+    """Return the scheduler's answer when the last member has registered."""
     code, wrap = job_code(context.credentials.job_id), context.wrap()
 
     def send_strangers_away() -> None:
@@ -287,7 +287,7 @@ def _wait_for_all(context: MemberContext, listener: Listener, link: SchedulerLin
 def _connect(
     context: MemberContext, listener: Listener, answer: Mapping[str, Any], ledger: RankLedger
 ) -> AbstractTransport:
-    """Connect with all members over what the user has asked for."""
+    """Connect with all members over the transport that the user chose."""
     workers: Sequence[str] = answer["workers"]
     addresses: Sequence[str] = answer["addresses"]
     asked, member = context.wires.transport, context.credentials.member
@@ -295,7 +295,7 @@ def _connect(
     if asked in ("gloo", "mpi", "ucx"):
         if wrap is not None:
             raise ClusterError(
-                f"transport={asked!r} does not encrypt, and the workers of this cluster talk over TLS. "
+                f"transport={asked!r} does not encrypt, and the workers of this cluster use TLS. "
                 'Use transport="auto", "tcp" or "rpc".'
             )
         library = importlib.import_module(f"dsgd.comm.wires.{asked}")

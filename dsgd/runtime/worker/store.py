@@ -1,9 +1,8 @@
 """What a worker process stores for its jobs.
 
 Everything is keyed by job and held by one worker's plugin, never by the module: several workers may share a process.
-A job is opened by the scheduler before any of its tasks can arrive and closed by it in the end, so a task that comes
-late finds no job and does nothing. A job that is opened again for its next epoch finds what it kept in
-the last one.
+The scheduler opens a job before any of its tasks can arrive and closes it at the end, so a task that comes late finds
+no job and does nothing. A job that is opened again, when its gang is formed again, finds what it kept before.
 """
 
 from __future__ import annotations
@@ -63,9 +62,9 @@ class JobState:
     relays : Switchboard
         Connections of this worker's ranks that go through its own port.
     kept : Kept
-        What outlives this epoch.
+        What outlives this gang.
     enough : threading.Event
-        Set when the program is asked to end with what it has.
+        Set when the program is asked to end early with its present result.
     """
 
     job_id: str
@@ -156,7 +155,7 @@ class JobStore:
         return job if job is not None and job.epoch == epoch else None
 
     def look_up(self, job_id: str, token: bytes) -> JobState | None:
-        """Return the job, whatever its epoch, or None if it is not open here."""
+        """Return the job, of any epoch, or None if it is not open here."""
         job = self._jobs.get(job_id)
         return job if job is not None and hmac.compare_digest(job.token, token) else None
 
@@ -167,7 +166,7 @@ class JobStore:
             job.abort.set(reason)
 
     def end_early(self, job_id: str, epoch: int) -> None:
-        """Ask the program of a job to end with what it has."""
+        """Ask the program of a job to end early with its present result."""
         job = self._jobs.get(job_id)
         if job is not None and job.epoch == epoch:
             job.enough.set()

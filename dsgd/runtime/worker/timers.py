@@ -1,10 +1,9 @@
 """Slowing down Dask's profiler and event-loop checks while ranks use the cores.
 
-Problem: a worker looks at the threads of its tasks a hundred times a second, for the profile page of the dashboard, and
-it, its nanny and the scheduler measure fifty times how late their event loops are. Each time the system takes a
-core away from a rank, where ranks use them all, and the other ranks wait for that one in the next round: a twentieth of
-the time of a kernel SVM on two workers and two cores. The profile would show threads that wait: ranks run in
-threads that Dask does not know.
+Problem: a worker samples the threads of its tasks a hundred times a second for the profile page of the dashboard, and
+worker, nanny and scheduler measure the delay of their event loops fifty times a second. If ranks use all cores, each of
+these interrupts a rank, and the other ranks wait for it in the next round: a twentieth of the time of a kernel SVM on
+two workers and two cores. The profile would only show waiting threads, because Dask does not know those of ranks.
 
 A worker is slowed while ranks run there. A scheduler and its nannies are, while the job runs, if they live in the
 process of the client, as those of a ``LocalCluster`` do. It is counted how many want a timer slow: jobs may share it.

@@ -30,7 +30,7 @@ _INTERFACE = "dsgd.comm.interface"
 
 @dataclass(frozen=True)
 class WireOptions:
-    """What ranks talk over and where they listen; made by `of_call`.
+    """The wires of ranks and where they listen; made by `of_call`.
 
     Parameters
     ----------
@@ -101,7 +101,7 @@ def data_host(address: str) -> str:
     Raises
     ------
     ClusterError
-        The workers talk over something beside which no socket can be opened.
+        The workers use a protocol besides which no socket can be opened.
     """
     scheme, _ = parse_address(address)
     if scheme == "inproc":
