@@ -9,6 +9,7 @@ import time
 from collections.abc import Mapping
 from itertools import combinations
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import pytest
@@ -20,6 +21,7 @@ from dsgd import __version__
 from dsgd.errors import ClusterError, VersionMismatchError, WorkerLostError
 from dsgd.runtime import run_on_cluster
 from dsgd.runtime.gang.plugins import register
+from dsgd.runtime.gang.versions import check_versions
 from dsgd.runtime.scheduler.plugin import GangSchedulerPlugin
 from gang_cluster import assert_clean, client_fixture, cluster_fixture, start_cluster, wait_until
 
@@ -161,6 +163,25 @@ def _become_old(dask_scheduler: Any) -> None:
 
 def _end_old(dask_scheduler: Any) -> None:
     dask_scheduler.plugins["dsgd-gangs-0.0.1"].registry.close("old")
+
+
+def test_workers_are_asked_for_their_versions_once() -> None:
+    """A cluster that was found right answers in one message; a worker that joins is asked, and only that one."""
+    with start_cluster(2, processes=False) as cluster, Client(cluster, set_as_default=False) as client:
+        run_on_cluster(programs.add_up, [], client=client, pack=programs.keep)
+        with patch.object(client, "run", wraps=client.run) as asked:
+            plugins = check_versions(client)
+            assert not asked.called
+            assert {f"dsgd-gangs-{__version__}", f"dsgd-jobs-{__version__}"} <= plugins
+            known = set(client.nthreads())
+            cluster.scale(3)
+            wait_until(lambda: len(client.nthreads()) != 3, 60.0)
+            check_versions(client)
+            (newcomer,) = set(client.nthreads()) - known
+            assert asked.call_args.kwargs["workers"] == [newcomer]
+        with Client(cluster, set_as_default=False) as other, patch.object(other, "run", wraps=other.run) as asked:
+            check_versions(other)
+            assert len(asked.call_args.kwargs["workers"]) == 3
 
 
 def test_a_client_of_another_version_cannot_register(client: Client) -> None:

@@ -187,8 +187,7 @@ def run_on_cluster(
     policy = as_policy("run_on_cluster(on_failure=...)", on_failure)
     payload, of_first = cloudpickle.dumps((program, pack, cut, args)), cloudpickle.dumps(given)
     with stage("connect"):
-        check_versions(client)
-        register(client)
+        register(client, check_versions(client))
     title = title or str(getattr(program, "__name__", type(program).__name__))
     handle = JobHandle(client, timeout_s, on_event, hung_after_s, title)
     recovery = Recovery(handle, policy, elastic, block_rows, Limits(n_ranks, ranks_per_worker, demand))

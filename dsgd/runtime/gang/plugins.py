@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 
 from dsgd.runtime.gang.versions import code_allowed
@@ -14,8 +15,15 @@ if TYPE_CHECKING:
 __all__ = ["register"]
 
 
-def register(client: Client) -> None:
+def register(client: Client, there: Collection[str] = ()) -> None:
     """Put both plugins on the cluster, unless they are there.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of the cluster.
+    there : collection of str
+        Names of the plugins that the cluster is known to have.
 
     Raises
     ------
@@ -25,5 +33,6 @@ def register(client: Client) -> None:
         The scheduler takes no code from clients.
     """
     with code_allowed():
-        client.register_plugin(GangSchedulerPlugin())
-        client.register_plugin(GangWorkerPlugin())
+        for kind in (GangSchedulerPlugin, GangWorkerPlugin):
+            if kind.name not in there:
+                client.register_plugin(kind())

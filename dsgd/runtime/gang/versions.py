@@ -6,6 +6,7 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
+from weakref import WeakKeyDictionary
 
 from dsgd.errors import ClusterError, VersionMismatchError
 from dsgd.runtime.versions import local_versions
@@ -20,12 +21,21 @@ _NEEDED: Final = {
     "Scheduler": "run_function, register_scheduler_plugin and register_worker_plugin",
     "Worker": "plugin-add",
 }
+#: For each client, the name of its scheduler, and the workers that have the right versions.
+_RIGHT: Final[WeakKeyDictionary[Client, tuple[str, frozenset[str]]]] = WeakKeyDictionary()
 # How distributed (core.py) says so.
 _BLOCKED: Final = re.compile(r"The '(?P<call>[^']+)' handler has been explicitly disallowed in (?P<where>\w+)")
 
 
-def check_versions(client: Client) -> None:
+def check_versions(client: Client) -> frozenset[str]:
     """Compare the versions on the scheduler and on all workers with those of this process.
+
+    A worker that has answered well is not asked again: it cannot load another version.
+
+    Returns
+    -------
+    frozenset of str
+        Names of the plugins that the cluster has.
 
     Raises
     ------
@@ -34,21 +44,30 @@ def check_versions(client: Client) -> None:
     ClusterError
         The cluster takes no code from clients.
     """
-    probe = _make_probe()
+    probe, look = _make_probes()
     wanted = local_versions()
     with code_allowed():
-        problems = [*_problems("scheduler", client.run_on_scheduler(probe), wanted)]
-        answers = client.run(probe, on_error="return")
+        there: Mapping[str, Any] = client.run_on_scheduler(look)
+        problems = [*_problems("scheduler", there["versions"], wanted)]
+        name, known = _RIGHT.get(client, ("", frozenset()))
+        known = known if name == there["id"] else frozenset()
+        asked = [address for address in there["workers"] if address not in known]
+        answers = client.run(probe, workers=asked, on_error="return") if asked else {}
+    right = known.intersection(there["workers"])
     for address, found in answers.items():
         # A worker that just left answers with an error, and is missed later if it is needed; so does one that is not
         # to be asked, which may take the plugin all the same.
         if isinstance(found, Mapping):
-            problems += _problems(f"worker {address}", found, wanted)
+            wrong = _problems(f"worker {address}", found, wanted)
+            problems += wrong
+            right |= set() if wrong else {address}
+    _RIGHT[client] = there["id"], right
     if problems:
         mine = ", ".join(f"{name} {number}" for name, number in wanted.items())
         raise VersionMismatchError(
             f"this client has {mine}, but " + "; ".join(problems) + ". Install the same versions everywhere."
         )
+    return frozenset(there["plugins"])
 
 
 @contextmanager
@@ -83,7 +102,9 @@ def _problems(where: str, found: Mapping[str, Any], wanted: Mapping[str, str]) -
     return [f"{where} has {', '.join(other)}"] if other else []
 
 
-def _make_probe() -> Callable[[], dict[str, str]]:
+def _make_probes() -> tuple[Callable[[], dict[str, str]], Callable[..., dict[str, Any]]]:
+    """Return what tells the versions of a process, and what tells them of the scheduler, its workers and plugins."""
+
     # A function defined inside another one is pickled by value, so it also arrives where dsgd is not installed.
     def probe() -> dict[str, str]:
         import importlib
@@ -95,4 +116,12 @@ def _make_probe() -> Callable[[], dict[str, str]]:
             return {"error": f"{type(error).__name__}: {error}"}
         return found
 
-    return probe
+    def look(dask_scheduler: Any) -> dict[str, Any]:
+        return {
+            "versions": probe(),
+            "id": dask_scheduler.id,
+            "workers": list(dask_scheduler.workers),
+            "plugins": [*dask_scheduler.plugins, *dask_scheduler.worker_plugins],
+        }
+
+    return probe, look
