@@ -1,9 +1,9 @@
 """Reading svmlight files on a cluster: one lazy block per byte range.
 
-A plain file is cut into byte ranges. A line belongs to the range its first byte lies in, so each worker finds the
-ends of its own part by itself and no line is read twice or lost. A compressed file cannot be entered in the middle
-and is one block. Width and numbering of the columns, if not given, are agreed on by all blocks once they are
-parsed: nothing is read twice for it, and no row passes through the client or the scheduler.
+A plain file is cut into byte ranges. A line belongs to the range of its first byte, so each worker finds the ends of
+its own part by itself, and no line is read twice or lost. A compressed file cannot be read from the middle and is one
+block. If width and numbering of the columns are not given, all blocks agree on them once they are parsed: nothing is
+read twice for that, and no row passes through the client or the scheduler.
 """
 
 from __future__ import annotations
@@ -57,11 +57,11 @@ def read_svmlight(
     Parameters
     ----------
     paths : path or sequence of paths
-        Files anywhere fsspec reaches (``s3://``, ``http://``, ...), seen from the workers under the same name; gz,
-        bz2 and xz are told by their suffix. A ``*`` stands for all that match.
+        Files that fsspec can read (``s3://``, ``http://``, ...), under the same name on all workers; gz, bz2 and xz are
+        recognised by their suffix. A ``*`` stands for all files that match.
     n_features : int or None
-        Number of columns; None takes the largest column of all files. Giving it, and zero_based too, lets every
-        block go its way without waiting for the others.
+        Number of columns; None takes the largest column of all files. If it and zero_based are given, blocks need not
+        wait for each other.
     zero_based : bool or "auto"
         Whether columns count from 0. "auto" takes them as counted from 1 if no file has a column 0.
     dtype : numpy dtype
@@ -160,7 +160,7 @@ def _block_bytes(blocksize: int | str | None) -> int | None:
 
 
 def read_range(path: str, start: int, stop: int | None, storage_options: dict[str, Any] | None = None) -> bytes:
-    """Return the lines of a plain file whose first byte lies in [start, stop).
+    """Return the lines of a plain file whose first byte is in [start, stop).
 
     Parameters
     ----------
@@ -220,7 +220,7 @@ def _parse_range(
     try:
         return [parse(data)]
     except ParseError as error:
-        # Only now is it worth reading what comes before, to tell the line's number in the file.
+        # Only an error is worth reading the part before, to count the line's number in the file.
         before = count_lines(path, start, storage_options)
         raise ParseError(path, before + error.line, error.problem) from None
 

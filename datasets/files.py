@@ -127,7 +127,7 @@ def _spellings(file: DataFile) -> list[str]:
 
 
 def _download(file: DataFile, folder: Path, progress: bool | None) -> Path:
-    """Download a file, check it, and record its checksum if nobody has published one."""
+    """Download a file, check it, and record its checksum if none was published."""
     import pooch
 
     pooch.get_logger().setLevel(logging.WARNING)

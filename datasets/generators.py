@@ -53,7 +53,7 @@ TWINS: dict[str, PublishedShape] = {
 
 @dataclass(frozen=True, eq=False)
 class GeneratedSet:
-    """Generated rows and what is known about them.
+    """Generated rows, with their separator and the best accuracy.
 
     Parameters
     ----------

@@ -27,7 +27,7 @@ __all__ = ["DEFAULT_HOLDOUT", "Dataset", "load", "load_or_generate"]
 
 DEFAULT_HOLDOUT = 0.2
 _SPLIT_SEED = 20190505
-_PARSED_VERSION = 1  # part of the name of parsed files: raise it when what is read from the same bytes changes
+_PARSED_VERSION = 1  # part of the name of parsed files: raise it when parsing changes
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,15 +43,15 @@ class Dataset:
     name : str
         Name of the set; ends in "-like" if generated.
     split : {"train", "test", "all"}
-        Which part it is.
+        The part.
     task : {"binary", "multiclass", "regression"}
-        What is to be predicted.
+        The kind of target.
     source : str
-        The file read, or how the rows were made.
+        The file, or how the rows were generated.
     generated : bool
         Whether the rows are generated.
     note : str
-        What to know before comparing numbers; says so if the part is not the published one.
+        A warning for comparisons, for example if the part is not the published one.
     bayes_accuracy : float or None
         Of a generated set: the best accuracy that is possible.
     coef : ndarray of shape (n_features,) or None
@@ -119,13 +119,13 @@ def load(
         How many rows. Of a published set they are drawn without replacement by `seed` and keep the order of the file;
         of a generated one they are the first. None gives all.
     seed : int
-        For n_rows, and for what is generated.
+        For n_rows, and for generated rows.
     generate : bool
-        Whether to make the twin whatever is on this machine.
+        Whether to make the twin even if the set is on this machine.
     data_home : path or None
         Cache folder; None means what DSGD_CACHE names, else the user's cache folder.
     download : bool
-        Whether the web may be asked.
+        Whether to download missing files.
 
     Returns
     -------
@@ -135,7 +135,7 @@ def load(
     Raises
     ------
     DatasetError
-        There is no such set, it has no twin, or its files are not to be had; says what can be done.
+        There is no such set, it has no twin, or its files are not available; the message says what to do.
     InvalidParameterError
         An argument is out of range.
     InvalidDataError
@@ -167,8 +167,8 @@ def load_or_generate(
 ) -> Dataset:
     """Load a set if it is on this machine, else make its generated twin; the web is never asked.
 
-    Where only the training part is on this machine, its rows are split 80:20 as `load` does with ``holdout=0.2``, for
-    every split asked for, so that training and test part never overlap.
+    If only the training part is on this machine, its rows are split 80:20 for every split, as `load` does with
+    ``holdout=0.2``, so that training and test part never overlap.
 
     Parameters
     ----------

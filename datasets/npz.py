@@ -19,7 +19,7 @@ def write_npz(path: str | os.PathLike[str], X: Any, y: NDArray[np.float64]) -> N
     Parameters
     ----------
     path : path
-        The file, whatever its suffix.
+        The file, with any suffix.
     X : ndarray or CSR matrix, shape (n_rows, n_features)
         The rows.
     y : ndarray, shape (n_rows,)

@@ -257,7 +257,7 @@ def parse_bytes(
 
 
 def _cast(values: NDArray[np.float64], dtype: DTypeLike, path: str) -> AnyArray:
-    """Round float64 values to the dtype asked for; refuse what it cannot hold."""
+    """Round float64 values to `dtype`; refuse values out of its range."""
     if np.dtype(dtype) == np.float64:
         return values
     with np.errstate(over="ignore"):

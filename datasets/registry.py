@@ -1,8 +1,8 @@
 """The registry of data sets: shape, task, location and checksum of the files.
 
-Shapes are those the LIBSVM data page states. Checksums are given only where somebody other than us has published
-them, or for the copies described in the data notes of the project, which hold the same rows in another packing; a
-file without one is accepted as it is downloaded, and its checksum is recorded beside it for the next time.
+Shapes are those of the LIBSVM data page. Checksums are given only if they were published by others, or for the copies
+described in the data notes of the project, which hold the same rows in another format. A file without a checksum is
+accepted when it is downloaded, and its checksum is recorded beside it for the next time.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class DataFile:
     url : str or None
         Where to download it; None for a copy that is not published under that name.
     checksum : str or None
-        ``"sha256:..."`` or ``"md5:..."``; None where nobody has published one.
+        ``"sha256:..."`` or ``"md5:..."``; None if none was published.
     format : {"svmlight", "csv", "tsv", "text", "npz"}
         csv and tsv have a header and the target in the last column; text is blank-separated with the label first; npz
         holds x_train, y_train, x_test and y_test.
@@ -57,7 +57,7 @@ class DatasetInfo:
     name : str
         Its name.
     task : {"binary", "multiclass", "regression"}
-        What is to be predicted.
+        The kind of target.
     n_train : int
         Rows of the published training part; all rows if there is no test part.
     n_test : int
@@ -73,9 +73,9 @@ class DatasetInfo:
     used_by : tuple of str
         The published studies and the tables of this project that use it.
     licence : str
-        What is known about the terms of use.
+        The terms of use, if known.
     note : str
-        What a user must know before comparing numbers.
+        A warning for comparisons.
     """
 
     name: str

@@ -50,8 +50,8 @@ def load_svmlight(
     Parameters
     ----------
     paths : path or sequence of paths
-        Files anywhere fsspec reaches; gz, bz2 and xz are told by their suffix. A ``*`` in a path stands for all that
-        match.
+        Files that fsspec can read; gz, bz2 and xz are recognised by their suffix. A ``*`` in a path stands for all
+        files that match.
     n_features : int or None
         Number of columns; None takes the largest column found. Pass it where a part may lack the last columns.
     zero_based : bool or "auto"
@@ -294,7 +294,7 @@ def write_svmlight(X: Any, y: Any, path: str | os.PathLike[str], *, zero_based: 
     y : array-like of shape (n_rows,)
         The labels.
     path : path
-        A local file; gz, bz2 and xz are told by their suffix.
+        A local file; gz, bz2 and xz are recognised by their suffix.
     zero_based : bool
         Whether to count columns from 0; LIBSVM counts from 1.
     """

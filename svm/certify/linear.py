@@ -1,14 +1,14 @@
 r"""Safe screening for linear SVMs: dual variables that the final certificate proves.
 
-With w the weights, v the combination of rows by the dual variables, and G the duality gap, the optimum lies within √(G
-− ¼ ‖w − v‖²) of ½ (w + v): the ball of `dsgd.svm.certify.screening`, which needs P to be 1-strongly convex in w and the
-dual to have −½ ‖v‖² in it, and nothing of the loss. So the score of row x is known up to that radius times ‖x‖, and so
-is its slack, target less score. A loss is linear where the slack is certain to be on one side of its kink: there the
-variable is the end of its interval (no end: nothing follows), or zero, at every optimum.
+With w the weights, v the combination of rows by the dual variables, and G the duality gap, the optimum is within √(G −
+¼ ‖w − v‖²) of ½ (w + v). This is the ball of `dsgd.svm.certify.screening`, which only needs P to be 1-strongly convex
+in w and the dual to contain −½ ‖v‖²; it makes no assumption about the loss. So the score of row x is known up to that
+radius times ‖x‖, and so is its slack, target less score. If the slack is certain to be on one side of the kink of the
+loss, the variable is at the end of its interval (without an end, nothing follows), or zero, at every optimum.
 
-An intercept that is not penalised is not part of w. Its optimal values make the sum of the dual variables of all slacks
-zero, a function that falls with the intercept; so they lie between the zeros of that sum for the smallest and for the
-largest slacks. Cost: two passes over the rows and one of norms.
+An intercept that is not penalised is not part of w. At its optimal values the sum of the dual variables of all slacks
+is zero. That sum falls with the intercept, so these values are between its zeros for the smallest and for the largest
+slacks. Cost: two passes over the rows and one of norms.
 
 Source: Ndiaye, Fercoq, Gramfort, Salmon, "Gap Safe screening rules", JMLR 2017; departures as in
 `dsgd.svm.certify.screening`.

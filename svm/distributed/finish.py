@@ -60,7 +60,7 @@ def solve_survivors(
     problem : LinearProblem
         The problem, with the rows of this rank.
     start : LinearSolution
-        Where to begin: its weights are the best so far, its dual variables what is improved.
+        The start: its weights are the best so far, its dual variables are improved further.
     room : float
         Bytes that survivors may have on rank 0.
     tol : float
@@ -72,7 +72,7 @@ def solve_survivors(
     seed : int
         Seed of the order of visits.
     patience : float
-        Such passes that may lie ahead: return unconverged when the rate at which the gap closes promises more.
+        Most further passes: return unconverged if more are predicted from the rate at which the gap closes.
 
     Returns
     -------
@@ -137,7 +137,7 @@ def _choose_threshold(
 
 
 class _Pool:
-    """The survivors of all ranks, which lie on rank 0.
+    """The survivors of all ranks, on rank 0.
 
     Parameters
     ----------
@@ -196,7 +196,7 @@ class _Pool:
         return threshold, visits
 
     def _send(self, chosen: IntVector, duals: FloatVector, team: Team) -> None:
-        """Send rows of every rank to rank 0, and put them behind those that are there."""
+        """Send rows of every rank to rank 0, and append them to those it has."""
         known, part = self._problem, self._own.take(chosen)
         lengths = (part.rows.last - part.rows.first).astype(np.int64)
         places = np.repeat(part.rows.first.astype(np.int64) - _starts(lengths)[:-1], lengths)
@@ -222,5 +222,5 @@ class _Pool:
 
 
 def _starts(lengths: IntVector) -> IntVector:
-    """Return where rows of some lengths start that lie next to each other, and where the last of them ends."""
+    """Return where consecutive rows of some lengths start, and where the last of them ends."""
     return np.concatenate([[0], np.cumsum(lengths)])

@@ -1,8 +1,8 @@
 """A kernel SVM on a cluster: every rank runs the estimator's training on its own rows.
 
-What is O(n), targets, weights and coefficients, is gathered once, so every rank computes bounds, duals and thresholds
-as one process does. What needs features is asked of a `Gang` here: equal rows (merged where they lie), gamma and the
-mean (from sums over ranks), the columns of kernel values, and the support vectors, which rank 0 collects.
+Data of size O(n), targets, weights and coefficients, are gathered once, so every rank computes bounds, duals and
+thresholds as one process does. A `Gang` computes what needs features: equal rows (merged on their own ranks), gamma and
+the mean (from sums over ranks), the columns of kernel values, and the support vectors, which rank 0 collects.
 """
 
 from __future__ import annotations
@@ -151,7 +151,7 @@ class Gang:
         return total
 
     def merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
-        """Merge equal rows that lie on one rank: `dsgd.svm.kernel_solver.merging.merge_rows` over all ranks."""
+        """Merge equal rows of the same rank: `dsgd.svm.kernel_solver.merging.merge_rows` over all ranks."""
         salt = (self.rank.number * 0x9E3779B97F4A7C15) % 2**64
         prints = self._everyone(fingerprints(X, target[self._ids]) ^ np.uint64(salt))
 
@@ -229,7 +229,7 @@ class Gang:
         group = self.rank.group
         group.ledger.begin_round("collect")
         part = X[self._local[rows[self._holder[rows] == self.rank.number]]]
-        # Parts come by rank; this brings them into the order asked for.
+        # Parts arrive by rank; this restores the requested order.
         order = np.argsort(np.argsort(self._holder[rows], kind="stable"))
         if not sp.issparse(part):
             parts = group.gather(np.ascontiguousarray(part).reshape(-1))

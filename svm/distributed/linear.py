@@ -7,8 +7,8 @@ rows:
 - Squared losses, on at least as many rows as columns: Newton's method (`dsgd.svm.linear_solver.newton`), whose
   gradient, products and step length are such sums.
 - Other problems: rounds of CoCoA+ (`dsgd.svm.linear_solver.cocoa`) until the rows that survive elimination are few,
-  `WARM_ROUNDS` at most; these finish on rank 0 (`dsgd.svm.distributed.finish`). If they stay too many, or coordinate
-  descent does not get on, Newton's method goes on from there, on all ranks.
+  `WARM_ROUNDS` at most; these finish on rank 0 (`dsgd.svm.distributed.finish`). If too many remain, or coordinate
+  descent makes no progress, Newton's method continues from there, on all ranks.
 - One rank solves as a fit without a cluster does (`dsgd.svm.linear_solver.solve`).
 
 Every one of them stops on the duality gap over the rows of all ranks, in float64, and all ranks stop at the same point:
@@ -329,7 +329,7 @@ def _has_more_rows(problem: LinearProblem, team: Team) -> bool:
 
 
 class _History:
-    """Takes down the certificates of rank 0, and shows them to whoever watches the job.
+    """Records the certificates of rank 0, and publishes them to all that watch the job.
 
     Parameters
     ----------

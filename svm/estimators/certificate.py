@@ -22,10 +22,10 @@ __all__ = ["screen"]
 def screen(model: SVC | SVR | OneClassSVM, X: Any, y: Any = None, *, sample_weight: Any = None) -> FloatMatrix:
     r"""Return the dual coefficients of training rows that the gap of a fitted model proves.
 
-    The solution lies within :math:`\sqrt{G}` of the optimum in feature space, G being its duality gap, computed over
-    all rows in float64; rows outside of the margin by more than that, and by what it leaves open of the intercept, have
-    the coefficient 0 at every optimum, and rows inside have the one of their bound. Free support vectors are never
-    proven. The smaller ``tol``, the more rows are. (`dsgd.svm.certify.screening` has the proof.)
+    The solution is within :math:`\sqrt{G}` of the optimum in feature space, G being its duality gap, computed over all
+    rows in float64. Rows outside of the margin by more than that, and by the remaining uncertainty of the intercept,
+    have the coefficient 0 at every optimum; rows inside have that of their bound. Free support vectors are never
+    proven. The smaller ``tol``, the more rows are proven. (`dsgd.svm.certify.screening` has the proof.)
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _screen_pairs(model: SVC, X: Any, y: AnyArray, weights: FloatVector, norms: 
 
 
 def _prove_rows(dual: Dual, coefs: FloatVector, u: FloatVector, norms: FloatVector) -> FloatVector:
-    """Return the proven coefficients of the samples, shape (n,), from those that were found."""
+    """Return the proven coefficients of the samples, shape (n,), given the solution."""
     dual = replace(dual, alpha=np.maximum(dual.y * coefs, 0.0))
     values: FloatVector = (dual.y * prove(dual, gap_ball(dual, u), norms)).sum(axis=0) + 0.0
     return values

@@ -124,13 +124,13 @@ class AbstractKernelSVM(AbstractKernelMachine):
     #: Answers the problems of a fit in place of the solver; a grid puts one here that remembers its other points.
     _answer: Callable[[Posed], Solution] | None = None
 
-    #: Returns the number behind a gamma on the rows of the fit; for whoever answers its problems.
+    #: Returns the value of a gamma on the rows of the fit; for a grid, which answers the fit's problems.
     _width_of: Callable[[float | str], float] | None = None
 
-    #: Of the folds that give probabilities, where they were asked for; one for all ranks.
+    #: Seed of the folds for probabilities, the same on all ranks.
     _fold_seed: int = 0
 
-    #: What ranks run in place of a fit, and what it takes besides the model; a grid puts its own here.
+    #: The program of the ranks and its arguments besides the model; a grid puts its own here.
     _program: tuple[Any, ...] = (fit_on_rank,)
 
     #: Whether coefficients sum to zero.
@@ -262,7 +262,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
                     return solve_directly(start, matrix, tol=tol, max_iter=limit)
                 return solve(start, matrix, tol=tol, max_iter=limit, elimination=policy)
 
-        # Whoever counts steps means the kernel solver alone; whoever asks for elimination, before any other.
+        # A limit of steps applies to the kernel solver alone; requested elimination needs it as the first solver.
         counts_steps = self.solver == "pairwise" or max_iter >= 0
         if self._gang is None and kernel.name == "linear" and not counts_steps and has_linear_start(dual):
             near = X[rows] if kernel.shift is None else as_dense(X[rows]) - kernel.shift
@@ -280,7 +280,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
         return KernelMatrix(kernel, X, samples=rows, dtype=dtype, cache_bytes=cache_bytes, pool=pool)
 
     def _fitted_state(self) -> dict[str, Any]:
-        """Return what a fit has set: neither parameters nor what helped it."""
+        """Return the fitted attributes: neither parameters nor temporary ones."""
         others = {*self.get_params(deep=False), "_answer", "_width_of", "_gang"}
         return {name: value for name, value in vars(self).items() if name not in others}
 
@@ -312,7 +312,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
 
     @property
     def _is_heard(self) -> bool:
-        """Whether anybody listens to what is said; to put it into words takes as long as a small problem."""
+        """Whether messages are shown or received; formatting one takes as long as a small problem."""
         return self._audience is not None or (self._gang is not None and self._gang.leads)
 
     def _say(self, text: str) -> None:
@@ -328,7 +328,7 @@ class AbstractKernelSVM(AbstractKernelMachine):
 
     @abstractmethod
     def _fit_rows(self, X: Any, target: Any, weights: FloatVector) -> None:
-        """Train on checked rows, with class codes or targets; on a gang, on the rows that lie here with all targets."""
+        """Train on checked rows, with class codes or targets; on a gang, on the rows of this rank with all targets."""
 
     def _fit_on_cluster(
         self, X: Any, y: Any, sample_weight: Any, check: Callable[[], Any], *, classification: bool, supervised: bool

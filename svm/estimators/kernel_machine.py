@@ -69,7 +69,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
         return isinstance(self.kernel, str) and self.kernel == "linear"
 
     def _row_types(self) -> list[Any]:
-        """Return the types that rows may have; what a function computes is as exact as what it is given."""
+        """Return the types that rows may have; a callable kernel gets float64, because it computes in that type."""
         return [np.float64] if callable(self.kernel) else [np.float64, np.float32]
 
     def _known_kernel(self) -> Kernel:
@@ -195,7 +195,7 @@ class AbstractKernelMachine(AbstractClusterEstimator):
 
 
 def canonical(X: Any) -> Any:
-    """Return CSR with sorted columns, each once; the caller's matrix stays as it is."""
+    """Return CSR with sorted columns, each once; the caller's matrix is not changed."""
     if sp.issparse(X) and not X.has_canonical_format:
         X = X.copy()
         X.sum_duplicates()

@@ -119,7 +119,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
 
     @abstractmethod
     def _make_job(self, seed: int) -> LinearJob:
-        """Return what is to be solved, the classes being known."""
+        """Return the problem to solve, given the classes."""
 
     def _check_parameters(self) -> None:
         """Check every parameter that both estimators have."""
@@ -190,8 +190,8 @@ class AbstractLinearSVM(AbstractLinearEstimator):
             finally:
                 team.close()
 
-        # BLAS would take every core for itself, whatever n_jobs says; and where its threads wait for each other beside
-        # ours, a factor of 250 columns takes a hundred times as long. Ours share the rows of its large products.
+        # BLAS would use every core, whatever n_jobs says; and if its threads compete with ours, a factor of 250 columns
+        # takes a hundred times as long. Our threads share the rows of its large products.
         with _blas().limit(limits=1, user_api="blas"):
             if n_at_once == 1:
                 return [work(k) for k in range(n_problems)]
@@ -258,7 +258,7 @@ class AbstractLinearSVM(AbstractLinearEstimator):
         )
 
     def _gather(self, X: Any, targets: AnyArray, weights: FloatVector, seed: int) -> LinearShare:
-        """Return rows of this process as they are solved: merged and in order."""
+        """Return the rows of this process for the solver: merged and in order."""
         return LinearShare(*gather_rows(X, targets, weights, bias=self._bias(), seed=seed))
 
     def _solve_l2(

@@ -4,9 +4,9 @@ The dual of a pair of classes is min ½ α'Qα over 0 ≤ α_i ≤ w_i with Σα
 which must not be more than the weight of the lighter class. The sums are fixed each, so there are two groups of
 variables, each with its threshold t: the margin is ρ = (t₊ − t₋)/2, and the machine is divided by it. Source:
 Schölkopf, Smola, Williamson, Bartlett, "New support vector algorithms", Neural Computation 2000; start, tolerance and
-scaling as in LIBSVM. Departures: class weights count, where LIBSVM ignores them: w_i is class times sample weight, and
-s no more than the lighter class has. And a pair whose margin is not above 2 tol is solved to a smaller one, because
-what is divided by the margin would be noise.
+scaling as in LIBSVM. Departures: class weights are used, which LIBSVM ignores: w_i is class times sample weight, and s
+is at most the weight of the lighter class. And a pair whose margin is not above 2 tol is solved to a smaller tolerance,
+because division by such a margin would amplify noise.
 """
 
 from __future__ import annotations
@@ -134,8 +134,8 @@ class NuSVC(AbstractKernelClassifier):
         excess = self._half(totals) / totals.min()
         if excess <= 1 + 1e-12:
             return solution.thresholds
-        # All of the lighter class is at its bound, so its threshold may lie anywhere beyond. The margin grows with what
-        # class weights ask for more than there is: from the nearest that fits, at just enough, to infinity.
+        # All of the lighter class is at its bound, so its threshold may be anywhere beyond. The margin grows with the
+        # excess of the sum that class weights require: from the nearest threshold, without an excess, to infinity.
         light = int(np.argmin(totals))
         thresholds = solution.thresholds.copy()
         thresholds[light] = thresholds[1 - light] + excess * (thresholds[light] - thresholds[1 - light])

@@ -26,7 +26,7 @@ __all__ = ["OneClassSVM"]
 class OneClassSVM(OutlierMixin, AbstractSingleSVM):
     """One-class SVM, to LIBSVM's optimum, certified as in `SVC`.
 
-    Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows lie outside of the region found,
+    Minimises ½ α'Kα over 0 ≤ α_i ≤ w_i with Σα = ν Σw: at most a share ν of the rows are outside of the region found,
     and at least that share are support vectors. Parameters, defaults and fitted attributes are those of
     `sklearn.svm.OneClassSVM`.
 

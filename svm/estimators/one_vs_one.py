@@ -40,8 +40,8 @@ from dsgd.validation import check_bool, check_choice
 __all__ = ["AbstractKernelClassifier"]
 
 
-#: Steps to smaller tolerances, in units of those to the one asked for and one for each sample, at most: a margin that
-#: is zero is pursued in vain, each digit taking more steps than those before.
+#: Most steps to smaller tolerances, in units of the steps to `tol` and one for each sample: if the margin is zero, each
+#: further digit takes more steps than those before and none is enough.
 _REFINED = 20
 
 
@@ -69,8 +69,8 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
     break_ties : bool, default False
         With ``"ovr"``, predict the class of the largest decision value instead of the first of those with most votes.
     random_state : int, RandomState or None, default None
-        Draws the rows that each of the five machines of ``probability`` does not see: with the same number, those that
-        scikit-learn's do not see.
+        Draws the rows held out from each of the five machines of ``probability``: with the same number, the same rows
+        as in scikit-learn.
 
     Attributes
     ----------
@@ -287,16 +287,16 @@ class AbstractKernelClassifier(AbstractPairVotes, AbstractKernelSVM):
         return coefs, rows
 
     def _takes_small_pairs(self) -> bool:
-        """Return whether nothing was asked for that only the solvers of one problem at a time do."""
+        """Return whether no parameter needs a solver of one problem at a time."""
         policy = self._policy()
         is_idle = policy.mode == "none" or policy.waits_for_pressure
         return is_idle and self._gang is None and self._answer is None and self.solver == "block"
 
     def _solve_pair(self, dual: Dual, run: Callable[[Dual, float, int], Solution]) -> Solution:
-        """Solve the problem of a pair; go on to a smaller tolerance where the margin found is within rounding of it.
+        """Solve the problem of a pair; continue to smaller tolerances while the margin is below twice the tolerance.
 
-        ``run(dual, tol, max_iter)`` solves to a tolerance. A smaller one is for the margin alone: what was proven for
-        the one asked for stays proven, even if steps end first.
+        ``run(dual, tol, max_iter)`` solves to a tolerance. A smaller one only serves the margin: what was proven for
+        `tol` stays proven, even if steps run out first.
         """
         tol, limit = float(self.tol), int(self.max_iter)
         solution = run(dual, tol, limit)

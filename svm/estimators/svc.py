@@ -21,7 +21,7 @@ __all__ = ["SVC"]
 @inherit_docs
 @dataclass(eq=False, repr=False, kw_only=True)
 class SVC(AbstractKernelClassifier):
-    """Support vector classification, to LIBSVM's optimum, with a gap over all samples in float64 that says so.
+    """Support vector classification, to LIBSVM's optimum, proven by a gap over all samples in float64.
 
     Minimises ½‖w‖² + Σ C_i max(0, 1 − y_i (w'φ(x_i) + b)) by its dual; several classes are trained one against one.
     Parameters, defaults and fitted attributes are those of `sklearn.svm.SVC`.

@@ -25,9 +25,9 @@ def linear_machine_to_sklearn(model: Any) -> Any:
 def kernel_machine_to_sklearn(model: Any) -> Any:
     """Return scikit-learn's estimator with the support vectors and coefficients of a fitted kernel SVM.
 
-    LIBSVM keeps coefficients and intercepts a second time, for two classes with the signs of the first class, and takes
-    float64 only. A callable kernel is given the rows of the fit there; what is known of them are the support vectors,
-    which then are the rows.
+    LIBSVM stores coefficients and intercepts a second time, for two classes with the signs of the first class, and only
+    in float64. There a callable kernel gets the rows of the fit; only the support vectors are known here, so they take
+    the place of these rows.
     """
     check_is_fitted(model)
     plain = _plain(model)

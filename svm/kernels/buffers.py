@@ -1,8 +1,8 @@
 """Reuse of the memory of kernel caches by later problems: pairs of classes, folds, grid points.
 
-New memory costs a page fault for every few kilobytes that are written first. A process therefore keeps what caches have
-given back, never more than was once lent at the same time, and lends it again. What lies idle is offered to the system,
-which takes pages away without a copy as soon as anybody needs them; `release_memory` gives all of it back at once.
+The first write to new memory costs a page fault for every few kilobytes. A process therefore keeps the memory that
+caches have returned, never more than was lent at one time, and lends it again. Idle memory is offered to the system,
+which may take its pages without a copy when they are needed; `release_memory` gives all of it back at once.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ class _Buffer:
 
 
 class Buffers:
-    """Lends memory and keeps what comes back; used by several threads at once."""
+    """Lends memory and keeps returned memory; used by several threads at once."""
 
     def __init__(self) -> None:
         self._lock = threading.RLock()  # a finalizer may run inside
@@ -55,7 +55,7 @@ class Buffers:
 
     @property
     def idle_bytes(self) -> int:
-        """Bytes kept that nobody uses."""
+        """Bytes kept that are not in use."""
         with self._lock:
             return sum(len(buffer.bytes) for buffer in self._idle)
 
@@ -102,7 +102,7 @@ class Buffers:
             del self._idle[0]
 
     def release(self) -> None:
-        """Give idle memory back to the system; what is lent is not kept when it comes back."""
+        """Give idle memory back to the system; memory lent now is not kept when it is returned."""
         with self._lock:
             self._idle.clear()
             self._most_bytes = 0

@@ -1,8 +1,8 @@
 """The cache of kernel rows: bounded memory, least recently used rows are dropped first.
 
-Rows of variables that have gone to a bound leave even earlier: they are asked for again much more rarely than those of
-free ones. Rows lie one after another in one buffer. When samples are eliminated, the surviving columns of the surviving
-rows move together in place, so that the same memory then holds more rows.
+Rows of variables that have reached a bound leave even earlier: they are needed again much more rarely than those of
+free variables. Rows are consecutive in one buffer. When samples are eliminated, the surviving columns of the surviving
+rows are moved together in place, so that the same memory then holds more rows.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class RowCache:
     dtype : dtype
         Of the values.
     n_samples : int or None
-        Samples whose rows may be asked for, numbered from 0; None for as many as columns.
+        Samples whose rows may be requested, numbered from 0; None for as many as columns.
     """
 
     def __init__(self, max_bytes: int, n_columns: int, dtype: Any, n_samples: int | None = None) -> None:
@@ -64,7 +64,7 @@ class RowCache:
         return samples
 
     def lasting(self) -> IntVector:
-        """Return the samples whose rows are held and not demoted: those that `extend` keeps as far as there is room."""
+        """Return the samples whose rows are held and not demoted: `extend` keeps as many of them as fit."""
         samples: IntVector = self._row_in[self._lasting_slots()]
         return samples
 
@@ -125,8 +125,8 @@ class RowCache:
     def extend(self, n_more: int, fill: Callable[[IntVector, AnyArray], None]) -> None:
         """Add columns at the end; ``fill(samples, out)`` sets those of the rows that stay, shape (m, n_more).
 
-        Demoted rows go: hardly any is asked for again, and each would cost as many values as there are columns. `fill`
-        is called for no rows, too.
+        Demoted rows are dropped: hardly any is needed again, and each would cost as many values as there are columns.
+        `fill` is also called if there are no rows.
         """
         n = self.stride
         held = self._lasting_slots()

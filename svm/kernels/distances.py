@@ -43,7 +43,7 @@ def share_pays(X: Any) -> bool:
 
 
 class Distances:
-    """Minus the squared distances of some rows with all rows, made when they are first asked for.
+    """Minus the squared distances of some rows with all rows, computed at their first use.
 
     Parameters
     ----------

@@ -30,7 +30,7 @@ __all__ = [
 #: Kernels by name; a callable k(A, B) -> (n_a, n_b) is the sixth kind.
 KERNELS = ("linear", "rbf", "poly", "sigmoid", "precomputed")
 
-#: Rows are far from the origin if the square of their mean is so many times the largest of what is left of them.
+#: Rows are far from the origin if the square of their mean is so many times the largest square after centring.
 _FAR = 100.0
 #: Standard deviations that are such a share of the mean are rounding.
 _SAME = 1e-14
@@ -50,10 +50,10 @@ class Kernel:
     function : callable or None
         ``function(A, B)`` returns the values of all pairs, shape (n_a, n_b).
     shift : array, shape (d,), or None
-        Taken off dense rows. Rbf distances are left as they are; None takes the mean of the rows at hand. Inner
-        products with a linear kernel are other ones, which is for duals where they are as good (`survey`).
+        Subtracted from dense rows. Rbf distances do not change; None takes the mean of the given rows. Inner products
+        with a linear kernel do change, for duals in which they are as good (`survey`).
     largest_square : float
-        Largest squared norm of a training row, less the shift, where it is known: says how far rounding goes.
+        Largest squared norm of a training row, less the shift, if known: bounds the rounding errors.
     """
 
     name: str
@@ -76,13 +76,13 @@ def scale_gamma(
     Parameters
     ----------
     gamma : {"scale", "auto"} or float
-        What was asked for.
+        The parameter of the estimator.
     X : array or CSR matrix, shape (n, d)
         Rows.
     weights : array, shape (m,), or None
-        Weights of the rows taken.
+        Weights of these rows.
     index : int64 array, shape (m,), or None
-        Which rows are taken, in which order; None takes all.
+        The rows to use, in this order; None takes all.
     """
     if not isinstance(gamma, str):
         return float(gamma)
@@ -186,7 +186,7 @@ def survey(kernel: Kernel, X: Any, index: IntVector, *, sparse: bool | None = No
 
 
 def is_far(kernel: Kernel) -> bool:
-    """Return whether what is taken off the rows would cost their inner products digits."""
+    """Return whether rows are so far from the origin that their inner products would lose digits."""
     with np.errstate(over="ignore"):
         return kernel.shift is not None and bool(kernel.shift @ kernel.shift > _FAR * kernel.largest_square)
 

@@ -30,7 +30,7 @@ _SLAB = 256  # columns at a time: a slab of a block stays in the second-level ca
 _CHUNK = 256
 _LEFT_ROWS = 512
 _BLOCK_ROWS = 128
-_FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product over all columns, at least, and what they may cost besides
+_FILL_ROWS, _FILL_COST = 16, 200_000  # rows of one product: at least so many, else as many as cost that
 
 
 @dataclass(frozen=True)
@@ -64,7 +64,7 @@ class Held(NamedTuple):
 
 
 class KernelMatrix:
-    """Kernel values among the samples of one problem: all rows, and the columns of the samples that lie on this rank.
+    """Kernel values among the samples of one problem: all rows, and the columns of the samples of this rank.
 
     Methods that need rows of any sample are called by all ranks together, with the same samples.
 
@@ -73,10 +73,10 @@ class KernelMatrix:
     kernel : Kernel
         The kernel.
     X : array or CSR matrix, shape (n, d)
-        Rows that lie on this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+        Rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
     samples : int64 array, shape (n,), or None
-        Which rows the samples of this rank are, in the order of their numbers (with ``precomputed``, which rows and
-        columns); None takes all.
+        The rows of the samples of this rank, in the order of their numbers (with ``precomputed``, rows and columns);
+        None takes all.
     dtype : dtype
         Of cached rows.
     cache_bytes : int
@@ -86,7 +86,7 @@ class KernelMatrix:
     peers : Peers or None
         The ranks among which samples are divided; None if all are here.
     shift : array, shape (d,), or None
-        With `peers`, what is taken off dense rows for rbf, the same on all ranks.
+        With `peers`, subtracted from dense rows for rbf, the same on all ranks.
     sparse : bool or None
         With `peers`, whether rows are multiplied as CSR.
     """
@@ -118,7 +118,7 @@ class KernelMatrix:
         self.set_dtype(dtype)
 
     def set_dtype(self, dtype: Any) -> None:
-        """Compute rows in another type from now on; what is cached goes."""
+        """Compute rows in another type from now on, and clear the cache."""
         self.dtype = np.dtype(dtype)
         self.position = np.full(self.n, -1, dtype=np.int64)  # no rows are ready in this type yet
         self._rows = self._prepared(self.active, self.dtype)
@@ -138,7 +138,7 @@ class KernelMatrix:
 
     @property
     def is_pressed(self) -> bool:
-        """Whether narrower rows would pay: the rows asked for come near to what the cache holds, or were read often."""
+        """Whether narrower rows would pay: the requested rows nearly fill the cache, or cached ones were read often."""
         is_short = self._cache.capacity < self.n_active
         is_near = 2 * int(np.count_nonzero(self._seen)) > self._cache.capacity
         return (is_short and is_near) or self.n_hits > self.n_active
@@ -261,7 +261,7 @@ class KernelMatrix:
     def _reads_pay(self, q: int) -> bool:
         """Return whether reading q columns of a cached row, scattered in memory, costs less than computing them.
 
-        In nanoseconds per value, as measured on one core: a read takes longer the further apart the columns lie, until
+        In nanoseconds per value, as measured on one core: a read takes longer the further apart the columns are, until
         each has a cache line of its own; half of the values are computed, and few rows of many columns are densified.
         """
         read = min(9.0, 1.0 + 0.2 * len(self.active) / q)
@@ -278,7 +278,7 @@ class KernelMatrix:
     ) -> None:
         """Add the rows of some picked samples, times coefficients, to `u`, shape (n_active,); new rows are cached.
 
-        Rows of the `settled` samples, which may not be asked for again, are the first to leave the cache.
+        Rows of the `settled` samples, which may not be needed again, are the first to leave the cache.
         """
         cache, ids = self._cache, picked.ids[which]
         slots = cache.find(ids)
@@ -339,7 +339,7 @@ class KernelMatrix:
         self.position = places_of(self.active, self.n)
 
     def extend(self, ids: IntVector) -> None:
-        """Make samples active again, on whatever rank; they come last."""
+        """Make samples active again, on any rank; they come last."""
         self.n_active += len(ids)
         self._append(self.peers.mine(ids))
 
@@ -387,7 +387,7 @@ class KernelMatrix:
         self._append(theirs)
 
     def hold(self, samples: IntVector, n_most: int) -> Held:
-        """Return rows of samples that lie here, in float64: kept ready where `n_most` are few bytes, else made anew."""
+        """Return rows of samples of this rank, in float64: prepared once if `n_most` take few bytes, else each time."""
         self._features.keep_exact()
         if self._features.is_light(n_most):
             rows = self._prepared(samples, np.float64)
@@ -399,8 +399,8 @@ class KernelMatrix:
     ) -> tuple[list[FloatMatrix], FloatMatrix]:
         """Return K[samples, columns], shape (m, n), in float64, and coefs K', shape (k, m), for coefs of shape (k, n).
 
-        The first comes in slabs of columns, and is gone with the next call or block. The samples lie anywhere; each
-        rank has the columns that lie there, and the sums are over those of all ranks.
+        The first comes in slabs of columns, and is overwritten by the next call or block. The samples may be on any
+        rank; each rank has its own columns, and the sums are over those of all ranks.
         """
         slabs, n = [], 0
         for held in columns:
@@ -434,7 +434,7 @@ class KernelMatrix:
     def product(self, targets: IntVector, sources: IntVector, coefs: FloatVector, dtype: Any) -> FloatVector:
         """Return K[targets, sources] coefs in float64, kernel values in `dtype`, shape (n_targets,).
 
-        Targets lie on this rank, sources anywhere.
+        Targets are on this rank, sources on any.
         """
         # Made for each product: kept, it and this object would hold each other, and the memory of the cache.
         products = Products(self._features, self.pool, self._prepared, self._rows_of)

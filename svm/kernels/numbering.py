@@ -1,4 +1,4 @@
-"""Tables over the numbers of samples: who is among some of them, and in which place."""
+"""Tables over the numbers of samples: which samples are in a set, and at which place."""
 
 from __future__ import annotations
 

@@ -1,12 +1,12 @@
-"""The ranks that solve one problem together: who owns which samples, and what they exchange.
+"""The ranks that solve one problem together: which rank owns which samples, and what they exchange.
 
-What is O(n) is known to every rank: variables, bounds, which samples are active and who holds them. What is O(n d) or
-O(n²) is divided: features, indicators and cached kernel rows lie with the holder of the sample that they are columns
-of. Decisions are taken from numbers that are equal on all ranks to the last bit: extremes, gathered candidates, or what
-rank 0 has computed and sent. A rank that is alone tells nobody anything.
+Every rank knows all data of size O(n): variables, bounds, the active samples and their holders. Data of size O(n d) or
+O(n²) are divided: the holder of a sample has its features and its columns of indicators and cached kernel rows.
+Decisions are made from numbers that are equal on all ranks to the last bit: extremes, gathered candidates, or results
+that rank 0 has computed and sent. A single rank sends nothing.
 
-What travels: see `dsgd.svm.kernel_solver.block` for a round. Rows of features go as they are multiplied, dense or as
-CSR with their true lengths, and only from their holder.
+For the messages of a round see `dsgd.svm.kernel_solver.block`. Rows of features are sent as they are multiplied, dense
+or as CSR with their true lengths, and only by their holder.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ __all__ = ["Peers"]
 
 
 def _nothing() -> None:
-    """Check nothing: nobody can stop a rank that is alone."""
+    """Check nothing: no peer can stop a single rank."""
 
 
 class Peers:
@@ -97,7 +97,7 @@ class Peers:
 
     @contextlib.contextmanager
     def round(self, op: str) -> Iterator[None]:
-        """Keep the ledger of a piece of work: what is neither wire nor wait is computation."""
+        """Charge a piece of work to the ledger: time that is neither wire nor wait is computation."""
         ledger = self._ledger
         if ledger is None:
             yield
@@ -158,7 +158,7 @@ class Peers:
             return ours
         holder = self.holder[ids]
         counts = self.counts(ids)
-        # Rows arrive rank by rank; this brings them into the order asked for.
+        # Rows arrive rank by rank; this restores the requested order.
         order = np.empty(len(ids), dtype=np.int64)
         order[np.argsort(holder, kind="stable")] = np.arange(len(ids))
         if ours.sparse is not None and ours.offsets is not None:

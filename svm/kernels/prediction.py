@@ -1,9 +1,9 @@
 """Decision values in float64, a small block of kernel values at a time.
 
-Problem: f(x) = Σ β_j k(x, z_j) of support vectors z_j takes terms of both signs, so what is rounded off a value is
-multiplied by ``Σ |β_j|`` before it meets the margin. Where features are large and the kernel grows with them, float32
-rounds off more than the margin is wide. With rbf it would seldom show, but no bound says so beforehand: rounding errors
-of n products times ``Σ |β_j| k(x, z_j)`` exceed a hundredth of the margin on usual sets, for a third of the time saved.
+Problem: f(x) = Σ β_j k(x, z_j) of support vectors z_j has terms of both signs, so rounding errors of kernel values are
+multiplied by ``Σ |β_j|`` and compared with the margin. If features are large and the kernel grows with them, the errors
+of float32 exceed the width of the margin. With rbf they rarely matter, but no bound guarantees that: the errors of n
+products times ``Σ |β_j| k(x, z_j)`` exceed a hundredth of the margin on usual sets, to save a third of the time.
 
 A linear kernel needs no kernel values: its f is one product with w = Σ β_j z_j.
 """

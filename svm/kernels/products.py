@@ -1,8 +1,8 @@
 """Products of the kernel matrix and a vector, for indicators and proofs.
 
-On a gang targets lie on the rank that asks and sources anywhere. A value between two samples that are both targets and
-sources serves both, where the kernel is symmetric to the last bit, as one given or a function need not be: if they lie
-on one rank, and also between ranks if the rows of all samples are on all of them and the sources are not few.
+On a gang, targets are on this rank and sources on any. A value between two samples that are both targets and sources is
+computed once for both if the kernel is symmetric to the last bit (a given matrix or a function may not be): within a
+rank always, between ranks if all of them have the rows of all samples and the sources are not few.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from dsgd.types import AnyArray, FloatVector, IntVector
 __all__ = ["Products"]
 
 #: Sources up to which each rank computes all that its own sums need: half a million values, at most and seldom that,
-#: take no longer than two messages and the wait for whoever comes last.
+#: take no longer than two messages and the wait for the slowest rank.
 _FEW = 2048
 
 

@@ -70,7 +70,7 @@ def _pick(rows: Rows, n: int, which: AnyArray | slice) -> Rows:
 
 
 def cast_rows(rows: Rows, dtype: Any) -> Rows:
-    """Return rows that were made ready in float64 as they are made ready in another type, to the last bit."""
+    """Convert rows prepared in float64 to those prepared in another type, to the last bit."""
     if rows.dense is not None:
         return replace(rows, dense=rows.dense.astype(dtype, copy=False))
     if rows.sparse is not None and rows.offsets is not None:

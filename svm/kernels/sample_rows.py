@@ -23,21 +23,21 @@ _HELD_BYTES = 16 * 2**20
 
 
 class SampleRows:
-    """Features of the samples that lie on this rank.
+    """Features of the samples of this rank.
 
     Parameters
     ----------
     kernel : Kernel
         The kernel.
     X : array or CSR matrix, shape (n, d)
-        Rows that lie on this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
+        Rows of this rank; with ``precomputed`` the matrix of all of them, shape (m, m).
     samples : int64 array, shape (n,), or None
-        Which rows the samples of this rank are, in the order of their numbers (with ``precomputed``, which rows and
-        columns); None takes all.
+        The rows of the samples of this rank, in the order of their numbers (with ``precomputed``, rows and columns);
+        None takes all.
     peers : Peers or None
         The ranks among which samples are divided; None if all are here.
     shift : array, shape (d,), or None
-        With `peers`, what is taken off dense rows for rbf, the same on all ranks.
+        With `peers`, subtracted from dense rows for rbf, the same on all ranks.
     sparse : bool or None
         With `peers`, whether rows are multiplied as CSR.
     """
@@ -101,8 +101,8 @@ class SampleRows:
     def keep_exact(self) -> None:
         """Make the rows of all samples ready in float64 on every rank where they are few bytes, else those of this one.
 
-        Made anew for each product, by several threads, they take as long as a hundred values each: that is Python. All
-        ranks call this together.
+        Prepared again for each product, by several threads, each takes as long as a hundred values, because of Python.
+        All ranks call this together.
         """
         if self._exact is not None:
             return
@@ -120,7 +120,7 @@ class SampleRows:
         return self.peers.is_alone or (self._exact is not None and self._exact.n == self.peers.n)
 
     def move(self, plan: Sequence[tuple[int, int, IntVector]]) -> tuple[IntVector, IntVector]:
-        """Hand samples of some ranks over to others, (from, to, samples) each; return those that went and that came.
+        """Hand samples of some ranks over to others, (from, to, samples) each; return those sent and those received.
 
         All ranks call this together.
         """

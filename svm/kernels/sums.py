@@ -127,7 +127,7 @@ class Sums:
         right, n_values = np.concatenate([sources, others]), 0
         slab = _slab_of(rows, sources)
         for first, last, height, parts in self._strips(rows, sources, slab):
-            # What right rows give back to left ones is kept by slab and added up in order, whoever computed it.
+            # Contributions of right rows to left ones are kept by slab and added up in order, whoever computed them.
             back = np.zeros((-(-(m - first) // slab), last - first))
 
             def work(start: int, stop: int, first: int, parts: Any, height: int, back: FloatMatrix) -> None:
@@ -213,7 +213,7 @@ def _slab_of(rows: Callable[[IntVector], Rows], sources: IntVector) -> int:
 
 
 def _right_rows(rows: Rows) -> int:
-    """Return how many right rows are taken at a time, by what a row takes."""
+    """Return how many right rows are taken at a time, by the cost of a row."""
     if rows.sparse is not None:  # their entries are few bytes
         return _SLAB
     return max(16, min(_SLAB, _RIGHT_BYTES // max(1, left_bytes(rows))))

@@ -45,8 +45,8 @@ def count_threads(n_jobs: int | None) -> int:
 def scratch(shape: tuple[int, ...], dtype: Any) -> AnyArray:
     """Return an array with anything in it, in memory that is this thread's own until its next call.
 
-    A slab of kernel values is a megabyte. Where an allocator gives such pieces back to the system at once, as it is
-    told to in Dask's workers, their pages are cleared anew for each slab, which takes as long as the product does.
+    A slab of kernel values is a megabyte. If the allocator returns such pieces to the system at once, as in Dask's
+    workers, their pages are cleared again for each slab, which takes as long as the product.
     """
     size = math.prod(shape) * np.dtype(dtype).itemsize
     memory = getattr(_own, "memory", None)
@@ -81,7 +81,7 @@ class Pool:
 
     @property
     def is_over(self) -> bool:
-        """Whether a slab has failed, or the user has interrupted: what is under way may as well end."""
+        """Whether a slab has failed, or the user has interrupted, so that work under way may stop."""
         return self._has_failed or (self._outer is not None and self._outer.is_over)
 
     def check(self) -> None:
@@ -90,7 +90,7 @@ class Pool:
             raise StoppedError
 
     def lend(self, nbytes: int) -> AnyArray:
-        """Return memory that is lent again each time: new pages take as long as what is written there."""
+        """Return memory that is reused each time: new pages take as long as the values written there."""
         if len(self._lent) < nbytes:
             self._lent = borrow(self, max(nbytes, _LENT_BYTES))  # pages that are not written take none
         return self._lent[:nbytes]
@@ -98,7 +98,7 @@ class Pool:
     def slabs(self, work: Callable[[int, int], None], n: int, size: int) -> None:
         """Call ``work(start, stop)`` for consecutive slabs of 0..n of about `size`, several at once.
 
-        An exception, as that of ctrl-C in the main thread, ends it once all are done with the slab at hand.
+        An exception, such as that of ctrl-C in the main thread, ends it once all have finished their slab.
         """
         self._has_failed = False
         if self._executor is None or n <= size:
@@ -107,7 +107,7 @@ class Pool:
                 work(start, min(n, start + size))
             return
 
-        starts = iter(range(0, n, size))  # whoever is free takes the next: cores are not equally fast
+        starts = iter(range(0, n, size))  # a free thread takes the next one: cores are not equally fast
 
         def take() -> None:
             try:

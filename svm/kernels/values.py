@@ -1,9 +1,9 @@
 """Blocks of kernel values: one matrix product and one elementwise pass.
 
 With rbf the product yields the exponent itself. Row x is stored as (√(2γ) x, −γ‖x‖², 1); the product of a left row with
-the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred before,
-which leaves every distance as it is and keeps rounding small. CSR rows are multiplied with a densified block of left
-rows, the cost of a value being the nonzeros of its right row.
+the last two entries swapped and a right row is 2γ x'z − γ‖x‖² − γ‖z‖² = −γ‖x − z‖². Dense rows are centred first, which
+changes no distance and keeps rounding small. CSR rows are multiplied with a densified block of left rows, the cost of a
+value being the nonzeros of its right row.
 """
 
 from __future__ import annotations

@@ -125,7 +125,7 @@ def solve_crammer_singer(
 
 
 def _first_duals(norms: FloatVector, codes: IntVector, costs: FloatVector, n_classes: int) -> FloatMatrix:
-    """Return zeros but for rows of zeros, whose loss is the same whatever the weights are: theirs are the best."""
+    """Return zeros except for rows of zeros, whose loss does not depend on the weights: theirs are optimal."""
     duals = np.zeros((norms.shape[0], n_classes))
     empty = np.flatnonzero(norms == 0.0)
     duals[empty, codes[empty]] = costs[empty]

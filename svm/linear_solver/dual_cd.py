@@ -1,14 +1,14 @@
 r"""Dual coordinate descent with elimination of rows, stopped by the duality gap.
 
-Problem: the dual of `dsgd.svm.linear_solver.problem`. One visit of row i, with ``w = sum b_j x_j`` at hand, takes the
-exact minimum over its variable,
+Problem: the dual of `dsgd.svm.linear_solver.problem`. One visit of row i, given ``w = sum b_j x_j``, finds the exact
+minimum over its variable,
 
 .. math:: b_i \leftarrow \operatorname{clip}\!\left(S_{\epsilon / H}\big(b_i - G / H\big), l_i, h_i\right), \qquad
           G = x_i \cdot w - y_i + \rho_i b_i, \quad H = \|x_i\|^2 + \rho_i,
 
-S being soft thresholding, and keeps w up to date. A pass visits the active rows in an order drawn anew; it costs two
-reads of their entries. A row whose variable sits at a bound, or at zero, and is pushed outwards by more than the
-largest violation of the pass before is eliminated.
+S being soft thresholding, and keeps w up to date. Each pass visits the active rows in a new random order; it costs two
+reads of their entries. A row whose variable is at a bound, or at zero, and is pushed outwards by more than the largest
+violation of the pass before is eliminated.
 
 Nothing rests on that guess. Between passes, at a fifth of their cost or so, a sweep over all rows computes P and D in
 float64 and chooses the active rows afresh; the solver returns when ``(P - D) / P <= tol`` and on nothing else.
@@ -34,12 +34,12 @@ __all__ = ["Trend", "make_lines", "solve_dual_cd", "visit_rows"]
 _VISITS_PER_SWEEP = 3.0
 #: So it is when the largest violation has fallen to this share of what it was in the first pass after that.
 _REACH = 0.1
-#: Passes before the rate of convergence is judged, if nobody says otherwise.
+#: Default number of passes before the rate of convergence is judged.
 EARLIEST_JUDGEMENT = 10.0
 
 
 class Trend:
-    """Predicts from the gaps seen how many passes are left, if the gap goes on closing by a factor per pass."""
+    """Predicts from the gaps so far how many passes are left, if the gap keeps shrinking by a factor per pass."""
 
     def __init__(self, tol: float, earliest: float = EARLIEST_JUDGEMENT) -> None:
         self._tol = tol
@@ -88,7 +88,7 @@ def solve_dual_cd(
     eliminate : bool
         Whether passes leave rows out.
     patience : float
-        Passes that may lie ahead: return unconverged when the rate at which the gap closes promises more than these.
+        Most further passes: return unconverged if more are predicted from the rate at which the gap closes.
     earliest : float
         Passes before that rate is judged.
 
@@ -155,13 +155,13 @@ def visit_rows(
     weights : array of float64, shape (n_features + 1,)
         The weights, updated in place.
     active : array of uint32
-        Begins with the numbers of the active rows, in any order; afterwards with those that stay active.
+        Starts with the numbers of the active rows, in any order; afterwards with those that stay active.
     n_active : int
-        How many they are.
+        Their number.
     threshold : float
         Rows that are pushed outwards by more than this are eliminated.
     seed, number : int
-        What the order is drawn from.
+        Seed of the order.
 
     Returns
     -------

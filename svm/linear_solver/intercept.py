@@ -50,7 +50,7 @@ def solve_free_intercept(
     problem : LinearProblem
         The problem.
     solver : {"auto", "dual_cd", "newton"}
-        What `solve` is asked for.
+        The method for `solve`.
     solve : callable
         ``solve(problem, solver, tol, max_iter, start)`` solves a penalised problem.
     tol : float
@@ -111,7 +111,7 @@ class _Path:
         self._seen: list[tuple[float, float]] = []
 
     def move(self, found: float) -> float:
-        """Take in the weight found at the centre and move it; return the weight that leaves the intercept as it is."""
+        """Record the weight found at the centre and move it; return the weight that does not change the intercept."""
         self._seen.append((self.centre, found))
         low = max((v for v, weight in self._seen if weight > 0.0), default=-np.inf)
         high = min((v for v, weight in self._seen if weight < 0.0), default=np.inf)
@@ -123,7 +123,7 @@ class _Path:
             if slope < 0.0:
                 new = v - weight / slope
         if not low < new < high:
-            # Weights of loosely solved rounds have wrong signs at times; then the plain step goes on alone.
+            # Weights of loosely solved rounds sometimes have wrong signs; then only the plain step is taken.
             new = plain
             self._seen = self._seen[-1:]
         self.centre = new

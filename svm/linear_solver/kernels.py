@@ -52,10 +52,10 @@ _any_order = njit(nogil=True, error_model="numpy", fastmath={"reassoc", "contrac
 # Unsigned: with signed indices Numba checks at every access whether they count from the end.
 _ONE = np.uint64(1)
 _HALF_WORD = np.uint64(32)
-#: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are asked for.
+#: Numbers per row in a line of `cd_pass`, and how many visits ahead lines and entries are prefetched.
 _LINE = np.uint64(8)
 _FAR = np.uint64(12)
-#: Entries of a row to ask for, one in a step of a cache line: the processor goes on with the rest by itself.
+#: Entries of a row to prefetch, one per cache line: the processor prefetches the rest by itself.
 _FETCHED = np.uint64(128)
 _STEP = np.uint64(16)
 _NEAR = np.uint64(5)
@@ -102,7 +102,7 @@ def _add(
 
 @scalar
 def column_of(indices: IndexVector | None, place: np.uint64, entry: np.uint64) -> np.uint64:
-    """Return the column of an entry: as it is stored or, in a dense row, the place in the row."""
+    """Return the column of an entry: the stored one or, in a dense row, the place in the row."""
     return place if indices is None else np.uint64(indices[entry])
 
 
@@ -160,8 +160,8 @@ def cd_pass(
     violation seen.
 
     `lines` has eight numbers per row: target, low, high, ridge, squared norm, variable, and where the row starts and
-    ends in `values`. In one cache line, and asked for some visits ahead like the entries of the row, they cost one
-    miss in place of eight, which is what a visit of a short row mostly consists of.
+    ends in `values`. In one cache line, and prefetched some visits ahead like the entries of the row, they cost one
+    miss instead of eight, which would be most of the time of a visit of a short row.
     """
     # Fisher and Yates; the upper half of a word times a range, shifted down, is a draw below it without a division.
     for place in range(n_active):

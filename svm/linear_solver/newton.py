@@ -212,7 +212,7 @@ class _Preconditioner:
         return message[:-1], float(message[-1])
 
     def judge(self, n_iter: int) -> None:
-        """Take in how many iterations a step has taken: with an old factor they say what a new one would save."""
+        """Record the iterations of a step: with an old factor they show how many a new one would save."""
         self._expected = float(n_iter)
 
     def forget(self) -> None:

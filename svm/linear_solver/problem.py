@@ -23,7 +23,7 @@ squared_epsilon_insensitive     epsilon  (-inf, inf)                   1 / (2 C_
                  - \tfrac12 \Big\| \sum_i b_i x_i \Big\|^2,
 
 one coordinate descent and one Newton method for all of them. For any w and any b in the intervals
-``D(b) <= min P <= P(w)``: whatever heuristic found them, ``P(w) - D(b)`` bounds the error of w.
+``D(b) <= min P <= P(w)``: ``P(w) - D(b)`` bounds the error of w, whatever heuristic found them.
 
 Without a penalty on the intercept (``penalizes_intercept=False``) P leaves the last weight out of the norm, and D holds
 for dual variables that sum to zero. Any b becomes so by shrinking those of the sign that has the larger sum:
@@ -123,11 +123,11 @@ class LinearSolution:
     n_iter : int
         Passes of coordinate descent, or Newton steps.
     converged : bool
-        Whether the relative gap is at most what was asked for.
+        Whether the relative gap is at most the tolerance.
     solver : str
-        What found it.
+        The method that found it.
     n_proven : int
-        Dual variables that are proven to have their final value; 0 if nobody has asked.
+        Dual variables that are proven to have their final value; 0 if this was not checked.
     """
 
     weights: FloatVector
@@ -271,7 +271,7 @@ def certify(
     threshold: float = np.inf,
     active: AnyArray | None = None,
 ) -> tuple[float, float, int]:
-    """Return P(weights), D(duals), and how many rows a solver should go on with.
+    """Return P(weights), D(duals), and the number of rows that a solver should keep active.
 
     Where the rows are divided among ranks, weights are those of all ranks, dual variables and `active` of this one.
 
@@ -292,7 +292,7 @@ def certify(
     threshold : float
         Rows whose variable is at a bound and points outwards by more than this are left out of `active`.
     active : array of uint32, shape (n_rows,), optional
-        Receives the numbers of the rows to go on with.
+        Receives the numbers of the rows to keep active.
 
     Returns
     -------
@@ -322,7 +322,7 @@ def certify(
 def conclude(
     problem: LinearProblem, weights: FloatVector, duals: FloatVector, team: Team, tol: float, n_iter: int, solver: str
 ) -> LinearSolution:
-    """Return the solution that weights and dual variables make, with what is true of it.
+    """Return the solution of weights and dual variables, with its certificate.
 
     Parameters
     ----------
@@ -331,7 +331,7 @@ def conclude(
     weights : array of float64, shape (n_features + 1,)
         The best weights met.
     duals : array of float64, shape (n_rows,)
-        The last dual variables, of this rank. Their sum of rows is taken anew, free of what rounding has added up.
+        The last dual variables, of this rank. Their sum of rows is computed again, without accumulated rounding.
     team : Team
         Shares the pass.
     tol : float

@@ -5,8 +5,8 @@ problem is the same and the dual has one variable less. A row of weight zero is 
 hash of content and target. So a weight of two and the row given twice, or the same rows in another order, dense or
 sparse, lead to the same computation to the last bit.
 
-Wide rows are not copied, and read in the order in which they lie in memory: a pass that hops between them takes five
-times as long. Sums over them, and so fits, are equal up to rounding.
+Wide rows are not copied, and are read in their order in memory: a pass that jumps between them takes five times as
+long. Sums over them, and so fits, are equal up to rounding.
 
 Merged rows are only merged after their entries were compared: a collision of hashes merges nothing.
 """
@@ -142,7 +142,7 @@ class Team:
             return self._group.gather(np.ascontiguousarray(vector)) or []
 
     def report(self, primal: float, dual: float) -> None:
-        """Hand a certificate to whoever listens."""
+        """Pass a certificate to the listener."""
         if self._listener is not None:
             self._listener(primal, dual)
 
@@ -328,7 +328,7 @@ def gather_rows(
 
 
 def _without_zeros(X: Any) -> Any:
-    """Return dense rows that are mostly zeros as CSR, others as they are."""
+    """Return dense rows that are mostly zeros as CSR, others unchanged."""
     if sp.issparse(X) or X.shape[1] < _WIDE:
         return X
     counts = np.count_nonzero(X, axis=1)

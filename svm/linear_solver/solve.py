@@ -9,12 +9,12 @@ twice per iteration of conjugate gradients, of which its preconditioner leaves a
   all rows are left.
 - A squared loss on fewer rows than columns starts with coordinate descent: Newton's method from zero takes a hundred
   steps to find the rows inside the margin of a problem that is nearly separable, and twenty from where a hundred
-  passes lead. It goes on with Newton's method when the rate at which the gap closes then promises more than
+  passes lead. It continues with Newton's method if the rate at which the gap closes predicts more than
   `SMOOTH_PATIENCE` further passes.
 - Hinge and epsilon-insensitive losses start with coordinate descent, whose elimination leaves only the rows at the
   margin after a few passes. On features of different scales, or at large C, that takes thousands of passes, which
-  nobody can tell beforehand; so the rate is watched here too, and when it promises more than `PATIENCE` further
-  passes, and one more for every ten columns, Newton's method goes on from there.
+  cannot be known in advance; so the rate is watched here too, and if it predicts more than `PATIENCE` further passes,
+  plus one for every ten columns, Newton's method continues from there.
 """
 
 from __future__ import annotations

@@ -57,7 +57,7 @@ class PathRecord:
     rows: Any
 
     def build(self, model: Any, gamma: int, answer: Callable[..., Solution]) -> Any:
-        """Fit a model from what is known, at the gamma of a number; `answer` has the solutions."""
+        """Fit a model from known solutions, at the gamma of a number; `answer` has the solutions."""
         model._answer, model._gang = answer, _Recorded(self, self.kernels[gamma])
         model._fit_rows(self.rows, self.target, self.weights)
         del model._answer, model._gang
@@ -73,10 +73,10 @@ class _Recorded:
     def __init__(self, record: PathRecord, kernel: Kernel) -> None:
         self._record, self._kernel = record, kernel
         self.n_rows = len(record.target)
-        self.rank = self  # that of a gang publishes what is said
+        self.rank = self  # on a gang, the rank publishes messages
 
     def publish(self, event: dict[str, Any]) -> None:
-        """Tell nobody: it was told when the grid was solved."""
+        """Drop the event: it was published when the grid was solved."""
 
     def merge(self, X: Any, target: FloatVector, weights: FloatVector) -> tuple[IntVector, IntVector, FloatVector]:
         """Return which rows represent all, who represents each, and their summed weights."""

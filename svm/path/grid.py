@@ -1,9 +1,9 @@
 r"""Grids of C and gamma: every point starts from the one before and shares its kernel rows.
 
-A grid runs the ordinary fit of an estimator once per gamma and answers each problem that the fit poses (one per pair
-of classes) by a chain over all C, `dsgd.svm.path.warm_starts`. Solutions are kept, estimators are not: they are made on
-demand by a fit whose problems are answered from what is known. So an estimator of a grid is laid out by the code that
-lays out any other.
+A grid runs the ordinary fit of an estimator once per gamma, and solves each problem of that fit (one per pair of
+classes) for all C in a chain of warm starts, `dsgd.svm.path.warm_starts`. Solutions are kept, estimators are not: they
+are made on demand by a fit that gets its solutions from the grid. So the same code sets the attributes of an estimator
+of a grid and of any other.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class SVMPath:
         Returns
         -------
         SVC or SVR
-            With what is told of the run in its attributes. Nothing is solved again.
+            With the record of the run in its attributes. Nothing is solved again.
         """
         index = range(len(self.points))[index]
         return self.grid.build(index, self.links[index])
@@ -242,7 +242,7 @@ def _describe(model: Any, links: list[Link]) -> PathPoint:
 
 @dataclass(frozen=True)
 class _Grid:
-    """Makes estimators of a grid: runs their fits, and answers the problems of these from what is known."""
+    """Makes estimators of a grid: runs their fits with the solutions of the grid."""
 
     estimator: type[SVC | SVR]
     parameters: dict[str, Any]
@@ -283,7 +283,7 @@ class _Grid:
         return self, chains
 
     def _solve_on_cluster(self, model: Any) -> tuple[_Grid, dict[bytes, list[Link]]]:
-        """Solve all on one gang; what it leaves takes the place of the data."""
+        """Solve all on one gang; the solutions then take the place of the data."""
         if getattr(model, "probability", False) is True:
             raise InvalidParameterError(
                 "svm_path(probability=True) needs models of parts of the rows at each point, which a grid on a "

@@ -151,7 +151,7 @@ def _is_there(values: FloatMatrix, dual: Dual) -> AnyArray:
 
 
 def _activate(matrix: KernelMatrix, out: AnyArray) -> None:
-    """Make all samples active but those in `out`; what is cached of the others is kept."""
+    """Make all samples active except those in `out`; the cached rows of the others are kept."""
     if out.all():
         out = np.zeros_like(out)
     stays = ~out[matrix.active]

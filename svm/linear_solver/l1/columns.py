@@ -199,7 +199,7 @@ def _densify_columns(
 ) -> None:
     """Write the chosen columns, times the factor of each row, into the rows of `out`, which holds zeros.
 
-    ``lookup[i - start]`` is the place of row i in `out`, or -1; a column goes on at its cursor, which moves.
+    ``lookup[i - start]`` is the place of row i in `out`, or -1; a column continues at its cursor, which moves.
     """
     values, rows, bounds, bias = columns
     end = np.uint64(bounds.shape[0]) - _ONE

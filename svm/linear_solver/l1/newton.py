@@ -250,7 +250,7 @@ class _Model:
         try:
             change = cho_solve(cho_factor(matrix, overwrite_a=True, check_finite=False), target, check_finite=False)
         except LinAlgError:
-            return  # more columns than rows with curvature; coordinate descent goes on alone
+            return  # more columns than rows with curvature; coordinate descent continues alone
         with np.errstate(divide="ignore", invalid="ignore"):
             until = np.where(change * points[free] < 0.0, -points[free] / change, np.inf)
         until[self._penalties[free] == 0.0] = np.inf
