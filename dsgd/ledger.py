@@ -1,8 +1,13 @@
 """The ledger: where the time and the bytes of a training run went.
 
-Each rank keeps a `RankLedger`: seconds of compute (local steps), encode (weighting, packing), wire (bytes moving) and
-wait (a peer not there yet), with bytes and messages, for every round. A round is the span from one exchange to the
-next. When a job ends the rank ledgers are put together into a `Ledger`, the ``ledger_`` of a fitted estimator.
+Each rank keeps a `RankLedger`: seconds of compute (local steps), encode (weighting, packing), wire (bytes moving), wait
+(a peer not there yet) and control (see below), with bytes and messages, for every round. A round is the span from one
+exchange to the next. When a job ends the rank ledgers are put together into a `Ledger`, the ``ledger_`` of a fitted
+estimator.
+
+What is sent is either the algorithm's or control: rounds in which ranks set up, agree, look at the model or keep their
+state are control (`CONTROL_OPS`), and so is a word aside in one of the algorithm's. Bytes, messages and seconds of
+control are counted apart, so that everything else is what a method costs and nothing that this library adds to it.
 
 Bytes and messages are always exact. Seconds are exact while rounds are long; when a round is so short that reading
 the clock would cost more than one per cent of it, one round in a few is timed and stands for those up to the next
@@ -31,13 +36,29 @@ from dsgd.types import FloatMatrix, IntVector
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["COMPUTE", "ENCODE", "PHASES", "WAIT", "WIRE", "Ledger", "RankLedger", "RankRecords"]
+__all__ = [
+    "COMPUTE",
+    "CONTROL",
+    "CONTROL_OPS",
+    "ENCODE",
+    "PHASES",
+    "WAIT",
+    "WIRE",
+    "Ledger",
+    "RankLedger",
+    "RankRecords",
+]
 
 COMPUTE: Final = 0
 ENCODE: Final = 1
 WIRE: Final = 2
 WAIT: Final = 3
-PHASES: Final = ("compute", "encode", "wire", "wait")
+CONTROL: Final = 4
+PHASES: Final = ("compute", "encode", "wire", "wait", "control")
+#: Rounds in which nothing is sent for the algorithm: what ranks say before the first step; the sums of an epoch's end;
+#: a model brought together only to be scored; states that are kept; and that a rank is done.
+CONTROL_OPS: Final = frozenset({"setup", "control", "look", "keep", "leave"})
+_N_TIMED: Final = 4  # phases of rounds that were done in one go: no control is in them
 
 # What a timed round costs beyond an untimed one: some ten clock reads and as many additions, measured at about 1 us.
 _TIMING_COST_S: Final = 1e-6
@@ -56,10 +77,15 @@ RECORD_DTYPE: Final = np.dtype(
         ("encode_s", np.float64),
         ("wire_s", np.float64),
         ("wait_s", np.float64),
+        ("control_s", np.float64),
         ("bytes_sent", np.int64),
         ("messages", np.int64),
+        ("control_bytes_sent", np.int64),
+        ("control_messages", np.int64),
     ]
 )
+# What is counted: of the algorithm, and of control.
+_SENT: Final = ("bytes_sent", "messages", "control_bytes_sent", "control_messages")
 
 
 @dataclass(frozen=True)
@@ -71,7 +97,8 @@ class RankRecords:
     rank : int
         The rank.
     totals : dict of str to float
-        ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s`` (seconds), ``bytes_sent``, ``messages``, ``rounds``.
+        ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``control_s`` (seconds), ``bytes_sent``, ``messages``,
+        ``control_bytes_sent``, ``control_messages``, ``rounds``.
     records : structured array, shape (n_records,)
         One row per kept round: round, op, seconds per phase, bytes and messages sent.
     """
@@ -128,14 +155,13 @@ class RankLedger:
         self._stride = 1
         self._next_timed = 0  # the synchronisation that is timed next, counted as `rounds` counts
         self._n_timed = 0
-        self._last_seconds = [0.0, 0.0, 0.0, 0.0]
-        self._seconds = [0.0, 0.0, 0.0, 0.0]
+        self._last_seconds = [0.0] * len(PHASES)
+        self._seconds = [0.0] * len(PHASES)
         self._shares = [1.0, 0.0, 0.0, 0.0]  # of the phases in rounds that were done in one go
-        self._bytes = 0
-        self._messages = 0
-        self._total_seconds = [0.0, 0.0, 0.0, 0.0]
-        self._total_bytes = 0
-        self._total_messages = 0
+        self._is_control = False
+        self._sent = [0] * len(_SENT)
+        self._total_seconds = [0.0] * len(PHASES)
+        self._total_sent = [0] * len(_SENT)
         self._records = np.zeros(256, dtype=RECORD_DTYPE)
         self._n_records = 0
         self._keep_every = 1
@@ -152,50 +178,61 @@ class RankLedger:
         ----------
         op : str
             ``"sync"`` for a synchronisation of the strategy (these are counted as rounds), else what it is:
-            ``"local"``, ``"control"``, ``"collect"`` ... A round of ``"setup"`` is never timed: ranks begin when their
-            workers do, and waiting for the last one to load its rows says nothing about the training.
+            ``"local"``, ``"control"``, ``"collect"`` ... What is sent in one of `CONTROL_OPS` is control. A round of
+            ``"setup"`` is never timed: ranks begin when their workers do, and waiting for the last one to load its rows
+            says nothing about the training.
         """
         self._op = op
+        self._is_control = op in CONTROL_OPS
         # Rounds that are not synchronisations are few; timing all of them keeps the sampling of the others unbiased.
         self.timing = self.rounds >= self._next_timed if op == "sync" else op != "setup"
         if self.timing:
             self._begin = self.clock()
 
     def charge(self, phase: int, seconds: float) -> None:
-        """Add seconds to a phase of the present round; left out where the round is not timed."""
+        """Add seconds to a phase of the present round, or to control; left out where the round is not timed."""
         if self.timing:
-            self._seconds[phase] += seconds
+            self._seconds[CONTROL if self._is_control else phase] += seconds
 
     def count(self, n_bytes: int, messages: int = 1) -> None:
         """Add bytes and messages sent in the present round."""
-        self._bytes += n_bytes
-        self._messages += messages
+        first = 2 * self._is_control
+        self._sent[first] += n_bytes
+        self._sent[first + 1] += messages
+
+    @contextmanager
+    def aside(self) -> Iterator[None]:
+        """Take what is sent in a ``with`` block for control, in a round of the algorithm: a word in between."""
+        before, self._is_control = self._is_control, True
+        try:
+            yield
+        finally:
+            self._is_control = before
 
     def end_round(self) -> None:
         """Close the present round and add it to the totals."""
         is_sync = self._op == "sync"
-        self._total_bytes += self._bytes
-        self._total_messages += self._messages
+        self._total_sent = [total + sent for total, sent in zip(self._total_sent, self._sent, strict=True)]
         if self.timing:
             # A timed synchronisation stands for those up to the next timed one.
             scale = self._stride if is_sync else 1
             for phase, seconds in enumerate(self._seconds):
                 self._total_seconds[phase] += seconds * scale
             if self._n_timed % self._keep_every == 0:
-                self._store((self._round_number, self._op, *self._seconds, self._bytes, self._messages))
+                self._store((self._round_number, self._op, *self._seconds, *self._sent))
             self._n_timed += 1
             if is_sync:
                 self._last_seconds = self._seconds
                 self._next_timed = self.rounds + scale
                 round_s = self.clock() - self._begin
-                compute_s, encode_s, wire_s, wait_s = self._seconds
+                compute_s, encode_s, wire_s, wait_s, _ = self._seconds
                 self.recent.append((compute_s, encode_s, wire_s, wait_s, round_s))
                 self._choose_stride(round_s)
-            self._seconds = [0.0, 0.0, 0.0, 0.0]
+            self._seconds = [0.0] * len(PHASES)
         self.rounds += is_sync
         self._round_number += 1
-        self._bytes = 0
-        self._messages = 0
+        self._sent = [0] * len(_SENT)
+        self._is_control = False
 
     @contextmanager
     def round(self, op: str) -> Iterator[None]:
@@ -243,9 +280,11 @@ class RankLedger:
         numbers = offsets[kept]
         records = self._records[self._n_records : self._n_records + len(numbers)]
         records["round"], records["op"] = self._round_number + numbers, "sync"
-        for name, column in zip(PHASES, seconds[kept].T, strict=True):
+        for name, column in zip(PHASES[:_N_TIMED], seconds[kept].T, strict=True):
             records[f"{name}_s"] = column
-        records["bytes_sent"], records["messages"] = n_bytes, messages
+        records["control_s"] = 0.0
+        for name, sent in zip(_SENT, (n_bytes, messages, 0, 0), strict=True):
+            records[name] = sent
         self._n_records += len(numbers)
         self.recent.extend((*line, sum(line)) for line in lines[-_N_RECENT:])
         if lines:
@@ -259,13 +298,13 @@ class RankLedger:
         self.rounds += n
         self._next_timed += n  # they were timed apart: none of the others stands for them
         self._round_number += n
-        self._total_bytes += n * n_bytes
-        self._total_messages += n * messages
+        self._total_sent[0] += n * n_bytes
+        self._total_sent[1] += n * messages
 
     def records(self) -> RankRecords:
         """Return the account so far."""
         totals: dict[str, float] = {f"{name}_s": seconds for name, seconds in zip(PHASES, self.totals_s(), strict=True)}
-        totals |= {"bytes_sent": self._total_bytes, "messages": self._total_messages, "rounds": self.rounds}
+        totals |= {**dict(zip(_SENT, self._total_sent, strict=True)), "rounds": self.rounds}
         return RankRecords(self.rank, totals, self._records[: self._n_records].copy())
 
     def _choose_stride(self, round_s: float) -> None:
@@ -327,10 +366,11 @@ class Ledger:
         Returns
         -------
         dict
-            ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s`` (seconds, summed over ranks), ``bytes_sent`` and
-            ``messages`` (summed over ranks) and ``rounds`` (synchronisations, counted once).
+            ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent`` and ``messages`` of the algorithm,
+            ``control_s``, ``control_bytes_sent`` and ``control_messages`` of everything that ranks say beside it (all
+            summed over ranks), and ``rounds`` (synchronisations, counted once).
         """
-        names = [*(f"{phase}_s" for phase in PHASES), "bytes_sent", "messages"]
+        names = [*(f"{phase}_s" for phase in PHASES), *_SENT]
         totals: dict[str, float] = {name: sum(r.totals[name] for r in self.ranks) for name in names}
         totals["rounds"] = max((r.totals["rounds"] for r in self.ranks), default=0)
         return totals
@@ -345,8 +385,9 @@ class Ledger:
         Returns
         -------
         pandas.DataFrame
-            Columns ``rank``, ``round``, ``op``, ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``bytes_sent``,
-            ``messages``. Long runs keep a sample of their rounds; `totals` always counts all of them.
+            Columns ``rank``, ``round``, ``op``, ``compute_s``, ``encode_s``, ``wire_s``, ``wait_s``, ``control_s``,
+            ``bytes_sent``, ``messages``, ``control_bytes_sent``, ``control_messages``. Long runs keep a sample of
+            their rounds; `totals` always counts all of them.
 
         Raises
         ------
@@ -366,12 +407,12 @@ class Ledger:
         return pd.concat(frames, ignore_index=True)[columns] if frames else pd.DataFrame(columns=columns)
 
     def summary(self) -> str:
-        """Return a text table: one line per rank, the total, the share of communication, and where the ranks ran.
+        """Return a text table: one line per rank, the total, the shares of communication and control, and workers.
 
         Below it a line for each stage of the fit: its seconds, and the bytes of rows and targets that it has handled.
         Of stages on workers, the longest seconds and the bytes of all.
         """
-        header = f"{'rank':>5} {'compute':>11} {'encode':>11} {'wire':>11} {'wait':>11} {'sent':>11} {'rounds':>9}"
+        header = " ".join([f"{'rank':>5}", *(f"{name:>11}" for name in (*PHASES, "sent")), f"{'rounds':>9}"])
         lines = [header, "-" * len(header)]
         lines += [_line(str(r.rank), r.totals) for r in self.ranks]
         totals = self.totals()
@@ -382,6 +423,10 @@ class Ledger:
             lines.append(
                 f"communication (wire + wait): {share:.1%} of {spent:.3g} rank-seconds; {self.elapsed_s:.3g} s elapsed"
             )
+        if totals["control_messages"]:
+            share = totals["control_s"] / spent if spent > 0 else 0.0
+            sent = f"{_bytes_text(totals['control_bytes_sent'])} in {totals['control_messages']:.0f} messages"
+            lines.append(f"control, beside the algorithm: {share:.1%} of the rank-seconds, {sent}")
         if self.workers:
             threads = Counter(self.workers).values()
             lines.append(

@@ -41,8 +41,8 @@ QUICK = "fewer and shorter fits"
 REPEATS = (9, 3)
 
 PARTS: dict[str, Callable[..., Any]] = {
-    "message": lambda self: np.zeros(0),
-    "update": lambda self, summed, n_seen: None,
+    "own": lambda self: np.zeros(0),
+    "update": lambda self, spent, n_seen: None,
     "event": lambda self, record, period, *, last: None,
 }
 

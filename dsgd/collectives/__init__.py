@@ -26,6 +26,7 @@ from dsgd.collectives.model import (
     choose_algorithm,
     gossip_seconds,
     hierarchical_seconds,
+    tally_seconds,
 )
 
 __all__ = [
@@ -54,4 +55,5 @@ __all__ = [
     "hierarchical_seconds",
     "neighbour_mean",
     "push_sum",
+    "tally_seconds",
 ]

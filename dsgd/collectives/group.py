@@ -16,6 +16,7 @@ from dsgd.collectives.algorithms.plan import Plan, run_plan
 from dsgd.collectives.algorithms.rabenseifner import rabenseifner_plan
 from dsgd.collectives.algorithms.recursive_doubling import doubling_plan
 from dsgd.collectives.algorithms.ring import ring_allgather, ring_plan
+from dsgd.collectives.algorithms.tally import blocks_of, roll_call, tally
 from dsgd.collectives.algorithms.torus import torus_plan
 from dsgd.collectives.algorithms.tree import binomial_broadcast, direct_scatter, dissemination_barrier, gather_any
 from dsgd.collectives.cost import Algorithm, is_hierarchical
@@ -128,6 +129,7 @@ class Group:
             self._hosts = Hierarchy(
                 transport, hosts, lambda wire, leaders: Group(wire, "auto", range(len(leaders)), link=link)
             )
+        self._blocks = blocks_of(transport.size, processes)
         self._scratch: dict[np.dtype[Any], AnyArray] = {}
         self._nothing = np.empty(0, dtype=np.uint8), np.empty(0, dtype=np.uint8)
         # Infinities are summed as IEEE 754 says: a warning on one rank, raised as an error, would take the gang down.
@@ -316,6 +318,25 @@ class Group:
             self._processes.scatter(rows, flat, root)
         else:
             direct_scatter(self.transport, rows, flat, root)
+
+    def tally(self, sums: AnyArray, own: AnyArray) -> AnyArray | None:
+        """Replace `sums`, shape (s,), by their sums over ranks, equal on all; return what each has of its `own`.
+
+        For a word about the run, with as few messages as can be: see `dsgd.collectives.algorithms.tally`.
+
+        Returns
+        -------
+        array, shape (size, k), or None
+            The vectors `own`, shape (k,) and of the dtype of `sums`, of all ranks; on rank 0 alone.
+        """
+        if self.size == 1:
+            return own[None].copy()
+        found: AnyArray | None = self._quietly(tally, self.transport, self._blocks, sums, own)
+        return found
+
+    def roll_call(self, own: AnyArray) -> AnyArray:
+        """Return the vectors of all ranks, shape (size, k), as `allgather` does; with 2 messages a rank, not P."""
+        return own[None].copy() if self.size == 1 else roll_call(self.transport, self._blocks, own)
 
     def subgroup(self, members: Sequence[int]) -> Group:
         """Return a group of some of the ranks, this one among them, renumbered in the order given.

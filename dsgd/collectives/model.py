@@ -19,6 +19,7 @@ broadcast               L (alpha + n beta)
 all-gather              (P - 1) (alpha + n beta), n bytes from each
 barrier                 L alpha
 gossip                  d (alpha + n beta + n gamma), d peers
+tally                   2 (w + b - 2) (alpha + n beta), b blocks of w ranks
 ======================  ===============================================================================
 
 No algorithm is faster than L alpha and 2 (P - 1)/P n beta.
@@ -53,6 +54,7 @@ __all__ = [
     "gossip_seconds",
     "hierarchical_seconds",
     "n_levels",
+    "tally_seconds",
     "tree_pieces",
 ]
 
@@ -198,6 +200,24 @@ def allgather_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
 def barrier_seconds(size: int, link: LinkCost) -> float:
     """Return the seconds of a barrier."""
     return n_levels(size) * link.latency_s
+
+
+def tally_seconds(n_bytes: int, size: int, link: LinkCost) -> float:
+    """Return the seconds until all ranks have the sums of a tally (`dsgd.collectives.algorithms.tally`).
+
+    Parameters
+    ----------
+    n_bytes : int
+        Bytes of a message.
+    size : int
+        How many ranks.
+    link : LinkCost
+        What a message costs.
+    """
+    if size == 1:
+        return 0.0
+    width = math.isqrt(size - 1) + 1
+    return 2 * (width + -(-size // width) - 2) * (link.latency_s + n_bytes * link.byte_s)
 
 
 def gossip_seconds(n_bytes: int, n_peers: int, link: LinkCost) -> float:

@@ -31,12 +31,13 @@ class ProgressEvent:
     rows_per_s : float
         Rows that all ranks together have visited, per second since the event before.
     comm_share : float
-        Share of all ranks' time that went into communication (wire and wait) since the event before, from 0 to 1.
+        Share of all ranks' time that went into communication (wire and wait) since the event before, from 0 to 1;
+        control is no part of it.
     period : int or None
         Rows of a rank between two synchronisations, now; None where ranks do not synchronise.
     strategy : str
         Name of the strategy.
-    compute_s, encode_s, wire_s, wait_s : tuple of float, length n_ranks
+    compute_s, encode_s, wire_s, wait_s, control_s : tuple of float, length n_ranks
         Seconds of each rank so far; see `dsgd.Ledger`.
     """
 
@@ -52,6 +53,7 @@ class ProgressEvent:
     encode_s: tuple[float, ...] = ()
     wire_s: tuple[float, ...] = ()
     wait_s: tuple[float, ...] = ()
+    control_s: tuple[float, ...] = ()
 
     @property
     def text(self) -> str:

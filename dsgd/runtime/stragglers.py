@@ -3,10 +3,10 @@
 Problem: all ranks wait for the slowest one in every round, and none of them knows why. The ranks that wait longest are
 fine; the one that never waits is the slow one.
 
-Method: with the control message of an epoch every rank sends the seconds that it has computed and the rows that it has
-visited. Over a window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long per row
-as the median rank, if its computing is a good part of that time at all. Of two ranks the faster one counts as the
-median.
+Method: with the control message of an epoch every rank sends rank 0 the seconds that it has computed and the rows that
+it has visited. Over a window of at least 20 rounds and two seconds, a rank is slow that takes more than twice as long
+per row as the median rank, if its computing is a good part of that time at all. Of two ranks the faster one counts as
+the median.
 
 Cost: two numbers per rank in a message that is sent anyway.
 """
@@ -21,7 +21,7 @@ from typing import Any, Final
 import numpy as np
 
 from dsgd.ledger import COMPUTE, RankLedger
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["Straggler", "StragglerWatch", "straggler_text"]
 
@@ -55,7 +55,7 @@ class Straggler:
 
 
 class StragglerWatch:
-    """A rank's record of which ranks are slow; equal on all ranks but for the rank's own `message`.
+    """A rank's record of its own pace and, on rank 0, of which ranks are slow.
 
     Parameters
     ----------
@@ -69,7 +69,7 @@ class StragglerWatch:
     Attributes
     ----------
     found : dict of int to Straggler
-        The ranks that were slow, each in the latest window in which it was.
+        On rank 0 the ranks that were slow, each in the latest window in which it was.
     """
 
     def __init__(
@@ -79,32 +79,35 @@ class StragglerWatch:
         self._rank, self._size, self._ledger, self._clock = rank, size, ledger, clock
         self._open()
 
-    def message(self, n_rows: int) -> FloatVector:
-        """Return this rank's part of the sum, after another `n_rows` rows; shape (2 size + 1,), empty without peers."""
-        if self._size == 1:
-            return np.zeros(0)
-        self._n_rows += n_rows
-        message = np.zeros(2 * self._size + 1)
-        message[self._rank] = self._ledger.total_s(COMPUTE) - self._compute_s
-        message[self._size + self._rank] = self._n_rows
-        if self._rank == 0:
-            message[-1] = self._clock() - self._begin
-        return message
+    @property
+    def window_s(self) -> float:
+        """How long the present window is, on rank 0; zero on the others, so that the sum is what rank 0 says."""
+        return self._clock() - self._begin if self._rank == 0 else 0.0
 
-    def update(self, summed: FloatVector, n_rounds: int) -> list[Straggler]:
-        """Take in the sum of the messages after another `n_rounds` rounds; return the ranks that are newly found slow.
+    def pace(self, n_rows: int) -> FloatVector:
+        """Return what this rank has done in the window, after another `n_rows` rows: seconds of computing, and rows."""
+        self._n_rows += n_rows
+        return np.array([self._ledger.total_s(COMPUTE) - self._compute_s, self._n_rows])
+
+    def update(self, paces: FloatMatrix | None, window_s: float, n_rounds: int) -> list[Straggler]:
+        """Take in what ranks have said after another `n_rounds` rounds; return the ranks that are newly found slow.
 
         Parameters
         ----------
-        summed : array, shape (2 size + 1,)
-            The sum over ranks; equal on all of them.
+        paces : array, shape (size, 2), or None
+            The `pace` of all ranks, where it is known: on rank 0.
+        window_s : float
+            How long the window is, by the clock of rank 0; equal on all ranks.
         n_rounds : int
             Synchronisations since the last call; equal on all ranks.
         """
         self._n_rounds += n_rounds
-        if not summed.size or self._n_rounds < _MIN_ROUNDS or summed[-1] < _MIN_WINDOW_S:
+        if self._size == 1 or self._n_rounds < _MIN_ROUNDS or window_s < _MIN_WINDOW_S:
             return []
-        seconds, rows, window_s = summed[: self._size], summed[self._size : -1], float(summed[-1])
+        if paces is None:
+            self._open()
+            return []
+        seconds, rows = paces.T
         slow = [
             Straggler(rank, slowdown, self._n_rounds, window_s)
             for rank, slowdown in slowdowns(seconds, rows).items()

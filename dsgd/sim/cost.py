@@ -31,7 +31,7 @@ from itertools import pairwise
 from statistics import NormalDist
 from typing import Any, Final, Literal, get_args
 
-from dsgd.collectives.model import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm
+from dsgd.collectives.model import DEFAULT_LINK, LinkCost, allreduce_seconds, choose_algorithm, tally_seconds
 from dsgd.errors import InvalidParameterError
 from dsgd.sim.calibration import Calibration
 from dsgd.sim.compute import Compute
@@ -228,7 +228,8 @@ class CostModel:
         wait_s = self.wait_s(compute_s / max(rounds, 1), size)
         sync_s = rounds * max(0.0, self._round_s(strategy, workload.n_bytes, size) + min(0.0, wait_s))
         wait_s = rounds * max(0.0, wait_s)
-        end_s = max(0.0, self.end_s + self._further_s(_CONTROL_BYTES, size))
+        there, here = (tally_seconds(_CONTROL_BYTES, n, self.link) for n in (size, self.calibration.ranks))
+        end_s = max(0.0, self.end_s + there - here)
         return EpochCost(compute_s + sync_s + wait_s + end_s, compute_s, sync_s, wait_s, rounds)
 
     def wait_s(self, work_s: float, ranks: int | None = None) -> float:

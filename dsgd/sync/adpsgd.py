@@ -15,7 +15,8 @@ looked for an answer `patience` times, and a passive rank that has finished its 
 have finished theirs.
 
 Cost per exchange: one message of the model each way, for any number of ranks; an active rank has one exchange under way
-at a time. At the end of an epoch each active rank sends one more message to every passive one.
+at a time. At the end of an epoch each active rank tells the last passive one that it has finished, and when all have,
+that rank tells the other passive ones; both are control.
 
 Source: Lian, Zhang, Zhang and Liu 2018 (AD-PSGD, algorithm 1); there both wait for the exchange in a thread of its own.
 """
@@ -60,7 +61,7 @@ class PairState:
     looks : int
         How often this rank has looked for the answer.
     going : set of int
-        The active ranks that a passive one may still hear from in this epoch.
+        The ranks that a passive one may still hear from in this epoch: the active ones, and who says when all are done.
     """
 
     exchanges: AnyArray
@@ -109,7 +110,7 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
             _partner(self.seed, group, 0)  # compiled or loaded now, and not while somebody waits
         state = PairState(np.zeros(1, dtype=np.int64))
         state.sent = np.append(params, params.dtype.type(_ASKS))
-        state.going = set(_active(group))
+        state.going = _talkers(group)
         return state
 
     def sync(self, group: Group, vector: FloatVector, weight: float, state: PairState) -> None:
@@ -137,13 +138,13 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         if group.rank % 2:
             while state.going:
                 _hear(group, params, group.mailbox.wait_any(sorted(state.going)), state)
-            state.going = set(_active(group))
+            state.going = _talkers(group)
             return
         if state.partner >= 0:
             _finish(group, params, state)
         state.sent[-1] = _IS_DONE
-        for passive in range(1, group.size, 2):
-            group.mailbox.post(passive, state.sent, OP_POST)
+        with group.ledger.aside():
+            group.mailbox.post(_herald(group), state.sent, OP_POST)
         state.sent[-1] = _ASKS
 
     def leave(self, group: Group, params: FloatVector, state: PairState) -> None:
@@ -155,8 +156,15 @@ class ADPSGD(AbstractStrategy[PairState], AbstractUnderWay[PairState]):
         weighted_mean(group, params, 1.0 / group.size)
 
 
-def _active(group: Group) -> range:
-    return range(0, group.size, 2)
+def _talkers(group: Group) -> set[int]:
+    """Return the ranks that a passive one hears from in an epoch."""
+    return {*range(0, group.size, 2)} | ({_herald(group)} - {group.rank})
+
+
+def _herald(group: Group) -> int:
+    """Return the passive rank that active ones tell that they are done, and that tells the others when all are."""
+    # The last one: mailboxes are looked at from the rank after the last that was heard, here rank 0.
+    return 2 * (group.size // 2) - 1
 
 
 def _partner(seed: int, group: Group, number: int) -> int:
@@ -166,10 +174,20 @@ def _partner(seed: int, group: Group, number: int) -> int:
 
 
 def _hear(group: Group, vector: FloatVector, source: int, state: PairState) -> None:
-    """Take what an active rank has sent: its model, which is answered, or that it is through its rows."""
+    """Take what a rank has sent: its model, which is answered, or that it is through its rows, or that all are."""
+    if source == _herald(group):
+        with group.ledger.aside():
+            group.mailbox.take(source, np.zeros(1, np.uint8), OP_POST)
+        # Who is through its rows has been answered by all that it has asked.
+        state.going.clear()
+        return
     group.mailbox.take(source, state.sent, OP_POST)
     if state.sent[-1] == _IS_DONE:
         state.going.remove(source)
+        if not state.going:
+            with group.ledger.aside():
+                for passive in range(1, group.rank, 2):
+                    group.mailbox.post(passive, np.zeros(1, np.uint8), OP_POST)
         return
     group.mailbox.post(source, vector, OP_POST)
     theirs = state.sent[:-1]

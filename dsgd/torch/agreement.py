@@ -41,7 +41,7 @@ def check_ranks(rank: Rank, module: nn.Module, weight: float) -> None:
     digest = np.frombuffer(bytes.fromhex(ours["parameters"] + ours["code"]), dtype=np.int64)
     total = np.array([weight])
     rank.ledger.begin_round("setup")
-    digests: AnyArray = rank.group.allgather(digest)
+    digests: AnyArray = rank.group.roll_call(digest)
     rank.group.allreduce(total)
     rank.ledger.end_round()
     for number, theirs in enumerate(digests):

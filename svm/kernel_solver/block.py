@@ -153,41 +153,41 @@ class _Run:
         state, target = self.state, 0.9 * self.tol  # a little below, so that float32 rows rarely fail the proof
         while True:
             self.matrix.pool.check()
-            with self.peers.round("control"):
+            with self.peers.round("check"):
                 gap = state.scan()
             if not state.is_finite or self._is_coarse(gap):
-                with self.peers.round("control"):
+                with self.peers.round("check"):
                     gap = self._mend()
             if self._is_idle():
                 break
             if self.standstill.is_suspected(state.counts.n_iter, gap):
-                with self.peers.round("control"):
+                with self.peers.round("check"):
                     is_over = self._stands_still()
                 if is_over:
                     return state.solution(self.tol)
                 continue
             if state.counts.n_iter < self.max_iter and self.growth.is_due(gap):
-                with self.peers.round("control"):
+                with self.peers.round("check"):
                     self.growth.grow()
                 continue
             if not self._is_capped() and not self.growth.batches and self.left_out.is_due(gap):
-                with self.peers.round("control"):
+                with self.peers.round("check"):
                     self.left_out.look_again(gap)
                 continue
             if gap >= target and not self._is_capped() and not self._is_blind(gap):
                 if self.is_early_pending and gap < 10 * self.tol:
                     self.is_early_pending = False
-                    with self.peers.round("control"):
+                    with self.peers.round("check"):
                         self.left_out.bring_back(early=True)
                 elif not self.left_out.eliminate(gap):
                     with self.peers.round("sync"):
                         self._round(gap)
                 continue
-            with self.peers.round("control"):
+            with self.peers.round("check"):
                 is_open = self.left_out.bring_back()
             if is_open and not self._is_capped():
                 continue
-            with self.peers.round("control"):
+            with self.peers.round("check"):
                 gap, active_gap = self._verify()
             if gap < self.tol or self._is_capped() or self.policy.reconstruction == "none":
                 return state.solution(self.tol)
@@ -199,7 +199,7 @@ class _Run:
             target = min(target, 0.5 * self.tol)
             if self.n_failed >= 2 and self.matrix.dtype == np.float32:
                 self.matrix.set_dtype(np.float64)
-        with self.peers.round("control"):
+        with self.peers.round("check"):
             self._verify()
         return state.solution(self.tol)
 

@@ -76,7 +76,7 @@ class InactiveSamples:
             self._largest_gap, self._spent = gap, state.matrix.n_evaluations
         if not self._is_eliminating or state.counts.n_iter < self._next_test or not (self.is_sure or state.is_pressed):
             return False
-        with state.peers.round("control"):
+        with state.peers.round("check"):
             return self._leave_out(gap)
 
     def _leave_out(self, gap: float) -> bool:

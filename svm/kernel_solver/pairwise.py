@@ -92,7 +92,7 @@ class _Pairwise:
 
     def solve(self) -> Solution:
         """Run to the end."""
-        with self.peers.round("control"):
+        with self.peers.round("check"):
             i, j = self._pair()
         is_stuck = False
         while True:
@@ -100,12 +100,12 @@ class _Pairwise:
             while self.most - self.least >= 0.99 * self.tol and self.counts.n_iter < self.max_iter and not is_stuck:
                 with self.peers.round("sync"):
                     i, j, is_stuck = self._step(i, j)
-            with self.peers.round("control"):
+            with self.peers.round("check"):
                 is_open = self._bring_back()
                 i, j = self._pair()
             gap = self.most - self.least
             if gap < 0.99 * self.tol or self.counts.n_iter >= self.max_iter or (is_stuck and not is_open):
-                with self.peers.round("control"):
+                with self.peers.round("check"):
                     return self._solution()
             is_stuck = False
 

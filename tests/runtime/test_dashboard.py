@@ -115,7 +115,7 @@ def test_a_browser_sees_a_job_that_runs(cluster: LocalCluster, rows: Any) -> Non
     assert min(bars["compute"]) > 0
     assert min(wire + wait for wire, wait in zip(bars["wire"], bars["wait"], strict=True)) > 0
     assert all(place.startswith("inproc://") for place in bars["place"])
-    assert seen["ranks"]["legend"] == [4]
+    assert seen["ranks"]["legend"] == [5]
     curve = seen["loss"]["data"][0]
     assert curve["loss"][0][-1] < curve["loss"][0][0]
     assert curve["seconds"][0] == sorted(curve["seconds"][0])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dsgd.errors import MissingPackageError
-from dsgd.ledger import COMPUTE, ENCODE, WAIT, WIRE, Ledger, RankLedger
+from dsgd.ledger import COMPUTE, CONTROL_OPS, ENCODE, WAIT, WIRE, Ledger, RankLedger
 
 
 class FakeClock:
@@ -53,21 +53,72 @@ def test_phases_bytes_and_rounds_add_up() -> None:
         "encode_s": 4.0,
         "wire_s": 6.0,
         "wait_s": 8.0,
+        "control_s": 0.0,
         "bytes_sent": 30,
         "messages": 6,
+        "control_bytes_sent": 0,
+        "control_messages": 0,
         "rounds": 2,
     }
 
 
 def test_only_synchronisations_count_as_rounds() -> None:
-    """Control and collect exchanges cost seconds and bytes but are no rounds."""
+    """The exchange in which a model is collected costs seconds and bytes but is no round."""
     clock = FakeClock()
     ledger = RankLedger(0, clock)
-    run_rounds(ledger, clock, 3, lambda _: 1.0, op="control")
+    run_rounds(ledger, clock, 3, lambda _: 1.0, op="collect")
     totals = ledger.records().totals
     assert totals["rounds"] == 0
     assert totals["bytes_sent"] == 300
     assert totals["compute_s"] == 3.0
+
+
+@pytest.mark.parametrize("op", sorted(CONTROL_OPS - {"setup"}))
+def test_control_is_counted_apart(op: str) -> None:
+    """What is sent and spent in rounds of control is no part of the algorithm's, and so it is in the records."""
+    clock = FakeClock()
+    ledger = RankLedger(0, clock)
+    run_rounds(ledger, clock, 3, lambda _: 1.0, op=op)
+    run_rounds(ledger, clock, 2, lambda _: 0.5)
+    totals = ledger.records().totals
+    assert (totals["bytes_sent"], totals["messages"], totals["rounds"]) == (200, 2, 2)
+    assert (totals["control_bytes_sent"], totals["control_messages"]) == (300, 3)
+    assert (totals["compute_s"], totals["control_s"]) == (1.0, 3.0)
+    records = ledger.records().records
+    assert records["control_s"].tolist() == [1.0] * 3 + [0.0] * 2
+    assert records["control_bytes_sent"].tolist() == [100] * 3 + [0] * 2
+    assert records["bytes_sent"].tolist() == [0] * 3 + [100] * 2
+
+
+def test_set_up_and_words_aside_are_control() -> None:
+    """Set-up is control although nobody times it, and so is a word aside in a round of the algorithm."""
+    ledger = RankLedger(0)
+    ledger.begin_round("setup")
+    ledger.count(321)
+    ledger.end_round()
+    ledger.begin_round("sync")
+    ledger.count(4000)
+    with ledger.aside():
+        ledger.count(50_000)
+        ledger.charge(WAIT, 2.0)
+    ledger.count(600_000)
+    ledger.charge(WAIT, 1.0)
+    ledger.end_round()
+    totals = ledger.records().totals
+    assert (totals["bytes_sent"], totals["messages"]) == (604_000, 2)
+    assert (totals["control_bytes_sent"], totals["control_messages"]) == (50_321, 2)
+    assert (totals["wait_s"], totals["control_s"]) == (1.0, 2.0)
+
+
+def test_a_word_aside_ends_with_its_block() -> None:
+    """What is sent after a word of control, in the same round, is the algorithm's again, also if that word failed."""
+    ledger = RankLedger(0)
+    ledger.begin_round("sync")
+    with pytest.raises(ValueError, match="lost"), ledger.aside():
+        raise ValueError("lost")
+    ledger.count(7)
+    ledger.end_round()
+    assert ledger.records().totals["bytes_sent"] == 7
 
 
 def test_long_rounds_are_all_timed() -> None:
@@ -154,8 +205,11 @@ def test_a_job_adds_up_its_ranks_and_counts_rounds_once() -> None:
         "encode_s": 0.0,
         "wire_s": 0.0,
         "wait_s": 0.0,
+        "control_s": 0.0,
         "bytes_sent": 1200,
         "messages": 12,
+        "control_bytes_sent": 0,
+        "control_messages": 0,
         "rounds": 4,
     }
     assert job.per_rank()[2]["compute_s"] == 2.0
@@ -176,6 +230,21 @@ def test_the_summary_names_ranks_totals_and_the_share_of_communication() -> None
     assert "2.5 MB" in text
     assert "25.0%" in text
     assert text.splitlines()[-2].split()[0] == "all"
+
+
+def test_the_summary_says_what_control_has_cost() -> None:
+    """Control has a column of seconds and a line of its own; what is called sent is the algorithm's."""
+    ledger = RankLedger(0)
+    for op, n_bytes in (("sync", 2_500_000), ("control", 4_200)):
+        ledger.begin_round(op)
+        ledger.charge(WIRE, 1.0)
+        ledger.count(n_bytes)
+        ledger.end_round()
+    lines = str(Ledger([ledger.records()], elapsed_s=2.0)).splitlines()
+    assert lines[0].split() == ["rank", "compute", "encode", "wire", "wait", "control", "sent", "rounds"]
+    assert lines[2].split()[1:] == ["0.0000s", "0.0000s", "1.0000s", "0.0000s", "1.0000s", "2.5", "MB", "1"]
+    assert lines[-2].startswith("communication (wire + wait): 50.0%")
+    assert lines[-1] == "control, beside the algorithm: 50.0% of the rank-seconds, 4.2 kB in 1 messages"
 
 
 def test_an_empty_ledger_is_all_zeros() -> None:

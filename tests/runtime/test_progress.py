@@ -111,7 +111,7 @@ def test_an_account_takes_the_difference_of_two_events() -> None:
     """The share of communication and the rate are of the time since the event before, the seconds of all time."""
     now = [0.0]
     ledger = RankLedger(0, lambda: now[0])
-    account = ProgressAccount(0, [10, 10], ledger, 9, "LocalSGD", clock=lambda: now[0])
+    account = ProgressAccount([10, 10], ledger, 9, "LocalSGD", clock=lambda: now[0])
 
     def epoch(number: int, compute_s: float, wait_s: float) -> ProgressEvent | None:
         ledger.begin_round("local")
@@ -119,7 +119,7 @@ def test_an_account_takes_the_difference_of_two_events() -> None:
         ledger.charge(WAIT, wait_s)
         ledger.end_round()
         now[0] += compute_s + wait_s
-        account.update(account.message() + np.roll(account.message(), 1), 20.0)
+        account.update(np.tile(account.own(), (2, 1)), 20.0)
         return account.event(EpochRecord(number, now[0], 0.5, 0.0, 0.0), None, last=False)
 
     first = epoch(1, 3.0, 1.0)

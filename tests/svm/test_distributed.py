@@ -318,7 +318,7 @@ def test_what_travels_is_counted():
     X, y = problem(sparse=False)
     gang = solve_on(X, dual_of(y), np.arange(len(y)) % 2, 2)
     records = gang.ledger.ranks[0].records
-    assert {"sync", "control"} <= set(records["op"])
+    assert {"sync", "check"} <= set(records["op"])
     # A round of two ranks: extremes, candidates, rows (d + 2 values, float32) and the answer, with headers.
     q, d = 32, X.shape[1]
     most = 8 * (3 + 6 * q + q + 2 + q + 1) + 4 * q * (d + 2) + 4 * 40

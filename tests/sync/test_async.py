@@ -93,10 +93,11 @@ def test_servers_converge_and_count_their_messages(strategy: Any, n_ranks: int) 
     assert server["bytes_sent"] == n_messages * message
     assert server["rounds"] == 0
     if n_ranks == 1:
-        # All else that a worker sends is the model to start from, eight numbers about the rows and the start, how many
-        # rows each worker has, and that there is no more.
+        # Control is the model to start from, eight numbers about the rows and the start, how many rows each worker has,
+        # and that there is no more.
         begun = 3 * HEADER_BYTES + 8 * 8 + 6 * 8 + 8 + message
-        assert result.ledger.per_rank()[0]["bytes_sent"] == n_messages * message + begun
+        assert result.ledger.per_rank()[0]["bytes_sent"] == n_messages * message
+        assert result.ledger.per_rank()[0]["control_bytes_sent"] == begun
     assert len(result.stats) == n_ranks
 
 

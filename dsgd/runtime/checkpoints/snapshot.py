@@ -83,7 +83,7 @@ def find_newest(group: Group, mine: Snapshot | None) -> int | None:
     Called by all ranks, and the same answer for all.
     """
     none = (-1, -1, 0, 0)
-    offers = group.allgather(np.array(none if mine is None else (*mine.position, mine.preferred, 1), dtype=np.int64))
+    offers = group.roll_call(np.array(none if mine is None else (*mine.position, mine.preferred, 1), dtype=np.int64))
     best = max(range(group.size), key=lambda rank: (*offers[rank], -rank))
     return best if offers[best, 3] else None
 

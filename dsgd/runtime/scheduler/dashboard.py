@@ -34,8 +34,8 @@ __all__ = ["PAGE", "GangPage", "attach"]
 PAGE: Final = "/dsgd"
 _REDRAW_MS: Final = 500
 # Stacked from work to waiting; told apart with any colour vision, and drawn so in reports.
-_PHASES: Final = ("compute", "encode", "wire", "wait")
-_COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00")
+_PHASES: Final = ("compute", "encode", "wire", "wait", "control")
+_COLOURS: Final = ("#0072b2", "#009e73", "#c98500", "#d55e00", "#b8609a")
 _CURVES: Final = ("#0072b2", "#d55e00", "#009e73", "#b8609a", "#c98500")
 _MUTED: Final = "#57606a"
 _NEWEST: Final = "the newest job"
@@ -202,8 +202,8 @@ class GangPage:
 
     def _draw_bars(self, view: JobView | None) -> None:
         latest = {} if view is None else view.history.latest
-        times = {name: list(latest.get(f"{name}_s", ())) for name in _PHASES}
-        n = len(times["compute"])
+        n = len(latest.get("compute_s", ()))
+        times = {name: list(latest.get(f"{name}_s", [0.0] * n)) for name in _PHASES}
         places = [] if view is None else [*view.places, *[""] * n][:n]
         self._bars.data = {"rank": list(range(n)), "place": places, **times}
         title = "Where the time of each rank goes"

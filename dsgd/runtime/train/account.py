@@ -2,11 +2,11 @@
 
 Problem: only a rank knows where its time went, and only rank 0 speaks.
 
-Method: with the control message of an epoch every rank sends the seconds of the four phases of its ledger. From two
-such sums rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
+Method: with the control message of an epoch every rank sends rank 0 the seconds of the phases of its ledger. From two
+of them rank 0 has the share of communication in between. It makes an event when the last one is 0.2 s old, so
 that a fit of very short epochs pays for a few additions in each of them and for five events a second.
 
-Cost: four numbers per rank in a message that is sent anyway.
+Cost: five numbers per rank in a message that is sent anyway.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ import numpy as np
 from dsgd.ledger import PHASES, WAIT, WIRE, RankLedger
 from dsgd.progress.event import ProgressEvent
 from dsgd.runtime.train.job import EpochRecord
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["ProgressAccount"]
 
@@ -28,12 +28,10 @@ _PERIOD_S: Final = 0.2
 
 
 class ProgressAccount:
-    """The account of a rank of where the time of all ranks went.
+    """The account of a rank of where its time went and, on rank 0, that of all ranks.
 
     Parameters
     ----------
-    rank : int
-        This rank.
     rows : sequence of int
         Rows of each rank.
     ledger : RankLedger
@@ -50,7 +48,6 @@ class ProgressAccount:
 
     def __init__(
         self,
-        rank: int,
         rows: Sequence[int],
         ledger: RankLedger,
         max_iter: int,
@@ -58,31 +55,30 @@ class ProgressAccount:
         begin_s: float = 0.0,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
-        self._rank, self._size, self._longest = rank, len(rows), max(rows, default=0)
+        self._size, self._longest = len(rows), max(rows, default=0)
         self._ledger, self._max_iter, self._strategy, self._clock = ledger, max_iter, strategy, clock
-        self._spent: FloatVector = np.zeros(len(PHASES) * len(rows))
-        self._told: FloatVector = self._spent
+        self._spent: FloatMatrix = np.zeros((len(rows), len(PHASES)))
+        self._told: FloatMatrix = self._spent
         self._told_at, self._told_seconds = clock(), begin_s
         self._n_rows = 0.0
         self._rounds = ledger.rounds
 
-    def message(self) -> FloatVector:
-        """Return this rank's part of the sum, shape (4 size,)."""
-        own = np.zeros_like(self._spent)
-        own[self._rank :: self._size] = self._ledger.totals_s()
-        return own
+    def own(self) -> FloatVector:
+        """Return the seconds of this rank so far, shape (5,), by phase."""
+        return np.array(self._ledger.totals_s())
 
-    def update(self, summed: FloatVector, n_seen: float) -> None:
-        """Take in the sum of the messages after an epoch of `n_seen` rows of all ranks.
+    def update(self, spent: FloatMatrix | None, n_seen: float) -> None:
+        """Take in the seconds of all ranks after an epoch of `n_seen` rows.
 
         Parameters
         ----------
-        summed : array, shape (4 size,)
-            The sum over ranks; kept until the next call.
+        spent : array, shape (size, 5), or None
+            What `own` of each rank is, where it is known: on rank 0. Kept until the next call.
         n_seen : float
             Rows visited in the epoch.
         """
-        self._spent = summed
+        if spent is not None:
+            self._spent = spent
         self._n_rows += float(n_seen)
 
     def event(self, record: EpochRecord, period: int | None, *, last: bool) -> ProgressEvent | None:
@@ -103,8 +99,7 @@ class ProgressAccount:
             return None
         if period is None and rounds:
             period = -(-self._longest // rounds)
-        so_far = self._spent.reshape(len(PHASES), self._size)
-        spent = (self._spent - self._told).reshape(so_far.shape).sum(axis=1)
+        spent = (self._spent - self._told).sum(axis=0)
         total = float(spent.sum())
         event = ProgressEvent(
             epoch=record.epoch,
@@ -115,7 +110,7 @@ class ProgressAccount:
             comm_share=float(spent[WIRE] + spent[WAIT]) / total if total > 0.0 else 0.0,
             period=period if self._size > 1 else None,
             strategy=self._strategy,
-            **{f"{name}_s": tuple(so_far[phase].tolist()) for phase, name in enumerate(PHASES)},
+            **{f"{name}_s": tuple(self._spent[:, phase].tolist()) for phase, name in enumerate(PHASES)},
         )
         self._told, self._n_rows = self._spent, 0.0
         self._told_at, self._told_seconds = now, record.seconds

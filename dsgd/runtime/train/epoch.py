@@ -1,9 +1,11 @@
 """The end of an epoch: a short message summed over the ranks, and the decisions that follow from it.
 
 The message holds losses, the objective of every output, row counts, the non-finite flag, replica dispersion, validation
-sums, where the time of each rank went, wishes to keep the state, and whether anybody wants training to end. All ranks
-read the same sums and so take the same decision to stop; none can be left waiting for a round that a peer does not
-begin.
+sums, wishes to keep the state, and whether anybody wants training to end. All ranks read the same sums and so take the
+same decision to stop; none can be left waiting for a round that a peer does not begin. Beside them each rank says where
+its time went, which rank 0 alone hears (`dsgd.collectives.algorithms.tally`).
+
+Cost: two messages a rank, whatever the number of ranks; they are control, and no part of what a method costs.
 """
 
 from __future__ import annotations
@@ -27,22 +29,21 @@ from dsgd.runtime.train.visits import charge_visit
 from dsgd.sync import EveryRows
 from dsgd.sync.averaging import weighted_mean
 from dsgd.sync.base import AbstractUnderWay
-from dsgd.types import FloatVector
+from dsgd.types import FloatMatrix, FloatVector
 
 __all__ = ["EpochEnd", "settle"]
 
 _ABSURD_LOSS: Final = 1e30
 _NOTHING: Final = np.zeros(0)
+_N_PACE: Final = 2
 
 
 class _Sums(NamedTuple):
-    """The parts of the message; after the exchange, their sums over the ranks."""
+    """The parts of the message that are summed; after the exchange, their sums over the ranks."""
 
     head: FloatVector
     objectives: FloatVector
     validation: FloatVector
-    paces: FloatVector
-    spent: FloatVector
     wishes: FloatVector
 
 
@@ -63,7 +64,6 @@ class EpochEnd:
         self._run, self._rank, self._job, self._at = run, run.rank, run.job, run.at
         self._snapshots, self._watch = snapshots, watch
         self._account = ProgressAccount(
-            run.rank.number,
             run.rows,
             run.rank.ledger,
             run.job.max_iter,
@@ -102,9 +102,10 @@ class EpochEnd:
         settle(self._run, is_last=False)
         self._end_exchanges()
         self._rank.worked(epochs=1)
-        sums = self._sum_over_ranks(self._message(dispersion))
+        sums, told = self._sum_over_ranks(self._message(dispersion))
         record = self._record(sums)
-        self._tell_of(self._watch.update(sums.paces, n_rounds))
+        paces, spent = (None, None) if told is None else (told[:, :_N_PACE], told[:, _N_PACE:])
+        self._tell_of(self._watch.update(paces, float(sums.head[4]), n_rounds))
         n_seen = sums.head[1]
         at.history.append(record)
         at.epoch, at.round, at.n_steps = at.epoch + 1, 0, at.n_steps + int(n_seen)
@@ -117,7 +118,7 @@ class EpochEnd:
         if self._snapshots.is_on:
             with self._rank.ledger.round("keep"):
                 self._snapshots.end_epoch(at, sums.wishes, is_last=ends, same_model=same_model)
-        self._account.update(sums.spent, n_seen)
+        self._account.update(spent, n_seen)
         self._publish(record, last=ends)
         return ends
 
@@ -130,11 +131,11 @@ class EpochEnd:
         if not broken:
             objectives = self._job.optimizer.objective_sums(self._at.params, self._run.data.shard, state)
         return _Sums(
-            np.array([state.loss_sum, state.n_seen, broken, dispersion, self._rank.enough.is_set()]),
+            np.array(
+                [state.loss_sum, state.n_seen, broken, dispersion, self._watch.window_s, self._rank.enough.is_set()]
+            ),
             objectives,
             validation,
-            self._watch.message(state.n_seen),
-            self._account.message(),
             self._snapshots.wishes() if self._snapshots.is_on else _NOTHING,
         )
 
@@ -151,22 +152,24 @@ class EpochEnd:
         largest = float(np.finfo(np.float32).max) ** 2 if is_single else np.inf
         return not found.sq_error_sum < largest
 
-    def _sum_over_ranks(self, parts: _Sums) -> _Sums:
+    def _sum_over_ranks(self, parts: _Sums) -> tuple[_Sums, FloatMatrix | None]:
+        """Return the sums, and on rank 0 the pace of each rank and its seconds so far."""
+        own = np.concatenate([self._watch.pace(self._at.optimizer.n_seen), self._account.own()])
         if self._rank.size == 1:
-            return parts
+            return parts, own[None]
         message, ledger = np.concatenate(parts), self._rank.ledger
         self._run.deadlines.expect("edge")
         ledger.begin_round("control")
-        self._rank.group.allreduce(message)
+        told = self._rank.group.tally(message, own)
         ledger.end_round()
         self._run.deadlines.end_edge(ledger.clock())
         # Not np.split, which takes as long as the exchange.
         stops = list(accumulate(map(len, parts)))
-        return _Sums(*(message[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True)))
+        return _Sums(*(message[stop - len(part) : stop] for part, stop in zip(parts, stops, strict=True))), told
 
     def _record(self, sums: _Sums) -> EpochRecord:
         """Return the line of the history that the sums make."""
-        loss_sum, n_seen, n_broken, dispersion, _ = sums.head
+        loss_sum, n_seen, n_broken, dispersion, *_ = sums.head
         number = self._at.epoch + 1
         if n_broken:
             raise InvalidDataError(
@@ -212,7 +215,7 @@ class EpochEnd:
     def _evaluate_validation(self) -> Evaluation:
         # Together with ranks that hold out no rows.
         params = self._at.params.copy()
-        averaged, n_averaged = bring_together(self._run, params)
+        averaged, n_averaged = bring_together(self._run, params, to_look=True)
         held_out = self._run.data.validation
         if held_out is None:
             return Evaluation()

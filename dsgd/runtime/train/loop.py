@@ -70,7 +70,7 @@ def train(rank: Rank, data: TrainData, job: TrainJob) -> TrainResult:
             left = None if job.leaves is None else leave(rank, job, at, run.rows)
             averaged, n_averaged = bring_together(run, at.params)
             if isinstance(job.strategy, AbstractUnderWay):
-                with rank.ledger.round("collect"):
+                with rank.ledger.round("leave"):
                     job.strategy.leave(rank.group, at.vector, at.strategy)
             settle(run, is_last=True)
     return TrainResult(

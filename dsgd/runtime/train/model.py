@@ -16,7 +16,7 @@ from dsgd.types import FloatVector
 __all__ = ["bring_together"]
 
 
-def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, int]:
+def bring_together(run: Run, params: FloatVector, *, to_look: bool = False) -> tuple[FloatVector | None, int]:
     """Turn the model of each rank into the one that training returns if it ends now; called by all ranks.
 
     Between two epochs, where nothing is under way; the state of training stays as it is.
@@ -27,6 +27,8 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
         The training run.
     params : array, shape (n_params,)
         The model of this rank, or a copy of it, updated in place.
+    to_look : bool, default False
+        Whether it is only looked at, and training goes on: then what is sent for it is control.
 
     Returns
     -------
@@ -45,10 +47,10 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
     last = RoundClock(0, at.cut.rounds - 1, at.cut.rounds, is_last=False)
     if strategy.exchanges == "model" and ended_early and not run.period.is_due(last):
         # A strategy that waits for the last round that was planned has yet to average.
-        with ledger.round("sync"):
+        with ledger.round("look" if to_look else "sync"):
             strategy.sync(group, vector, run.weights.share, at.strategy)
     if not strategy.ends_equal:
-        with ledger.round("collect"):
+        with ledger.round("look" if to_look else "collect"):
             strategy.collect(group, vector, run.weights.share, at.strategy)
     if dual is not None:
         dual.leave()
@@ -58,7 +60,8 @@ def bring_together(run: Run, params: FloatVector) -> tuple[FloatVector | None, i
         return None, 0
     n_averaged = at.optimizer.n_averaged
     averaged = own.copy() if n_averaged else params.copy()
-    with ledger.round("collect"):
-        counts = group.allgather(np.array([n_averaged])).ravel()
+    with ledger.round("look" if to_look else "collect"):
+        with ledger.aside():
+            counts = group.roll_call(np.array([n_averaged])).ravel()
         weighted_mean(group, averaged, n_averaged / counts.sum() if counts.any() else run.weights.share)
     return averaged, int(counts.max())

@@ -229,5 +229,6 @@ class Rounds:
     def _has_overflowed(self) -> bool:
         """Return whether the gradient of any rank is not finite."""
         flag = np.array([float(not is_finite(self._run.gradient))])
-        self._rank.group.allreduce(flag)
+        with self._ledger.aside():
+            self._rank.group.allreduce(flag)
         return bool(flag[0])

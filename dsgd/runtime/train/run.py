@@ -100,12 +100,11 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     dual = _dual_of(rank, job, state)
     rank.group.n_whole = 0 if dual is None else dual.n_whole
     params: FloatVector = np.array(job.initial) if dual is None else dual.params
+    rank.ledger.begin_round("setup")
     if isinstance(job.strategy, Hogwild):
         params = rank.group.share(params)
     visits = RowVisits(rank, job, data.shard, params, state)
     gradient = np.zeros_like(params)
-
-    rank.ledger.begin_round("setup")
     vector = params if dual is None else dual.vector
     with stage("kernels"):
         fused = _load_kernels(rank, job, data.shard, visits, params, vector, state, gradient)
@@ -119,14 +118,14 @@ def begin_run(rank: Rank, data: TrainData, job: TrainJob) -> Run:
     at = TrainState(params, state, cut, stop_rule=StopRule.begin(job), dual=dual)
     if isinstance(strategy, AbstractLocalTerm) and rank.size > 1:
         visits.add_term(strategy, at)
-    if looks := looks_at_suffix(rank, job, data.shard, params, state):
-        visits.add_looks(looks, suffix_share(job))
     adaptation: Adaptation | None = None
     if isinstance(strategy, AbstractAdaptation) and rank.size > 1:
         epochs = job.max_iter, job.epochs_before
         adaptation = Adaptation(rank, strategy, data.shard, rows, job.optimizer, *epochs)
     weights = EpochWeights(rank, strategy, job.optimizer, rows)
     with rank.ledger.round("setup"):
+        if looks := looks_at_suffix(rank, job, data.shard, params, state):
+            visits.add_looks(looks, suffix_share(job))
         rates = PooledRates.begin(rank, job, data.shard, rows, weights.share)
     return Run(rank, job, data, rows, period, at, visits, gradient, fused, adaptation, deadlines, weights, rates)
 
@@ -135,7 +134,7 @@ def _count_rows(rank: Rank, data: TrainData, job: TrainJob) -> list[int]:
     """Return the rows that each rank trains on; raise `InvalidDataError` where none are left to validate on."""
     held_out = data.validation if job.early_stopping else None
     own = [data.n_rows, 0 if held_out is None else held_out.n_rows]
-    counts = rank.group.allgather(np.array(own[: 1 + job.early_stopping], dtype=np.int64)).reshape(rank.size, -1)
+    counts = rank.group.roll_call(np.array(own[: 1 + job.early_stopping], dtype=np.int64))
     rows = [int(n) for n in counts[:, 0]]
     if job.early_stopping and not counts[:, 1].any():
         raise InvalidDataError(

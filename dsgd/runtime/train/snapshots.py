@@ -102,7 +102,7 @@ class SnapshotSchedule:
             self._configuration = _configuration(job)
             content = data.shard.content() + (0 if data.validation is None else data.validation.content())
             mine = np.array([data.shard.digest(), content % 2**64], dtype=np.uint64)
-            gathered = rank.group.allgather(mine.view(np.int64)).reshape(-1, 2)
+            gathered = rank.group.roll_call(mine.view(np.int64))
             self._digests = gathered[:, 0].copy()
             self._content = gathered[:, 1].view(np.uint64).sum(dtype=np.uint64, keepdims=True)
 
@@ -232,9 +232,11 @@ class SnapshotSchedule:
         elif gap_s > 2 * _LOOK_S:
             self._stride = max(1, self._stride // 2)
         self._looked = now
-        message = np.concatenate([self.wishes(), at.optimizer.counters])
-        gathered = self._rank.group.allgather(message)
-        self._keep(at, gathered[0, :N_WISHES], gathered[:, N_WISHES:], same_model=same_model)
+        agreed, counters = self.wishes(), None
+        self._rank.group.tally(agreed, agreed[:0])
+        if agreed[_COPY] or agreed[_WRITE]:
+            counters = self._rank.group.roll_call(at.optimizer.counters)
+        self._keep(at, agreed, counters, same_model=same_model)
 
     def wishes(self) -> FloatVector:
         """Return this rank's part of the sum in which ranks agree, shape (N_WISHES,)."""
@@ -272,7 +274,7 @@ class SnapshotSchedule:
         self._looked = self._clock()
         counters = None
         if agreed[_COPY] or agreed[_WRITE]:
-            counters = self._rank.group.allgather(at.optimizer.counters)
+            counters = self._rank.group.roll_call(at.optimizer.counters)
         self._keep(at, agreed, counters, same_model=same_model, is_last=is_last)
         if pause:
             raise PausedError(f"the ranks stopped before epoch {at.epoch + 1}, as requested")

@@ -68,7 +68,7 @@ class EpochWeights:
             return
         self._begins[:] = at.optimizer.t
         if resumed:
-            counters = self._rank.group.allgather(np.array([at.optimizer.t, float(at.optimizer.n_seen)]))
+            counters = self._rank.group.roll_call(np.array([at.optimizer.t, float(at.optimizer.n_seen)]))
             self._begins[:] = counters[:, 0]
             if not at.begins_epoch:
                 self._begins -= self._steps_so_far(at, counters[:, 1])
