@@ -9,6 +9,8 @@ from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from dsgd.ledger import PHASES
+
 __all__ = ["Timing", "epoch_s", "in_turns", "median_s", "ratio", "spread", "timed", "waiting_share"]
 
 Name = TypeVar("Name", bound=Hashable)
@@ -79,5 +81,5 @@ def epoch_s(model: Any) -> float:
 
 def waiting_share(totals: Mapping[str, float]) -> float:
     """Return the share of the ranks' time that communication takes, from the totals of a ledger."""
-    spent = sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait"))
+    spent = sum(totals[f"{phase}_s"] for phase in PHASES)
     return (totals["wire_s"] + totals["wait_s"]) / spent

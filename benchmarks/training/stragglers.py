@@ -27,6 +27,7 @@ from benchmarks.common.table import table
 from benchmarks.common.workers import workers
 from dsgd import SGDClassifier
 from dsgd.errors import StragglerWarning
+from dsgd.ledger import PHASES
 from dsgd.sync import AnytimeSGD, EpochAveraging, LocalSGD
 
 PAGE = "synchronisation"
@@ -81,7 +82,7 @@ def describe(model: SGDClassifier) -> dict[str, Any]:
         "seconds": epochs[-1]["seconds"],
         "seconds_per_epoch": epochs[-1]["seconds"] / len(epochs),
         "rounds": totals["rounds"],
-        "wait_share": totals["wait_s"] / sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")),
+        "wait_share": totals["wait_s"] / sum(totals[f"{phase}_s"] for phase in PHASES),
         "stragglers": [slow["rank"] for slow in model.fit_report_["stragglers"]],
         "curve": [(epoch["seconds"], epoch["train_loss"]) for epoch in epochs],
     }

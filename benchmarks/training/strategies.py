@@ -3,10 +3,10 @@
 Prints one line per strategy and gang, and writes one row per run. A strategy passes if its accuracy is within one point
 of that of one rank. Ranks are threads of this process; with ``--workers`` they are worker processes of a local cluster,
 but for Hogwild, whose ranks share memory: threads of one worker. With ``--simulated`` a gang of ranks on a virtual
-clock comes after the others, whose seconds are virtual too. The table of the docs, and the part of it whose seconds
-depend on the machine:
+clock comes after the others, whose seconds are virtual too. The table of the docs, of which bytes and virtual seconds
+are those of simulated ranks, the same on every machine, and the part of it whose seconds depend on the machine:
 
-    python -m benchmarks run strategies --workers --ranks 2 4 --simulated 16 --out docs/figures/strategies.jsonl
+    python -m benchmarks run strategies --ranks --simulated 2 4 16 --out docs/figures/strategies.jsonl
     python -m benchmarks run strategies --workers --ranks 2 4 --out docs/figures/strategies.jsonl
     python docs/figures/strategies.py
 """
@@ -38,6 +38,11 @@ QUICK_S = 10
 QUICK = "two ranks and three strategies on ijcnn1"
 QUICK_CASES = ("local", "epoch", "dpsgd")
 
+#: What a row has of the ledger: of the algorithm, and of control.
+COUNTED = (
+    *("bytes_sent", "messages", "rounds", "wait_s", "wire_s"),
+    *("control_bytes_sent", "control_messages", "control_s"),
+)
 OPTIONS: dict[str, Any] = {"alpha": 1e-4, "max_iter": 20, "tol": None, "random_state": 0}
 WITH_RATE = {"learning_rate": "invscaling", "power_t": 0.25}
 #: Where a server takes steps by gradients that come late, or few steps by the mean of many, the default schedule, which
@@ -112,9 +117,10 @@ def train(
                     passes=passes,
                     seconds=whole.seconds,
                     trained_s=trained_s,
-                    **{key: totals[key] for key in ("bytes_sent", "messages", "rounds", "wait_s", "wire_s")},
+                    **{key: totals[key] for key in COUNTED},
                 )
-                counts = totals["bytes_sent"] / 1e6, totals["messages"], totals["rounds"]
+                sent = totals["bytes_sent"] / 1e6, totals["control_bytes_sent"] / 1e6
+                counts = *sent, totals["messages"], totals["rounds"]
                 verdict = "" if passes else "more than a point below"
                 points = 100 * score, 100 * (score - alone[data])
                 line(data, f"{gang.size} {gang.kind}", name, *points, trained_s, *counts, verdict)
@@ -140,7 +146,7 @@ def run(options: argparse.Namespace, rows: Rows) -> None:
     cases = {name: CASES[name] for name in options.only}
     gangs = [Gang("workers" if options.workers else "threads", size) for size in options.ranks]
     gangs += [Gang("simulated", size, options.network) for size in options.simulated]
-    counts = ("MB sent:.3f", "messages:.0f", "rounds:.0f")
+    counts = ("MB sent:.3f", "MB control:.3f", "messages:.0f", "rounds:.0f")
     heads = ("data", "ranks", "strategy", "accuracy:.2f", "- one:+.2f", "seconds:.3f", *counts, "")
     with table("beside one rank", *heads) as line:
         failed = sum(train(cases, gang, options.sets, rows, line) for gang in gangs)

@@ -15,10 +15,12 @@ from typing import Any
 import matplotlib as mpl
 from matplotlib.figure import Figure
 
+from dsgd.report import theme
 from dsgd.report.png import picture, settings
-from dsgd.report.theme import PHASE_COLOURS, PHASES
 
 HERE = Path(__file__).parent
+# A round of the algorithm has no control in it.
+COLOURS = {p: c for p, c in zip(theme.PHASES, theme.PHASE_COLOURS, strict=True) if p != "control"}
 NAMES = {
     "processes, tcp": "processes\nTCP",
     "threads, few cores": "threads",
@@ -41,13 +43,13 @@ def main() -> None:
         bars(right, [rows[name] for name in FUSED], "In one compiled loop: a core for each")
         left.set_ylabel("microseconds a round")
         handles, labels = left.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=len(PHASES))
+        figure.legend(handles, labels, loc="outside lower center", ncols=len(COLOURS))
         (HERE.parent / "_static" / "rounds.png").write_bytes(picture(figure))
 
 
 def fitted(row: dict[str, Any]) -> dict[str, Any]:
     """Return a row whose wait is not longer than what the other phases leave of the round."""
-    others = sum(row[f"{phase}_us"] for phase in PHASES if phase != "wait")
+    others = sum(row[f"{phase}_us"] for phase in COLOURS if phase != "wait")
     return row | {"wait_us": min(row["wait_us"], max(row["round_us"] - others, 0.0))}
 
 
@@ -55,7 +57,7 @@ def bars(axis: Any, rows: list[dict[str, Any]], title: str) -> None:
     """Draw a bar of stacked phases for each row."""
     places = range(len(rows))
     floors = [0.0] * len(rows)
-    for phase, colour in zip(PHASES, (colour.light for colour in PHASE_COLOURS), strict=True):
+    for phase, colour in ((name, colour.light) for name, colour in COLOURS.items()):
         heights = [row[f"{phase}_us"] for row in rows]
         axis.bar(places, heights, bottom=floors, color=colour, width=0.6, label=phase)
         floors = [floor + height for floor, height in zip(floors, heights, strict=True)]

@@ -10,6 +10,7 @@ import typer
 from dsgd.cli.files import read_rows
 from dsgd.cli.fit import make_estimator, parse_sync
 from dsgd.cli.training_options import DATA, AsJson, Task, examples
+from dsgd.ledger import PHASES
 
 __all__ = ["EXAMPLES", "simulate"]
 
@@ -79,13 +80,15 @@ def _show(fitted: dict[str, Any], reports: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     console, table = Console(highlight=False), Table(box=None, pad_edge=False)
-    for column in ("network", "seconds", "compute", "wire", "wait", "MB sent", "training loss", "score"):
+    shares = [phase for phase in PHASES if phase != "encode"]
+    for column in ("network", "seconds", *shares, "MB sent", "MB control", "training loss", "score"):
         table.add_column(column, justify="left" if column == "network" else "right")
     for report in reports:
-        spent = sum(report[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait")) or 1.0
-        shares = [f"{report[f'{phase}_s'] / spent:.1%}" for phase in ("compute", "wire", "wait")]
-        numbers = [f"{report['bytes_sent'] / 1e6:.3g}", f"{report['training_loss']:.6g}", f"{report['score']:.4f}"]
-        table.add_row(report["network"], f"{report['seconds']:.4g}", *shares, *numbers)
+        spent = sum(report[f"{phase}_s"] for phase in PHASES) or 1.0
+        sent = [f"{report[name] / 1e6:.3g}" for name in ("bytes_sent", "control_bytes_sent")]
+        numbers = [*sent, f"{report['training_loss']:.6g}", f"{report['score']:.4f}"]
+        spent_on = [f"{report[f'{phase}_s'] / spent:.1%}" for phase in shares]
+        table.add_row(report["network"], f"{report['seconds']:.4g}", *spent_on, *numbers)
     console.print(table)
     for name, estimator in fitted.items():
         console.print(f"\n{name}\n{estimator.ledger_.summary()}", markup=False, soft_wrap=True)

@@ -59,9 +59,9 @@ GREY: Final = Colour("#7d8590", "#8c959f")
 SERIES: Final = (BLUE, VERMILION, GREEN, PURPLE, ORANGE)
 MARKERS: Final = ("circle", "square", "triangle", "diamond", "inverted_triangle")
 # Phases from work to waiting, in the order they are stacked; "other" is what the ledger leaves uncharged.
-PHASES: Final = ("compute", "encode", "other", "wire", "wait")
-PHASE_COLOURS: Final = (BLUE, GREEN, GREY, ORANGE, VERMILION)
-PHASE_MARKERS: Final = ("circle", "triangle", "inverted_triangle", "square", "diamond")
+PHASES: Final = ("compute", "encode", "other", "control", "wire", "wait")
+PHASE_COLOURS: Final = (BLUE, GREEN, GREY, PURPLE, ORANGE, VERMILION)
+PHASE_MARKERS: Final = ("circle", "triangle", "inverted_triangle", "plus", "square", "diamond")
 
 
 def ramp(n: int) -> list[Colour]:

@@ -105,13 +105,15 @@ def dnn_table(gang: DnnGang) -> Table:
         "encode s": lambda cell: figure_text(cell.median("encode_s")),
         "sent": lambda cell: byte_text(cell.median("bytes_sent")),
         "sent / synchronous": share,
+        "control": lambda cell: "-" if (sent := cell.stat("control_bytes_sent")) is None else byte_text(sent.median),
         "rounds": lambda cell: f"{cell.median('rounds'):,.0f}",
         "messages": lambda cell: f"{cell.median('messages'):,.0f}",
     }
     first = gang.cells[0].rows[0]
     note = (
         f"{first['n_params']:,} parameters, {first['looks'][-1]} epochs over {first['rows']:,} rows; accuracy on "
-        f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together. "
+        f"{first['test_rows']:,} others. Seconds but the first column: of the mean rank. Sent: by all ranks together, "
+        "for the algorithm; control: what they say beside it. "
         "No other way is better in accuracy and bytes (*), in accuracy and seconds (+)."
     )
     return Table.of(gang.name, gang.cells, columns, note)

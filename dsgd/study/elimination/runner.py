@@ -106,7 +106,7 @@ def _fit(run: EliminationRun, data: ProblemData, client: Client | None, blocks: 
     if client is not None:
         totals = model.ledger_.totals()
         row["communication_s"] = sum(totals[f"{phase}_s"] for phase in ("encode", "wire", "wait")) / (run.ranks or 1)
-        row["bytes_sent"] = int(totals["bytes_sent"])
+        row |= {name: int(totals[name]) for name in ("bytes_sent", "control_bytes_sent")}
     n_free = _count_free(model, run.problem.C)
     # Ranks divide kernel values and what is done with them; blocks are solved by one for all.
     serial_s = min(seconds, serial_seconds(histories, n_free)) if run.solver == "block" else 0.0

@@ -12,10 +12,13 @@ from typing import Any, Final
 import numpy as np
 from sklearn.metrics import balanced_accuracy_score, f1_score
 
+from dsgd.ledger import PHASES
 from dsgd.types import AnyArray
 
 __all__ = ["LOSSES", "majority_accuracy", "objective", "point", "score", "spent"]
 
+# Bytes of the algorithm, and of control.
+_SENT: Final = ("bytes_sent", "control_bytes_sent")
 _LOSSES: Final[dict[str, Callable[[AnyArray], AnyArray]]] = {
     "hinge": lambda margin: np.maximum(0.0, 1.0 - margin),
     "squared_hinge": lambda margin: np.maximum(0.0, 1.0 - margin) ** 2,
@@ -89,13 +92,16 @@ def objective(model: Any, X: Any, y: AnyArray, *, loss: str, alpha: float) -> fl
 def point(model: Any, epochs: int) -> dict[str, Any]:
     """Return a point of a curve after so many epochs: seconds from the first sample on the first rank, bytes of all."""
     seconds, totals = model.fit_report_["epochs"][-1]["seconds"], model.ledger_.totals()
-    return {"epoch": epochs, "seconds": seconds, "bytes_sent": int(totals["bytes_sent"])}
+    return {"epoch": epochs, "seconds": seconds, **{name: int(totals[name]) for name in _SENT}}
 
 
 def spent(model: Any, ranks: int = 1) -> dict[str, Any]:
-    """Return seconds by phase, of all ranks together or of the mean of so many, and counts of all together."""
+    """Return seconds by phase, of all ranks together or of the mean of so many, and counts of all together.
+
+    Bytes and messages are the algorithm's; those of control have names of their own.
+    """
     totals = model.ledger_.totals()
     return {
-        **{name: totals[name] / ranks for name in ("compute_s", "encode_s", "wire_s", "wait_s")},
-        **{name: int(totals[name]) for name in ("bytes_sent", "messages", "rounds")},
+        **{f"{phase}_s": totals[f"{phase}_s"] / ranks for phase in PHASES},
+        **{name: int(totals[name]) for name in (*_SENT, "messages", "control_messages", "rounds")},
     }

@@ -7,6 +7,7 @@ import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from dsgd.ledger import PHASES
 from dsgd.study.frame.rows import Row
 from dsgd.study.frame.summary import AbstractCell, Stat, grouped
 
@@ -136,7 +137,8 @@ def target_reached(row: Row, target: float) -> tuple[int, float] | None:
     return None
 
 
-_PER_RANK = frozenset({"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"})
+_CONTROL = frozenset({"control_s", "control_bytes_sent", "control_messages"})
+_PER_RANK = _CONTROL | {"compute_s", "encode_s", "wire_s", "wait_s", "bytes_sent", "messages"}
 
 
 def _value(row: Row, name: str) -> float | None:
@@ -144,10 +146,11 @@ def _value(row: Row, name: str) -> float | None:
         wire, wait = _value(row, "wire_s"), _value(row, "wait_s")
         return None if wire is None or wait is None else wire + wait
     if name == "other_s":  # the loop around the phases, which the ledger does not charge
-        spent = [_value(row, f"{phase}_s") for phase in ("compute", "encode", "wire", "wait")]
+        spent = [_value(row, f"{phase}_s") for phase in PHASES]
         # The ledger of short rounds is an estimate from a sample of them, so its sum may exceed the time that passed.
         return None if None in spent else max(0.0, float(row["train_s"]) - sum(s for s in spent if s is not None))
-    value = row.get(name)
+    # Rows of before control was counted apart have it in the other columns.
+    value = row.get(name, 0.0 if name in _CONTROL else None)
     if value is None:
         return None
     return float(value) / row["ranks"] if name in _PER_RANK else float(value)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Final
 
+from dsgd.ledger import PHASES
 from dsgd.report import Table, byte_text, figure_text
 from dsgd.study.frame.report import data_table as sets_table
 from dsgd.study.msf.claims import is_trivial
@@ -82,7 +83,7 @@ def target_table(summary: Summary, *, excess: float) -> Table:
 
 def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[str, str]:
     """Return every column of a cell by its heading."""
-    phases = {phase: cell.median(f"{phase}_s") for phase in ("compute", "encode", "wire", "wait", "other")}
+    phases = {phase: cell.median(f"{phase}_s") for phase in (*PHASES, "other")}
     communication, spent = phases["wire"] + phases["wait"], sum(phases.values())
     first = summary.cell(cell.dataset, cell.ranks, 1)
     before = first.median("communication_s") if first else 0.0
@@ -97,6 +98,7 @@ def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[st
         "encode s": "-" if alone else figure_text(phases["encode"]),
         "wire s": "-" if alone else figure_text(phases["wire"]),
         "wait s": "-" if alone else figure_text(phases["wait"]),
+        "control s": "-" if alone else figure_text(phases["control"]),
         "comm. share": "-" if alone or not spent else f"{communication / spent:.1%}",
         "comm. saved": f"{1 - communication / before:.1%}" if before > 0 and cell.every not in (None, 1) else "-",
         "x sequential": figure_text(sequential_s / cell.median("train_s")) if sequential_s else "-",
@@ -110,6 +112,7 @@ def _result(summary: Summary, cell: Cell, sequential_s: float | None) -> dict[st
         "dispersion": f"{dispersion.median:.2g}" if dispersion and not alone else "-",
         "exchanges": "-" if alone else f"{cell.median('rounds'):,.0f}",
         "sent": "-" if alone else byte_text(cell.median("bytes_sent")),
+        "control": "-" if alone else byte_text(cell.median("control_bytes_sent")),
         "peak memory": byte_text(memory.median) if memory else "-",
     }
 

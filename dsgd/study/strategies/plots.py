@@ -49,20 +49,21 @@ def _front(gang: StrategyGang, excess: float) -> Panel:
     marks: list[Mark] = []
     if front:
         x = [reached[name]["seconds"] for name in front]
-        y = [reached[name]["bytes_sent"] for name in front]
+        y = [max(1.0, reached[name]["bytes_sent"]) for name in front]
         marks.append(Line("Pareto front", x, y, GREY, width=1.4, steps=True, pale=True))
     for number, family in enumerate(FAMILIES):
         names = [cell.name for cell in gang.cells if cell.family == family and cell.name in reached]
         if names:
             x = [reached[name]["seconds"] for name in names]
-            y = [reached[name]["bytes_sent"] for name in names]
+            y = [max(1.0, reached[name]["bytes_sent"]) for name in names]
             colour, marker = (*SERIES, SKY, TEXT)[number % 7], MARKERS[number % len(MARKERS)]
             marks.append(Line(family, x, y, colour, marker, width=0.0, size=10.0, names=names, written=front))
     target = f"{gang.target(excess):.4g}"
     title = f"To a training objective of {target}" if reached else f"No strategy has reached {target}"
     # Names stand left of and below the points of the front, where no other can be; they need room.
     low_s, low_bytes = (
-        0.6 * min(point[side] for point in reached.values()) if reached else None for side in ("seconds", "bytes_sent")
+        0.6 * max(least, min(point[side] for point in reached.values())) if reached else None
+        for side, least in (("seconds", 0.0), ("bytes_sent", 1.0))
     )
     x_axis = Axis("time to the target", "log", "s", low=low_s)
     return Panel(title, x_axis, Axis("sent by all ranks", "log", "B", low=low_bytes), marks)
@@ -88,5 +89,6 @@ def _family(gang: StrategyGang, family: str, against: Literal["seconds", "bytes_
 
 
 def _points(cell: StrategyCell, against: str) -> tuple[list[float], list[float]]:
-    curve = cell.curve()
+    # A curve that has sent nothing has no place on an axis of powers.
+    curve = [point for point in cell.curve() if point[against] > 0.0]
     return [point[against] for point in curve], [point["objective"] for point in curve]

@@ -115,26 +115,29 @@ def strategy_table(gang: StrategyGang, *, excess: float) -> Table:
     """Return one row per strategy, the sequential run first; the target is its final objective and an excess."""
     target, front = gang.target(excess), gang.front(excess)
     columns = (
-        "strategy", "rate", "s / epoch", "sent / epoch", "epochs to target", "s to target", "sent to target",
-        "accuracy", "- sequential", "objective", "rounds", "messages",
+        "strategy", "rate", "s / epoch", "sent / epoch", "control / epoch", "epochs to target", "s to target",
+        "sent to target", "accuracy", "- sequential", "objective", "rounds", "messages",
     )  # fmt: skip
     rows = [_row(gang, cell, target, front) for cell in (gang.sequential, *gang.cells)]
     note = (
         f"Target: a training objective of {target:.4g}, that of the sequential run plus {excess:.0%}. Objective and "
         "accuracy (on test rows) are those of the model that training returns after so many epochs. Sent: by all ranks "
-        "and servers together. Medians over seeds. * no other strategy needs fewer seconds and fewer bytes."
+        "and servers together, for the algorithm; control: what they say beside it. Medians over seeds. * no other "
+        "strategy needs fewer seconds and fewer bytes."
     )
     return Table(gang.name, columns, rows, note)
 
 
 def _row(gang: StrategyGang, cell: StrategyCell, target: float, front: Sequence[str]) -> tuple[str, ...]:
     epochs, point, alone = cell.rows[0]["epochs"], cell.reached(target), cell is gang.sequential
-    first = cell.rows[0]
+    # Rows of before control was counted apart have it in what is sent.
+    first, control = cell.rows[0], cell.stat("control_bytes_sent")
     return (
         cell.name + " *" * (cell.name in front),
         f"{first['eta0']:g}" if first["schedule"] == "constant" else str(first["schedule"]),
         figure_text(cell.median("train_s") / epochs),
         "-" if alone else byte_text(cell.median("bytes_sent") / epochs),
+        "-" if alone or control is None else byte_text(control.median / epochs),
         f"{point['epoch']:.0f}" if point else "not reached",
         figure_text(point["seconds"]) if point else "-",
         byte_text(point["bytes_sent"]) if point and not alone else "-",

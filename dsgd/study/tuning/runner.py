@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Final
 
 from dsgd.estimators import SGDClassifier
+from dsgd.ledger import PHASES
 from dsgd.sim import SimulatedCluster
 from dsgd.study.frame.data import StudyData, load_data, place
 from dsgd.study.frame.measure import objective, score
@@ -163,7 +164,7 @@ class _Curve:
             for e in sorted(self._worth)
         ]
         totals = self._model.ledger_.totals()
-        spent = sum(totals[f"{phase}_s"] for phase in ("compute", "encode", "wire", "wait"))
+        spent = sum(totals[f"{phase}_s"] for phase in PHASES)
         return {
             "curve": curve,
             "complete": curve[-1]["epoch"] >= self.spec.study.epochs,
